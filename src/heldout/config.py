@@ -1,0 +1,219 @@
+"""How an eval is run: one frozen value, checked when it is made.
+
+The text under each field is also what `heldout run --help` prints for `--set`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from heldout.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the policy's tokens are drawn. The default is greedy, as an eval wants it."""
+
+    temperature: float = 0.0
+    """0 is greedy."""
+    top_p: float | None = None
+    """Nucleus sampling; None leaves it to the endpoint."""
+    max_tokens: int | None = None
+    """Longest model turn; None leaves it to the endpoint."""
+    stop: tuple[str, ...] = ()
+    """Texts that end a model turn."""
+    seed: int | None = None
+    """Makes sampled turns repeatable: each (sample, repeat) draws from its own stream."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.stop, str):
+            object.__setattr__(self, "stop", (self.stop,))
+        elif type(self.stop) is not tuple:
+            object.__setattr__(self, "stop", tuple(self.stop))
+        _number("sampling.temperature", self.temperature, low=0)
+        if self.top_p is not None:
+            _number("sampling.top_p", self.top_p, low=0, high=1)
+            if self.top_p == 0:
+                raise InvalidInput("sampling.top_p is above 0; for greedy set temperature=0")
+        if self.max_tokens is not None:
+            _count("sampling.max_tokens", self.max_tokens, low=1)
+        if self.seed is not None:
+            _count("sampling.seed", self.seed, low=0)
+
+    def for_item(self, sample_id: str, repeat: int) -> Sampling:
+        """The same settings with a seed of the item's own, so that repeats are not copies."""
+        if self.seed is None:
+            return self
+        text = f"{self.seed}:{repeat}:{sample_id}".encode()
+        own = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF
+        return Sampling(self.temperature, self.top_p, self.max_tokens, self.stop, own)
+
+
+@dataclass(frozen=True, slots=True)
+class EvalConfig:
+    """Everything `evaluate` needs to know besides the samples and the score function."""
+
+    endpoint: Any = "smollm2"
+    """Who answers: openai:MODEL, openai:MODEL@http://host/v1, hf:PATH, smollm2; in Python also
+    an endpoint object or a function of the messages."""
+    experiment_name: str | None = None
+    """Name of the run and of its directory; None makes one from the time."""
+    max_samples: int | None = None
+    """Only the first so many samples; None takes all."""
+    max_concurrent: int = 16
+    """Items under way at once."""
+    repeats: int = 1
+    """Times each sample is run; error bars are clustered by sample."""
+    max_turns: int = 16
+    """Most model turns of one item, where an environment replies."""
+    sampling: Sampling = field(default_factory=Sampling)
+    """How tokens are drawn: sampling.temperature, .top_p, .max_tokens, .stop, .seed."""
+    timeout: float | None = 600.0
+    """Seconds one item may take, retries and scoring included; None is without bound."""
+    retries: int = 4
+    """Times a request is tried again after a transient failure (429, 5xx, dropped)."""
+    on_error: Literal["zero", "raise"] = "zero"
+    """zero: an errored item counts as 0 in `mean` and is left out of `mean_scored`;
+    raise: stop at the first."""
+    max_error_rate: float | None = None
+    """Above this share of errored items the eval fails instead of reporting a mean."""
+    pass_threshold: float = 0.5
+    """Reward from which an item counts as passed."""
+    output_dir: str = "outputs/evals"
+    """Where run directories are made."""
+    resume: bool = False
+    """Go on with an unfinished run: keeps finished items, runs errored ones again."""
+    progress: bool = True
+    """Show progress, if there is a terminal."""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.output_dir, Path):
+            object.__setattr__(self, "output_dir", str(self.output_dir))
+        name = self.experiment_name
+        if name is not None and not (
+            isinstance(name, str) and re.fullmatch(r"[\w][\w.+=@ -]*", name)
+        ):
+            raise InvalidInput(
+                f"experiment_name becomes a directory: letters, digits and . _ - + = @, "
+                f"starting with a letter or digit; got {name!r}"
+            )
+        if not isinstance(self.output_dir, str) or not self.output_dir:
+            raise InvalidInput(f"output_dir is a path, got {self.output_dir!r}")
+        if not isinstance(self.sampling, Sampling):
+            raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r}")
+        if self.max_samples is not None:
+            _count("max_samples", self.max_samples, low=1)
+        _count("max_concurrent", self.max_concurrent, low=1)
+        _count("repeats", self.repeats, low=1)
+        _count("max_turns", self.max_turns, low=1)
+        _count("retries", self.retries, low=0)
+        if self.timeout is not None:
+            _number("timeout", self.timeout, low=0)
+            if self.timeout == 0:
+                raise InvalidInput("timeout is above 0 seconds; None is without bound")
+        if self.on_error not in ("zero", "raise"):
+            raise InvalidInput(f"on_error is 'zero' or 'raise', got {self.on_error!r}")
+        if self.max_error_rate is not None:
+            _number("max_error_rate", self.max_error_rate, low=0, high=1)
+            if self.on_error == "raise":
+                raise InvalidInput(
+                    "max_error_rate has no effect with on_error='raise', which stops at the "
+                    "first error; set one of the two"
+                )
+        _number("pass_threshold", self.pass_threshold)
+        for flag in ("resume", "progress"):
+            if not isinstance(getattr(self, flag), bool):
+                raise InvalidInput(f"{flag} is True or False, got {getattr(self, flag)!r}")
+        if self.resume and self.experiment_name is None:
+            raise InvalidInput("resume=True needs the experiment_name of the run to go on with")
+        check_endpoint(self.endpoint)
+
+
+# What may differ between a run and its resumption without changing any result.
+_HARMLESS = {
+    "experiment_name", "max_concurrent", "timeout", "retries", "on_error", "max_error_rate",
+    "pass_threshold", "output_dir", "resume", "progress",
+}  # fmt: skip
+
+
+def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, Any]:
+    """The config as JSON has it; `endpoint` is the endpoint's description of itself."""
+    plain = {f.name: getattr(config, f.name) for f in fields(config)}
+    sampling = {f.name: getattr(config.sampling, f.name) for f in fields(config.sampling)}
+    return {
+        **plain,
+        "endpoint": endpoint,
+        "sampling": {**sampling, "stop": [*config.sampling.stop]},
+    }
+
+
+def result_changing(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of a stored config that a resumed run must share, flattened to dotted names."""
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        if key in _HARMLESS:
+            continue
+        if isinstance(value, dict):
+            flat.update({f"{key}.{inner}": v for inner, v in value.items()})
+        else:
+            flat[key] = value
+    return flat
+
+
+def describe_callable(function: Callable[..., Any] | None) -> dict[str, Any] | None:
+    """Name and source fingerprint: enough to notice that a function is not the one it was."""
+    if function is None:
+        return None
+    target = inspect.unwrap(function)
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    try:
+        source = inspect.getsource(target if hasattr(target, "__qualname__") else type(target))
+    except (OSError, TypeError):
+        return {"name": name}
+    return {"name": name, "source": hashlib.sha256(source.encode()).hexdigest()[:16]}
+
+
+def check_endpoint(endpoint: Any) -> None:
+    """Refuse what can be no endpoint; whether a model is there shows when it is opened."""
+    if isinstance(endpoint, str):
+        kind, _, rest = endpoint.partition(":")
+        if kind == "smollm2" and not rest:
+            return
+        if kind in ("openai", "hf") and rest:
+            return
+        raise InvalidInput(
+            f"endpoint {endpoint!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
+            "hf:PATH, smollm2"
+        )
+    if not callable(endpoint) and not callable(getattr(endpoint, "complete", None)):
+        raise InvalidInput(
+            f"endpoint is a string, a function of the messages or an endpoint object, "
+            f"got {endpoint!r}"
+        )
+
+
+def _count(name: str, value: Any, *, low: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+        raise InvalidInput(f"{name} is a whole number >= {low}, got {value!r}")
+
+
+def _number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> None:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or not math.isfinite(value)
+        or not low <= value <= high
+    ):
+        bounds = f" from {low:g}" * (low > -math.inf) + f" to {high:g}" * (high < math.inf)
+        raise InvalidInput(f"{name} is a finite number{bounds}, got {value!r}")
+
+
+base_config = EvalConfig()
+"""The defaults, to start from: `replace(base_config, max_samples=100)`."""

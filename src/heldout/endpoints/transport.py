@@ -1,0 +1,112 @@
+"""One POST, under whichever event loop runs: aiohttp under asyncio, httpx2 under trio.
+
+Both keep connections open between requests and give back status, headers and a bounded body.
+A connection that could not be made or broke is a `TransientError`. There is no timeout here: the
+item's own covers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import sniffio
+
+from heldout.errors import EndpointError, InvalidInput, TransientError, Unreachable
+
+MAX_BODY = 64 * 1024 * 1024
+"""A chat completion is kilobytes; a server that sends for ever must not fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+
+class Transport(Protocol):
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response: ...
+    async def close(self) -> None: ...
+
+
+def open_transport(max_connections: int) -> Transport:
+    if sniffio.current_async_library() == "trio":
+        return _Httpx2Transport(max_connections)
+    return _AiohttpTransport(max_connections)
+
+
+def _too_large(url: str) -> EndpointError:
+    return EndpointError(f"{url} sent more than {MAX_BODY >> 20} MiB for one answer; gave up")
+
+
+class _AiohttpTransport:
+    def __init__(self, max_connections: int) -> None:
+        import aiohttp
+
+        self._aiohttp = aiohttp
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=max_connections),
+            timeout=aiohttp.ClientTimeout(total=None),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        aiohttp = self._aiohttp
+        try:
+            async with self._session.post(
+                url, data=body, headers=headers, allow_redirects=False
+            ) as response:
+                chunks, size = [], 0
+                async for chunk in response.content.iter_any():
+                    size += len(chunk)
+                    if size > MAX_BODY:
+                        raise _too_large(url)
+                    chunks.append(chunk)
+                lowered = {k.lower(): v for k, v in response.headers.items()}
+                return Response(response.status, lowered, b"".join(chunks))
+        except aiohttp.ClientConnectorError as problem:
+            raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
+        except (aiohttp.ClientError, ConnectionError) as problem:
+            raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+class _Httpx2Transport:
+    def __init__(self, max_connections: int) -> None:
+        try:
+            import httpx2
+        except ImportError:
+            raise InvalidInput(
+                "HTTP endpoints under trio need httpx2: pip install 'heldout[trio]'"
+            ) from None
+        self._httpx2: Any = httpx2
+        limits = httpx2.Limits(
+            max_connections=max_connections, max_keepalive_connections=max_connections
+        )
+        self._client: Any = httpx2.AsyncClient(limits=limits, timeout=None, follow_redirects=False)
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        httpx2 = self._httpx2
+        try:
+            async with self._client.stream(
+                "POST", url, content=body, headers=dict(headers)
+            ) as response:
+                chunks, size = [], 0
+                async for chunk in response.aiter_bytes():
+                    size += len(chunk)
+                    if size > MAX_BODY:
+                        raise _too_large(url)
+                    chunks.append(chunk)
+                lowered = {k.lower(): v for k, v in response.headers.items()}
+                return Response(response.status_code, lowered, b"".join(chunks))
+        except httpx2.ConnectError as problem:
+            raise Unreachable(f"nothing answers at {url}: {problem}") from None
+        except httpx2.HTTPError as problem:
+            raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
+
+    async def close(self) -> None:
+        await self._client.aclose()

@@ -1,0 +1,117 @@
+"""Everything heldout raises on purpose.
+
+    HeldoutError
+    ├── InvalidInput            a value the caller gave is wrong; nothing ran
+    │   ├── DuplicateSampleId
+    │   └── EvalFileError       the file given to `heldout run` is not an eval file
+    ├── RunDirectoryError       the run directory cannot be used as asked
+    │   ├── RunExists           … it already holds a run, and resume was not asked for
+    │   ├── RunBusy             … another process is writing it
+    │   ├── ResumeMismatch      … it belongs to other samples or another config
+    │   ├── DamagedJournal      … a line in the middle of results.jsonl cannot be read
+    │   ├── UnknownFormat       … it was written by a version this one does not know
+    │   └── StorageFull         … the disk refused a write; what was written is readable
+    ├── EvalFailed              the eval could not run; there is no honest number
+    │   ├── SystemicFailure     every item errored, or more than max_error_rate
+    │   └── ItemFailed          an item errored under on_error="raise"
+    └── EndpointError           one request could not be answered: an error of that item
+        ├── TransientError      … and trying again may help (429, 5xx, dropped connection)
+        │   └── Unreachable     … because nothing answers at that address at all
+        └── FatalEndpointError  … and no other request will be either (401, unknown model)
+
+Every message says what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class HeldoutError(Exception):
+    """Base class: `except HeldoutError` catches whatever heldout raises on purpose."""
+
+
+class InvalidInput(HeldoutError, ValueError):
+    """A sample, metric, config or argument is not valid."""
+
+
+class DuplicateSampleId(InvalidInput):
+    def __init__(self, sample_id: str, position: int) -> None:
+        self.sample_id = sample_id
+        super().__init__(
+            f"sample id {sample_id!r} at position {position} was already used by an earlier "
+            "sample; ids name results, so each must be unique in an eval"
+        )
+
+
+class EvalFileError(InvalidInput):
+    """An eval file does not define what an eval needs."""
+
+
+class RunDirectoryError(HeldoutError):
+    """The run directory cannot be used as asked."""
+
+
+class RunExists(RunDirectoryError):
+    pass
+
+
+class RunBusy(RunDirectoryError):
+    pass
+
+
+class ResumeMismatch(RunDirectoryError):
+    pass
+
+
+class DamagedJournal(RunDirectoryError):
+    def __init__(self, path: Path, line: int, why: str) -> None:
+        self.path, self.line = path, line
+        super().__init__(
+            f"{path}, line {line}: {why}; `heldout show {path.parent} --repair` moves damaged "
+            "lines aside, after which `--resume` runs their items again"
+        )
+
+
+class UnknownFormat(RunDirectoryError):
+    pass
+
+
+class StorageFull(RunDirectoryError):
+    pass
+
+
+class EvalFailed(HeldoutError):
+    """The eval could not run. `run_dir` holds what was done, and can be resumed."""
+
+    def __init__(self, message: str, *, run_dir: Path | None = None) -> None:
+        self.run_dir = run_dir
+        super().__init__(message)
+
+
+class SystemicFailure(EvalFailed):
+    pass
+
+
+class ItemFailed(EvalFailed):
+    pass
+
+
+class EndpointError(HeldoutError):
+    """One request could not be answered."""
+
+
+class TransientError(EndpointError):
+    """Trying again may help; `retry_after` is the wait in seconds that the server asked for."""
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        self.retry_after = retry_after
+        super().__init__(message)
+
+
+class Unreachable(TransientError):
+    pass
+
+
+class FatalEndpointError(EndpointError):
+    pass

@@ -1,0 +1,248 @@
+"""Means with error bars: pure functions over numbers, no I/O, no global random state.
+
+`Moments` takes values in batches and keeps a handful of sums, so a million results need no more
+memory than ten. Values come with the cluster they belong to (the sample, when it was repeated):
+copies of one question are not independent, and the standard error says so.
+
+References: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640) for clustered errors;
+E. B. Wilson (1927), JASA 22, for the interval of a rate.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    low: float
+    high: float
+
+
+# --- Accumulation -------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Moments:
+    """Mean, spread and clustered standard error of values that arrive batch by batch.
+
+    A cluster's values arrive next to each other (over a batch boundary is fine). Sums are of the
+    distance to the first value ever seen, which keeps them exact where a large mean would not.
+    """
+
+    n: int = 0
+    min: float = math.inf
+    max: float = -math.inf
+    _shift: float = 0.0
+    _sum: float = 0.0
+    _squares: float = 0.0
+    _distinct: set[float] = field(default_factory=set)
+    # Over closed clusters, with D = the sum of distances and m = the size of each.
+    _closed: int = 0
+    _sum_DD: float = 0.0
+    _sum_Dm: float = 0.0
+    _sum_mm: float = 0.0
+    # The cluster the last value belonged to: more of it may come.
+    _open: int | None = None
+    _open_D: float = 0.0
+    _open_m: int = 0
+
+    def add(self, values: Floats, clusters: Ints) -> None:
+        if len(values) == 0:
+            return
+        if self.n == 0:
+            self._shift = float(values[0])
+        self.n += len(values)
+        self.min = min(self.min, float(values.min()))
+        self.max = max(self.max, float(values.max()))
+        if len(self._distinct) <= 2:
+            self._distinct.update(np.unique(values)[:3].tolist())
+        distance = values - self._shift
+        self._sum += float(distance.sum())
+        self._squares += float(np.dot(distance, distance))
+
+        starts = np.flatnonzero(np.concatenate(([True], clusters[1:] != clusters[:-1])))
+        sums = np.add.reduceat(distance, starts)
+        sizes = np.diff(np.append(starts, len(values))).astype(np.float64)
+        if self._open is not None and self._open == clusters[0]:
+            sums[0] += self._open_D
+            sizes[0] += self._open_m
+        else:
+            self._close()
+        self._closed += len(sums) - 1
+        self._sum_DD += float(np.dot(sums[:-1], sums[:-1]))
+        self._sum_Dm += float(np.dot(sums[:-1], sizes[:-1]))
+        self._sum_mm += float(np.dot(sizes[:-1], sizes[:-1]))
+        self._open = int(clusters[-1])
+        self._open_D, self._open_m = float(sums[-1]), int(sizes[-1])
+
+    def _close(self) -> None:
+        if self._open is None:
+            return
+        self._closed += 1
+        self._sum_DD += self._open_D**2
+        self._sum_Dm += self._open_D * self._open_m
+        self._sum_mm += self._open_m**2
+        self._open = None
+
+    @property
+    def clusters(self) -> int:
+        return self._closed + (self._open is not None)
+
+    @property
+    def mean(self) -> float | None:
+        return self._shift + self._sum / self.n if self.n else None
+
+    @property
+    def std(self) -> float | None:
+        """Sample standard deviation; None for fewer than two values."""
+        if self.n < 2:
+            return None
+        return math.sqrt(max(0.0, self._squares - self._sum**2 / self.n) / (self.n - 1))
+
+    @property
+    def stderr(self) -> float | None:
+        """Standard error of the mean, clustered; None for fewer than two clusters.
+
+        sqrt(G/(G-1) * sum over clusters of (sum in the cluster of (x - mean))^2) / n, which is
+        the ordinary std / sqrt(n) where every cluster is a single value (Miller 2024, eq. 4).
+        """
+        groups = self.clusters
+        if groups < 2:
+            return None
+        mean = self._sum / self.n
+        sum_DD = self._sum_DD + self._open_D**2
+        sum_Dm = self._sum_Dm + self._open_D * self._open_m
+        sum_mm = self._sum_mm + self._open_m**2
+        between = max(0.0, sum_DD - 2 * mean * sum_Dm + mean**2 * sum_mm)
+        # All values alike leaves rounding dust, which a square root would blow up.
+        if self.min == self.max:
+            return 0.0
+        return math.sqrt(between * groups / (groups - 1)) / self.n
+
+    def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
+        """The confidence interval of the mean; None where the values cannot tell.
+
+        Values between 0 and 1 (and values of two kinds, such as -1 and 1) get a score interval,
+        which keeps its width at 0 of 40 and 40 of 40 and stays inside the bounds; for a plain
+        rate it is Wilson's. Others get the t interval. One value, or values that are all alike
+        without known bounds, say nothing about their spread.
+        """
+        mean, stderr = self.mean, self.stderr
+        if mean is None:
+            return None
+        if self.min >= 0 and self.max <= 1:
+            low, high = 0.0, 1.0
+        elif len(self._distinct) == 2:
+            low, high = self.min, self.max
+        elif stderr:
+            margin = t_quantile((1 + confidence) / 2, self.clusters - 1) * stderr
+            return Interval(mean - margin, mean + margin)
+        else:
+            return None
+        width = high - low
+        rate = min(1.0, max(0.0, (mean - low) / width))
+        if self.clusters == self.n and self._distinct <= {low, high}:
+            scaled = wilson(rate, self.n, confidence)
+        else:
+            scaled = _score_interval_from_stderr(
+                rate, (stderr or 0.0) / width, self.clusters, confidence
+            )
+        return Interval(low + width * scaled.low, low + width * scaled.high)
+
+
+# --- Intervals ----------------------------------------------------------------------------------
+
+
+def wilson(rate: float, n: float, confidence: float = CONFIDENCE) -> Interval:
+    """Wilson's score interval for a rate observed over n independent trials."""
+    return _score_interval(rate, n, NormalDist().inv_cdf((1 + confidence) / 2))
+
+
+def _score_interval_from_stderr(
+    rate: float, stderr: float, clusters: int, confidence: float
+) -> Interval:
+    """A score interval for a mean in [0, 1] whose error is known: clustered, or not binary.
+
+    `rate * (1 - rate) / stderr^2` is the number of independent yes/no trials that would be as
+    uncertain (the effective sample size); without any spread, it is the number of clusters.
+    """
+    effective = rate * (1 - rate) / stderr**2 if stderr > 0 else float(clusters)
+    if clusters < 2:
+        return _score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
+    return _score_interval(rate, effective, t_quantile((1 + confidence) / 2, clusters - 1))
+
+
+def _score_interval(rate: float, n: float, quantile: float) -> Interval:
+    square = quantile**2 / n
+    center = (rate + square / 2) / (1 + square)
+    margin = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
+    # At the ends the formula gives exactly 0 and 1; floating point misses by an ulp.
+    low = 0.0 if rate == 0.0 else max(0.0, center - margin)
+    high = 1.0 if rate == 1.0 else min(1.0, center + margin)
+    return Interval(low, high)
+
+
+# --- Student's t --------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(p: float, df: int) -> float:
+    """The p-quantile of Student's t with df degrees of freedom, for p > 0.5."""
+    if df < 1 or not 0.5 < p < 1:
+        raise ValueError(f"t_quantile needs df >= 1 and 0.5 < p < 1, got df={df}, p={p}")
+    low, high = 0.0, 2.0
+    while _t_cdf(high, df) < p:
+        low, high = high, high * 2
+    while high - low > 1e-13 * high:
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if _t_cdf(middle, df) < p:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def _t_cdf(t: float, df: int) -> float:
+    return 1 - _incomplete_beta(df / 2, 0.5, df / (df + t * t)) / 2
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    """Regularised incomplete beta function, by its continued fraction (modified Lentz)."""
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    log_front = (
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
+    fraction = d
+    for m in range(1, 500):
+        for numerator in (
+            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
+            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
+        ):
+            d = 1 / _nonzero(1 + numerator * d)
+            c = _nonzero(1 + numerator / c)
+            fraction *= c * d
+        if abs(c * d - 1) < 1e-16:
+            break
+    return math.exp(log_front) * fraction / a
+
+
+def _nonzero(x: float) -> float:
+    return x if abs(x) > 1e-300 else 1e-300

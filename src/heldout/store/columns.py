@@ -1,0 +1,270 @@
+"""From the journal to columns: results.parquet and the summary, both in dataset order.
+
+The journal holds results as they finished; this puts them in the order of the dataset, so that
+a run that was killed and resumed ends in the same bytes as one that was not. Rows are read twice
+(once for the types of the metadata, once for the values) and written a group at a time, so memory
+does not grow with the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from heldout.errors import RunDirectoryError
+from heldout.store.journal import Row, in_order, records, storage_error
+from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile, ParquetWriter
+from heldout.store.rundir import RunDir
+from heldout.summary import BATCH, Batch, Summary, Tally, make_batch
+
+FIXED: dict[str, Kind] = {
+    "sample_id": "string",
+    "repeat": "int",
+    "index": "int",
+    "ok": "bool",
+    "error": "string",
+    "reward": "double",
+    "truncated": "bool",
+    "ended_by": "string",
+    "prompt_tokens": "int",
+    "completion_tokens": "int",
+    "seconds": "double",
+}
+METRIC, METADATA = "metric.", "metadata."
+MAX_COLUMNS = 512
+"""A dataset with a metadata key per sample would make a file nobody can read."""
+
+_JOURNAL_BYTES = "heldout.journal_bytes"
+
+
+def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
+    """Write results.parquet from the journal and return the summary of all its results."""
+    schema = _schema(records(run.journal, Row))
+    tally = Tally(pass_threshold)
+    temporary = run.columns.with_name(".results.parquet.tmp")
+    try:
+        with temporary.open("wb") as file:
+            writer = ParquetWriter(
+                file, schema, metadata={_JOURNAL_BYTES: str(run.journal_bytes())}
+            )
+            for rows in _batched(in_order(run.journal, repeats)):
+                writer.write_group(_column_lists(rows, schema))
+                tally.add(_batch(rows))
+            writer.close()
+        temporary.replace(run.columns)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise storage_error(
+            run.columns, problem, "; the journal is whole, so nothing is lost"
+        ) from problem
+    return tally.summary()
+
+
+def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
+    """The summary of what the journal holds now, of a run that is under way or was stopped."""
+    tally = Tally(pass_threshold)
+    for rows in _batched(in_order(run.journal, repeats)):
+        tally.add(_batch(rows))
+    return tally.summary()
+
+
+# --- Slices -------------------------------------------------------------------------------------
+
+
+def slice_summaries(
+    run: RunDir, by: Sequence[str], *, repeats: int, pass_threshold: float
+) -> dict[tuple[Any, ...], Summary]:
+    """A summary for every combination of values of these keys, in sorted order of the values.
+
+    A key is a metadata key, or one of the fixed columns. Values are None where a result lacks it.
+    """
+    tallies: dict[tuple[Any, ...], Tally] = {}
+    for labels, codes, batch in _labelled(run, by, repeats):
+        for code in np.unique(codes).tolist():
+            tally = tallies.setdefault(labels[code], Tally(pass_threshold))
+            tally.add(batch.rows(np.flatnonzero(codes == code)))
+    ordered = sorted(tallies, key=lambda key: [_sortable(value) for value in key])
+    return {key: tallies[key].summary() for key in ordered}
+
+
+def slice_keys(run: RunDir) -> list[str]:
+    """What a run can be sliced by."""
+    file = _current_columns(run)
+    schema = file.schema if file else _schema(records(run.journal, Row))
+    return [n.removeprefix(METADATA) for n in schema if n.startswith(METADATA)]
+
+
+def _labelled(
+    run: RunDir, by: Sequence[str], repeats: int
+) -> Iterator[tuple[list[tuple[Any, ...]], Any, Batch]]:
+    """Batches with, for every row, the number of its label, and the labels."""
+    file = _current_columns(run)
+    if file is None:
+        schema = _schema(records(run.journal, Row))
+        names = [_column_name(key, schema, run) for key in by]
+        for rows in _batched(in_order(run.journal, repeats)):
+            lists = _column_lists(rows, {name: schema[name] for name in names})
+            labels = list(zip(*(lists[name] for name in names), strict=True))
+            numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+            yield list(numbers), np.array([numbers[label] for label in labels]), _batch(rows)
+        return
+    names = [_column_name(key, file.schema, run) for key in by]
+    metrics = [name for name in file.schema if name.startswith(METRIC)]
+    wanted = dict.fromkeys([*names, "index", "reward", "truncated", *metrics])
+    for group in file.groups(list(wanted)):
+        batch = Batch(
+            group["index"].values,
+            np.where(group["reward"].valid, group["reward"].values, np.nan),
+            group["truncated"].values,
+            {m.removeprefix(METRIC): group[m].values for m in metrics},
+        )
+        codes, values = zip(*(_coded(group[name]) for name in names), strict=True)
+        combined = np.ravel_multi_index(codes, [len(v) for v in values])
+        found, numbered = np.unique(combined, return_inverse=True)
+        places = zip(*np.unravel_index(found, [len(v) for v in values]), strict=True)
+        labels = [tuple(v[i] for v, i in zip(values, place, strict=True)) for place in places]
+        yield labels, numbered, batch
+
+
+def _coded(column: Column) -> tuple[Any, list[Any]]:
+    """A column as numbers into a list of its values."""
+    if column.dictionary is not None:
+        return np.where(column.valid, column.values, len(column.dictionary)), [
+            *column.dictionary,
+            None,
+        ]
+    distinct, codes = np.unique(column.values, return_inverse=True)
+    return np.where(column.valid, codes, len(distinct)), [*distinct.tolist(), None]
+
+
+def _column_name(key: str, schema: dict[str, Kind], run: RunDir) -> str:
+    for name in (METADATA + key, key):
+        if name in schema:
+            return name
+    known = [n.removeprefix(METADATA) for n in schema if not n.startswith(METRIC)]
+    raise RunDirectoryError(f"{run.path} has nothing called {key!r} to slice by; it has {known}")
+
+
+def _sortable(value: Any) -> tuple[int, Any]:
+    """Missing values last; numbers and texts each among themselves."""
+    if value is None:
+        return (2, "")
+    return (0, value) if isinstance(value, int | float) else (1, str(value))
+
+
+def _current_columns(run: RunDir) -> ParquetFile | None:
+    """The Parquet file, if it belongs to the journal as it is now."""
+    if not run.columns.exists():
+        return None
+    try:
+        file = ParquetFile(run.columns)
+    except ParquetError:
+        return None  # derived data: the journal says the same, slower
+    if file.metadata.get(_JOURNAL_BYTES) != str(run.journal_bytes()):
+        return None
+    return file
+
+
+# --- Rows to columns ----------------------------------------------------------------------------
+
+
+def _batched(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    rows = iter(rows)
+    while batch := list(islice(rows, BATCH)):
+        yield batch
+
+
+def _batch(rows: list[Row]) -> Batch:
+    return make_batch(
+        [row.index for row in rows],
+        [row.score.reward if row.error is None else None for row in rows],
+        [row.trajectory.stop.truncated for row in rows],
+        [{m.name: m.value for m in row.score.metrics} for row in rows],
+    )
+
+
+def _schema(rows: Iterable[Row]) -> dict[str, Kind]:
+    metrics: dict[str, None] = {}
+    metadata: dict[str, set[type]] = {}
+    for row in rows:
+        for metric in row.score.metrics:
+            metrics[metric.name] = None
+        for source in (row.sample.metadata, row.metadata):
+            for key, value in source.items():
+                if value is not None:
+                    metadata.setdefault(key, set()).add(_type(value))
+    schema = dict(FIXED)
+    schema.update({METRIC + name: "double" for name in sorted(metrics)})
+    schema.update({METADATA + key: _kind(types) for key, types in sorted(metadata.items())})
+    return dict(islice(schema.items(), MAX_COLUMNS))
+
+
+def _type(value: Any) -> type:
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        return float
+    return type(value)
+
+
+def _kind(types: set[type]) -> Kind:
+    if types == {bool}:
+        return "bool"
+    if types == {int}:
+        return "int"
+    if types <= {int, float}:
+        return "double"
+    return "string"
+
+
+def _column_lists(rows: list[Row], schema: dict[str, Kind]) -> dict[str, list[Any]]:
+    lists: dict[str, list[Any]] = {}
+    for name, kind in schema.items():
+        if name in FIXED:
+            lists[name] = _fixed(rows, name)
+        elif name.startswith(METRIC):
+            metric = name.removeprefix(METRIC)
+            lists[name] = [
+                next((m.value for m in row.score.metrics if m.name == metric), None) for row in rows
+            ]
+        else:
+            key = name.removeprefix(METADATA)
+            lists[name] = [
+                _cell(row.metadata.get(key, row.sample.metadata.get(key)), kind) for row in rows
+            ]
+    return lists
+
+
+def _cell(value: Any, kind: Kind) -> Any:
+    if value is None or (kind == "string" and isinstance(value, str)):
+        return value
+    if kind == "string":
+        return msgspec.json.encode(value).decode()
+    return float(value) if kind == "double" else value
+
+
+def _fixed(rows: list[Row], name: str) -> list[Any]:
+    match name:
+        case "sample_id":
+            return [row.sample.id for row in rows]
+        case "repeat":
+            return [row.repeat for row in rows]
+        case "index":
+            return [row.index for row in rows]
+        case "ok":
+            return [row.error is None for row in rows]
+        case "error":
+            return [row.error for row in rows]
+        case "reward":
+            return [row.score.reward if row.error is None else None for row in rows]
+        case "truncated":
+            return [row.trajectory.stop.truncated for row in rows]
+        case "ended_by":
+            return [row.trajectory.stop.limit or row.trajectory.stop.ended_by for row in rows]
+        case "prompt_tokens" | "completion_tokens":
+            return [row.trajectory.usage and getattr(row.trajectory.usage, name) for row in rows]
+        case "seconds":
+            return [row.trajectory.timing and row.trajectory.timing.seconds for row in rows]
+    raise KeyError(name)

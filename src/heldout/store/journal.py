@@ -1,0 +1,335 @@
+"""results.jsonl: append one line a result, read them back, survive kill -9.
+
+A record is one `write` of a whole line, so a killed process leaves at most one torn line at the
+end, which readers ignore and the next writer cuts off. `fsync` runs on a timer beside the writes:
+what was reported as done survives the death of the process at once, and that of the machine
+within a second. A line that cannot be read anywhere else is damage, and is named.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import heapq
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from heldout.errors import (
+    DamagedJournal,
+    InvalidInput,
+    RunBusy,
+    RunDirectoryError,
+    StorageFull,
+    UnknownFormat,
+)
+from heldout.types import EvalResult, Sample, Score, Stop, Timing, Trajectory, Usage
+
+FORMAT = "heldout.results"
+VERSION = 1
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """One line: a result, and where its sample stands in the dataset."""
+
+    index: int
+    sample: Sample
+    trajectory: Trajectory
+    repeat: int = 0
+    score: Score = msgspec.field(default_factory=Score)
+    metadata: dict[str, Any] = {}
+    """What the result adds to its sample's metadata, which the sample already holds."""
+    error: str | None = None
+
+    @classmethod
+    def of(cls, index: int, result: EvalResult) -> Record:
+        known = result.sample.metadata
+        own = {k: v for k, v in result.metadata.items() if k not in known or known[k] is not v}
+        return cls(
+            index, result.sample, result.trajectory, result.repeat, result.score, own, result.error
+        )
+
+    def result(self) -> EvalResult:
+        return EvalResult(
+            self.sample.id,
+            self.sample,
+            self.trajectory,
+            self.score,
+            self.metadata,
+            self.repeat,
+            self.error,
+        )
+
+
+class SampleHead(msgspec.Struct):
+    id: str
+    metadata: dict[str, Any] = {}
+
+
+class TrajectoryHead(msgspec.Struct):
+    stop: Stop = msgspec.field(default_factory=Stop)
+    usage: Usage | None = None
+    timing: Timing | None = None
+
+
+class Row(msgspec.Struct):
+    """A record without its conversation: all that summaries and columns need, at half the cost."""
+
+    index: int
+    sample: SampleHead
+    trajectory: TrajectoryHead
+    repeat: int = 0
+    score: Score = msgspec.field(default_factory=Score)
+    metadata: dict[str, Any] = {}
+    error: str | None = None
+
+
+class Key(msgspec.Struct):
+    """Only what orders a record."""
+
+    index: int
+    repeat: int = 0
+    error: str | None = None
+
+
+class Header(msgspec.Struct):
+    format: str
+    version: int
+
+
+def plain_value(value: Any) -> Any:
+    """What JSON has no word for but means something plain: numpy and torch numbers and arrays."""
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    raise NotImplementedError
+
+
+_encoder = msgspec.json.Encoder(enc_hook=plain_value)
+_record_decoder = msgspec.json.Decoder(Record)
+_key_decoder = msgspec.json.Decoder(Key)
+_header = msgspec.json.encode(Header(FORMAT, VERSION)) + b"\n"
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+
+# --- Writing ------------------------------------------------------------------------------------
+
+
+class JournalWriter:
+    """Appends results to one journal. Holds a lock: two writers would make one damaged file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.written = 0
+        self._synced = True
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(self._fd)
+            raise RunBusy(
+                f"{path.parent} is being written by another process; wait for it, or use another "
+                "experiment_name"
+            ) from None
+        self._size = _end_of_last_line(self._fd)
+        os.ftruncate(self._fd, self._size)
+        if self._size == 0:
+            self._append(_header)
+
+    def clear(self) -> None:
+        os.ftruncate(self._fd, 0)
+        self._size = 0
+        self._append(_header)
+
+    def append(self, index: int, result: EvalResult) -> None:
+        try:
+            line = _encoder.encode(Record.of(index, result)) + b"\n"
+        except (TypeError, NotImplementedError) as problem:
+            raise InvalidInput(
+                f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
+                f"{problem}"
+            ) from None
+        self._append(line)
+        self.written += 1
+
+    def _append(self, line: bytes) -> None:
+        try:
+            done = 0
+            while done < len(line):
+                done += os.write(self._fd, line[done:])
+        except OSError as problem:
+            # Half a line may be there; cut it off, so that what was written stays readable.
+            os.ftruncate(self._fd, self._size)
+            raise storage_error(
+                self.path,
+                problem,
+                f"; the {self.written} results written before are readable, and a resumed run "
+                "keeps them",
+            ) from problem
+        self._size += len(line)
+        self._synced = False
+
+    def sync(self) -> None:
+        if not self._synced:
+            self._synced = True
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            self.sync()
+            os.close(self._fd)  # which also gives the lock back
+            self._fd = -1
+
+
+def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDirectoryError:
+    """A failed write, in words; a full disk has a class of its own, because room can be made."""
+    full = problem.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    kind = StorageFull if full else RunDirectoryError
+    return kind(f"cannot write {path}: {problem.strerror}{consequence}")
+
+
+def _end_of_last_line(fd: int) -> int:
+    """Size of the file up to and with its last newline."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - 65_536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+# --- Reading ------------------------------------------------------------------------------------
+
+
+def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
+    """(line number, byte offset, line) of every whole line after the header."""
+    with path.open("rb") as file:
+        header = file.readline()
+        if not header.endswith(b"\n"):
+            return
+        _check_header(path, header)
+        offset = len(header)
+        for number, line in enumerate(file, start=2):
+            if not line.endswith(b"\n"):
+                return  # torn: its writer was killed, or is in the middle of it
+            yield number, offset, line
+            offset += len(line)
+
+
+def records(path: Path, kind: type[R]) -> Iterator[R]:
+    """Every record in the order written; `kind` says how much of each to decode."""
+    decode = msgspec.json.Decoder(kind).decode
+    for number, _, line in lines(path):
+        yield _decoded(decode, path, number, line)
+
+
+def _decoded(decode: Callable[[bytes], R], path: Path, number: int, line: bytes) -> R:
+    try:
+        return decode(line)
+    except (msgspec.MsgspecError, InvalidInput, RecursionError, UnicodeDecodeError) as problem:
+        raise DamagedJournal(path, number, f"not a readable result ({problem})") from None
+
+
+def _check_header(path: Path, line: bytes) -> None:
+    try:
+        header = msgspec.json.decode(line, type=Header)
+    except msgspec.MsgspecError:
+        raise DamagedJournal(path, 1, "not a heldout journal header") from None
+    check_version(path, header.format, header.version, FORMAT, VERSION)
+
+
+def check_version(path: Path, found: str, version: int, expected: str, newest: int) -> None:
+    if found != expected or not 1 <= version <= newest:
+        raise UnknownFormat(
+            f"{path} is {found!r} version {version}; this heldout reads {expected!r} up to "
+            f"version {newest}. A newer heldout may read it"
+        )
+
+
+def superseded(path: Path) -> dict[tuple[int, int], int]:
+    """For items that were run again after an error: how many of their records came too early."""
+    errored: dict[tuple[int, int], int] = {}
+    again: dict[tuple[int, int], int] = {}
+    for key in records(path, Key):
+        item = (key.index, key.repeat)
+        if item in errored:
+            again[item] = errored[item]
+        if key.error is not None:
+            errored[item] = errored.get(item, 0) + 1
+    return again
+
+
+def in_order(path: Path, repeats: int) -> Iterator[Row]:
+    """Every item once, its last record, in dataset order.
+
+    Items finish nearly in order, so only those that overtook a slower one wait in memory.
+    """
+    stale = superseded(path)
+    waiting: list[tuple[int, int, int, Row]] = []
+    expected = (0, 0)
+    for arrival, record in enumerate(records(path, Row)):
+        item = (record.index, record.repeat)
+        if stale.get(item):
+            stale[item] -= 1
+            continue
+        heapq.heappush(waiting, (*item, arrival, record))
+        while waiting and waiting[0][:2] <= expected:
+            index, repeat, _, ready = heapq.heappop(waiting)
+            expected = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+            yield ready
+    while waiting:
+        yield heapq.heappop(waiting)[3]
+
+
+def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
+    return _decoded(_record_decoder.decode, path, number, line).result()
+
+
+def decode_key(path: Path, number: int, line: bytes) -> Key:
+    return _decoded(_key_decoder.decode, path, number, line)
+
+
+# --- Repair -------------------------------------------------------------------------------------
+
+
+def repair(path: Path) -> list[int]:
+    """Move lines that cannot be read to `results.damaged`; returns their numbers."""
+    damaged: list[int] = []
+    kept = path.with_suffix(".repaired")
+    writer = JournalWriter(path)  # nobody else may write meanwhile
+    try:
+        with kept.open("wb") as good, path.with_suffix(".damaged").open("ab") as bad:
+            good.write(_header)
+            with path.open("rb") as file:
+                for number, line in enumerate(file, start=1):
+                    if number == 1 and _is_header(path, line):
+                        continue
+                    try:
+                        _decoded(_record_decoder.decode, path, number, line)
+                        good.write(line)
+                    except DamagedJournal:
+                        damaged.append(number)
+                        bad.write(line)
+            good.flush()
+            os.fsync(good.fileno())
+        if damaged:
+            kept.replace(path)
+    finally:
+        writer.close()
+        kept.unlink(missing_ok=True)
+        if not damaged and path.with_suffix(".damaged").stat().st_size == 0:
+            path.with_suffix(".damaged").unlink()
+    return damaged
+
+
+def _is_header(path: Path, line: bytes) -> bool:
+    try:
+        _check_header(path, line)
+    except DamagedJournal:
+        return False
+    return True

@@ -1,0 +1,127 @@
+"""Which samples were seen, and which items are finished already: exact, in bounded memory.
+
+A private temporary SQLite database: it stays in a few megabytes of cache and spills to a
+temporary file that vanishes with the process. A million ids in a Python set would take a
+hundred megabytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
+from heldout.store.journal import plain_value, records
+from heldout.types import Sample, Score
+
+_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
+
+
+class Finished(msgspec.Struct):
+    """What a resumed run needs of a record."""
+
+    index: int
+    sample: Sample
+    repeat: int = 0
+    score: Score = msgspec.field(default_factory=Score)
+    error: str | None = None
+
+
+def fingerprint(sample: Sample) -> bytes:
+    """Of all a sample holds; the same before and after a journey through the journal."""
+    try:
+        content = _encoder.encode(sample)
+    except (TypeError, NotImplementedError) as problem:
+        raise InvalidInput(
+            f"sample {sample.id!r} holds a value that JSON cannot, so it cannot be stored: "
+            f"{problem}"
+        ) from None
+    return hashlib.blake2b(content, digest_size=16).digest()
+
+
+class Ledger:
+    def __init__(self) -> None:
+        self._db = sqlite3.connect("", isolation_level=None)
+        self._db.executescript(
+            """
+            PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -4096;
+            CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID;
+            CREATE TABLE kept (id TEXT, place INTEGER, print BLOB, PRIMARY KEY (id)) WITHOUT ROWID;
+            CREATE TABLE done (id TEXT, repeat INTEGER, PRIMARY KEY (id, repeat)) WITHOUT ROWID;
+            BEGIN;
+            """
+        )
+        self.finished = 0
+        """Items that the journal already has."""
+        self._kept_samples = 0
+        self._kept_seen = 0
+
+    def close(self) -> None:
+        self._db.close()
+
+    def read_journal(self, path: Path) -> Iterator[tuple[int, float]]:
+        """Take over what a stopped run finished: (index, reward) of each item."""
+        for record in records(path, Finished):
+            sample = record.sample
+            new = self._db.execute(
+                "INSERT OR IGNORE INTO kept VALUES (?, ?, ?)",
+                (sample.id, record.index, fingerprint(sample)),
+            )
+            self._kept_samples += new.rowcount
+            if record.error is None:
+                self._db.execute(
+                    "INSERT OR IGNORE INTO done VALUES (?, ?)", (sample.id, record.repeat)
+                )
+                self.finished += 1
+                yield record.index, record.score.reward
+
+    def admit(self, index: int, sample: Sample) -> None:
+        """Refuse a second sample of one id, and one that is not what it was before resuming."""
+        if not isinstance(sample, Sample):
+            raise InvalidInput(
+                f"samples are heldout.Sample, got {type(sample).__name__} at position {index}"
+            )
+        found = fingerprint(sample)
+        new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
+        if new.rowcount == 0:
+            raise DuplicateSampleId(sample.id, index)
+        if self._kept_samples == 0:
+            return
+        row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))
+        was = row.fetchone()
+        if was is None:
+            return
+        self._kept_seen += 1
+        if was[1] != found:
+            raise ResumeMismatch(
+                f"sample {sample.id!r} is not what it was when this run began: its input, ground "
+                "truth or metadata changed. Restore it, or choose another experiment_name"
+            )
+        if was[0] != index:
+            raise ResumeMismatch(
+                f"sample {sample.id!r} was number {was[0]} of the dataset when this run began and "
+                f"is number {index} now. Restore the order, or choose another experiment_name"
+            )
+
+    def is_finished(self, sample_id: str, repeat: int) -> bool:
+        if self.finished == 0:
+            return False
+        row = self._db.execute(
+            "SELECT 1 FROM done WHERE id = ? AND repeat = ?", (sample_id, repeat)
+        )
+        return row.fetchone() is not None
+
+    def check_all_seen(self) -> None:
+        """After the last sample: everything the journal has must have come by again."""
+        if self._kept_seen == self._kept_samples:
+            return
+        gone = self._db.execute("SELECT id FROM kept WHERE id NOT IN (SELECT id FROM seen)")
+        raise ResumeMismatch(
+            f"the run holds results of {self._kept_samples - self._kept_seen} samples that are "
+            f"not in the dataset any more, {gone.fetchone()[0]!r} among them. Restore them, or "
+            "choose another experiment_name"
+        )

@@ -1,0 +1,202 @@
+"""EvalReport: a finished or unfinished run as a value. The summary at once, results on demand."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import msgspec
+import numpy as np
+
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.store.columns import derive, slice_keys, slice_summaries, summarize_journal
+from heldout.store.journal import (
+    JournalWriter,
+    check_version,
+    decode_key,
+    decode_result,
+    lines,
+)
+from heldout.store.rundir import RunDir, RunInfo, now, replace_file
+from heldout.summary import Summary
+from heldout.types import EvalResult
+
+FORMAT = "heldout.summary"
+VERSION = 1
+
+
+class SummaryFile(msgspec.Struct):
+    """summary.json. `journal_bytes` ties it to the journal it was derived from."""
+
+    format: str
+    version: int
+    journal_bytes: int
+    summary: dict[str, Any]
+
+
+class Results(Sequence[EvalResult]):
+    """The results of a run directory, in dataset order, decoded when asked for.
+
+    Iterating reads the file again each time: nothing but the places of the lines is held.
+    """
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._places: tuple[Any, Any] | None = None
+
+    def _line_places(self) -> tuple[Any, Any]:
+        """(line numbers, byte offsets), one for each item's last record, in dataset order."""
+        if self._places is None:
+            journal = self._run.journal
+            places = []
+            for number, offset, line in lines(journal):
+                key = decode_key(journal, number, line)
+                places.append((key.index, key.repeat, offset))
+            table = np.array(places, dtype=np.int64).reshape(-1, 3)
+            offsets, table = table[:, 2], table[:, :2]
+            order = np.lexsort((offsets, table[:, 1], table[:, 0]))
+            table = table[order]
+            last = np.ones(len(table), dtype=bool)
+            last[:-1] = (table[1:] != table[:-1]).any(axis=1)
+            order = order[last]
+            self._places = order + 2, offsets[order]
+        return self._places
+
+    def __len__(self) -> int:
+        return len(self._line_places()[0])
+
+    @overload
+    def __getitem__(self, item: int) -> EvalResult: ...
+    @overload
+    def __getitem__(self, item: slice) -> list[EvalResult]: ...
+    def __getitem__(self, item: int | slice) -> EvalResult | list[EvalResult]:
+        numbers, offsets = self._line_places()
+        if isinstance(item, slice):
+            return list(self._read(numbers[item], offsets[item]))
+        if not -len(numbers) <= item < len(numbers):
+            raise IndexError(f"result {item} of {len(numbers)}")
+        return next(self._read(numbers[[item]], offsets[[item]]))
+
+    def __iter__(self) -> Iterator[EvalResult]:
+        return self._read(*self._line_places())
+
+    def _read(self, numbers: Any, offsets: Any) -> Iterator[EvalResult]:
+        with self._run.journal.open("rb") as file:
+            for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
+                file.seek(offset)
+                yield decode_result(self._run.journal, number, file.readline())
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(a == b for a, b in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Results({str(self._run.path)!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class EvalReport:
+    """What an eval found. `path` is the run directory it lives in, if it lives in one."""
+
+    results: Sequence[EvalResult]
+    summary: Summary
+    config: dict[str, Any]
+    path: Path | None = None
+    status: str = "complete"
+
+    @classmethod
+    def load(cls, path: str | Path) -> EvalReport:
+        """Open a run directory. Runs no code from it and follows no path in it (clause 19).
+
+        A run that is still being written, or was stopped, loads too: its summary is of what has
+        finished so far, with `complete: False` and `n_asked` beside it.
+        """
+        run = RunDir(Path(path))
+        info = run.read_info()
+        return cls(Results(run), _summary(run, info), info.config, run.path, info.status)
+
+    def save(self, path: str | Path) -> None:
+        """Write the run directory at `path`; nothing to do where the report already is."""
+        target = RunDir(Path(path))
+        if self.path is not None and target.path.resolve() == self.path.resolve():
+            return
+        if target.exists():
+            raise RunExists(f"{target.path} already holds a run; save to another path")
+        target.path.mkdir(parents=True, exist_ok=True)
+        if self.path is not None:
+            source = RunDir(self.path)
+            for file in (source.journal, source.run, source.columns, source.summary):
+                if file.exists():
+                    shutil.copyfile(file, target.path / file.name)
+            return
+        index: dict[str, int] = {}
+        for result in self.results:
+            index.setdefault(result.sample_id, len(index))
+        journal = JournalWriter(target.journal)
+        for result in sorted(self.results, key=lambda r: (index[r.sample_id], r.repeat)):
+            journal.append(index[result.sample_id], result)
+        journal.close()
+        info = RunInfo.new(self.config, {})
+        finish(target, info)
+        info.status, info.asked, info.finished = "complete", journal.written, now()
+        target.write_info(info)
+
+    def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
+        """A summary for each value of these metadata keys (each combination, if several)."""
+        if not by:
+            raise InvalidInput(f"slice by what? This run has {slice_keys(self._run())}")
+        repeats, threshold = _repeats(self.config), _threshold(self.config)
+        return slice_summaries(self._run(), by, repeats=repeats, pass_threshold=threshold)
+
+    def _run(self) -> RunDir:
+        if self.path is None:
+            raise RunDirectoryError(
+                "this report lives in memory: save it and load it, or use heldout.analysis.group_by"
+            )
+        return RunDir(self.path)
+
+
+def finish(run: RunDir, info: RunInfo) -> Summary:
+    """Derive what is derived from a journal that has every item."""
+    summary = derive(run, repeats=_repeats(info.config), pass_threshold=_threshold(info.config))
+    content = SummaryFile(FORMAT, VERSION, run.journal_bytes(), summary)
+    replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+    return summary
+
+
+def _summary(run: RunDir, info: RunInfo) -> Summary:
+    if info.status == "complete" and run.summary.exists():
+        try:
+            stored = msgspec.json.decode(run.summary.read_bytes(), type=SummaryFile)
+        except (msgspec.MsgspecError, RecursionError) as problem:
+            raise RunDirectoryError(
+                f"{run.summary} cannot be read ({problem}); remove it, it is derived from "
+                f"{run.journal.name}"
+            ) from None
+        check_version(run.summary, stored.format, stored.version, FORMAT, VERSION)
+        if stored.journal_bytes == run.journal_bytes():
+            return stored.summary
+    if not run.journal.exists():
+        raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
+    summary = summarize_journal(
+        run, repeats=_repeats(info.config), pass_threshold=_threshold(info.config)
+    )
+    if info.asked == summary["n"] and info.status == "complete":
+        return summary
+    return {**summary, "complete": False, "n_asked": info.asked}
+
+
+def _repeats(config: dict[str, Any]) -> int:
+    value = config.get("repeats", 1)
+    return value if isinstance(value, int) and value >= 1 else 1
+
+
+def _threshold(config: dict[str, Any]) -> float:
+    value = config.get("pass_threshold", 0.5)
+    return float(value) if isinstance(value, int | float) else 0.5

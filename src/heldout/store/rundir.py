@@ -1,0 +1,219 @@
+"""A run directory: its files, its run.json, and the rules for entering it.
+
+A directory is never overwritten silently: a new run refuses one that holds a run already, a
+resumed one goes on only if config and functions say that the results belong together. No path
+in any of its files is ever followed: where things are is decided here alone (clause 19).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import heldout
+from heldout.config import result_changing
+from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
+from heldout.store.journal import check_version, storage_error
+
+FORMAT = "heldout.run"
+VERSION = 1
+
+Status = Literal["running", "complete", "interrupted", "failed"]
+
+
+class RunInfo(msgspec.Struct):
+    """run.json."""
+
+    format: str
+    version: int
+    status: Status
+    config: dict[str, Any]
+    functions: dict[str, Any]
+    """Name and source fingerprint of the functions whose change would change results."""
+    asked: int | None
+    """Items asked for, samples x repeats; None until a stream of unknown length has ended."""
+    versions: dict[str, str]
+    started: str
+    finished: str | None = None
+    reason: str | None = None
+    """Why it did not complete."""
+
+    @classmethod
+    def new(cls, config: dict[str, Any], functions: dict[str, Any]) -> RunInfo:
+        versions = package_versions()
+        return cls(FORMAT, VERSION, "running", config, functions, None, versions, now())
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        return self.path / "run.json"
+
+    @property
+    def journal(self) -> Path:
+        return self.path / "results.jsonl"
+
+    @property
+    def columns(self) -> Path:
+        return self.path / "results.parquet"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    def exists(self) -> bool:
+        return self.run.exists() or self.journal.exists()
+
+    def journal_bytes(self) -> int:
+        return self.journal.stat().st_size
+
+    # --- run.json ---
+
+    def read_info(self) -> RunInfo:
+        try:
+            raw = self.run.read_bytes()
+        except FileNotFoundError:
+            raise RunDirectoryError(
+                f"{self.path} is not a run directory: it has no run.json"
+            ) from None
+        try:
+            info = msgspec.json.decode(raw, type=RunInfo)
+        except (msgspec.MsgspecError, RecursionError) as problem:
+            self._refuse_unknown(raw)
+            raise RunDirectoryError(f"{self.run} cannot be read: {problem}") from None
+        check_version(self.run, info.format, info.version, FORMAT, VERSION)
+        return info
+
+    def _refuse_unknown(self, raw: bytes) -> None:
+        """A newer version may not decode at all: then say the version, not the field."""
+
+        class Head(msgspec.Struct):
+            format: str
+            version: int
+
+        try:
+            head = msgspec.json.decode(raw, type=Head)
+        except (msgspec.MsgspecError, RecursionError):
+            return
+        check_version(self.run, head.format, head.version, FORMAT, VERSION)
+
+    def write_info(self, info: RunInfo) -> None:
+        replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
+
+    # --- Entering ---
+
+    def refuse_existing(self) -> None:
+        if self.exists():
+            raise RunExists(
+                f"{self.path} already holds a run. Go on with it (--resume, "
+                "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
+            )
+
+    def create(self, config: dict[str, Any], functions: dict[str, Any]) -> RunInfo:
+        """Make the directory ready for results to come."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        # Derived files of an earlier try would be stale from the first new result on.
+        self.summary.unlink(missing_ok=True)
+        self.columns.unlink(missing_ok=True)
+        info = RunInfo.new(config, functions)
+        self.write_info(info)
+        return info
+
+    def check_resumable(self, config: dict[str, Any], functions: dict[str, Any]) -> None:
+        info = self.read_info()
+        different = [
+            *_differences(result_changing(info.config), result_changing(config)),
+            *_differences(info.functions, functions),
+        ]
+        if different:
+            raise ResumeMismatch(
+                f"{self.path} cannot be resumed, its results would not belong together: "
+                + "; ".join(different)
+                + ". Undo the change, or choose another experiment_name"
+            )
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = []
+    for key in {**before, **now}:
+        was, is_now = before.get(key), now.get(key)
+        if was == is_now:
+            continue
+        if (
+            isinstance(was, dict)
+            and isinstance(is_now, dict)
+            and was.get("name") == is_now.get("name")
+        ):
+            found.append(f"{key} ({was.get('name')}) has other source code now")
+        else:
+            found.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("name", value)
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def unused_name(output_dir: Path) -> str:
+    """A name for a run whose user did not choose one."""
+    base = time.strftime("eval-%Y%m%d-%H%M%S", time.gmtime())
+    name, number = base, 2
+    while RunDir(output_dir / name).exists():
+        name, number = f"{base}-{number}", number + 1
+    return name
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write the whole file or leave the old one: never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as problem:
+        temporary.unlink(missing_ok=True)
+        raise storage_error(path, problem) from problem
+
+
+def now() -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def package_versions() -> dict[str, str]:
+    found = {"heldout": heldout.__version__, "python": platform.python_version()}
+    for name in ("numpy", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def find_run(given: str | Path) -> Path:
+    """A run named by its path, or by its name under the default output directory."""
+    path = Path(given)
+    if RunDir(path).exists():
+        return path
+    if re.fullmatch(r"[\w][\w.+=@ -]*", str(given)):
+        named = Path("outputs/evals") / path
+        if RunDir(named).exists():
+            return named
+    if not path.exists():
+        raise RunDirectoryError(f"there is no run at {path}")
+    raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")

@@ -1,0 +1,142 @@
+"""Results to summary: every denominator heldout reports is decided here, once.
+
+A `Tally` takes batches of results as columns and gives the summary dict. `evaluate`, slices,
+`heldout.analysis.summarize` and the progress line all go through it. The clauses named here are
+those of docs/semantics.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.stats import Floats, Interval, Ints, Moments
+from heldout.types import EvalResult
+
+BATCH = 16_384
+"""Results per batch. Fixed, because sums depend on it in their last bits."""
+
+Summary = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Results as columns, those of one sample next to each other."""
+
+    cluster: Ints
+    """Which sample: results of one sample share a number."""
+    reward: Floats
+    """NaN where the item errored: it has no score (clause 2)."""
+    truncated: NDArray[np.bool_]
+    metrics: Mapping[str, Floats]
+    """By name; NaN where the item did not report that metric (clause 4)."""
+
+    def __len__(self) -> int:
+        return len(self.cluster)
+
+    def rows(self, which: NDArray[Any]) -> Batch:
+        return Batch(
+            self.cluster[which],
+            self.reward[which],
+            self.truncated[which],
+            {name: values[which] for name, values in self.metrics.items()},
+        )
+
+
+@dataclass(slots=True)
+class Tally:
+    """Running totals over batches."""
+
+    pass_threshold: float
+    n_truncated: int = 0
+    all: Moments = field(default_factory=Moments)
+    scored: Moments = field(default_factory=Moments)
+    passed: Moments = field(default_factory=Moments)
+    metrics: dict[str, Moments] = field(default_factory=dict)
+
+    def add(self, batch: Batch) -> None:
+        ok = ~np.isnan(batch.reward)
+        reward = np.where(ok, batch.reward, 0.0)
+        self.n_truncated += int(batch.truncated.sum())
+        self.all.add(reward, batch.cluster)
+        self.scored.add(batch.reward[ok], batch.cluster[ok])
+        self.passed.add((ok & (reward >= self.pass_threshold)).astype(np.float64), batch.cluster)
+        for name, values in batch.metrics.items():
+            reported = ~np.isnan(values)
+            if reported.any():
+                moments = self.metrics.setdefault(name, Moments())
+                moments.add(values[reported], batch.cluster[reported])
+
+    def summary(self) -> Summary:
+        """Clauses 1-7. Where nothing was scored there is no mean, so every number is None."""
+        nothing = self.scored.n == 0
+        mean = Moments() if nothing else self.all
+        passed = Moments() if nothing else self.passed
+        summary: Summary = {
+            "n": self.all.n,
+            "n_scored": self.scored.n,
+            "n_errors": self.all.n - self.scored.n,
+            "n_truncated": self.n_truncated,
+            "mean": mean.mean,
+            "mean_scored": self.scored.mean,
+            "stderr": mean.stderr,
+            **_bounds("ci", mean.interval()),
+            "std": mean.std,
+            "min": None if nothing else self.scored.min,
+            "max": None if nothing else self.scored.max,
+            "pass_rate": passed.mean,
+            **_bounds("pass_rate_ci", passed.interval()),
+            "stderr_scored": self.scored.stderr,
+        }
+        for name in sorted(self.metrics):
+            moments = self.metrics[name]
+            summary[f"metric_{name}"] = moments.mean
+            summary[f"metric_{name}_n"] = moments.n
+            summary[f"metric_{name}_stderr"] = moments.stderr
+        return summary
+
+
+def _bounds(prefix: str, interval: Interval | None) -> Summary:
+    return {
+        f"{prefix}_low": interval.low if interval else None,
+        f"{prefix}_high": interval.high if interval else None,
+    }
+
+
+def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
+    """The summary of any results, in any order; repeats of one sample count as one cluster."""
+    numbers: dict[str, int] = {}
+    rows = [(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
+    rows.sort(key=lambda row: (row[0], row[1].repeat))
+    tally = Tally(pass_threshold)
+    for start in range(0, len(rows), BATCH):
+        tally.add(batch_of(rows[start : start + BATCH]))
+    return tally.summary()
+
+
+def batch_of(rows: list[tuple[int, EvalResult]]) -> Batch:
+    return make_batch(
+        [number for number, _ in rows],
+        [r.score.reward if r.ok else None for _, r in rows],
+        [r.trajectory.stop.truncated for _, r in rows],
+        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
+    )
+
+
+def make_batch(
+    clusters: list[int],
+    rewards: list[float | None],
+    truncated: list[bool],
+    metrics: list[dict[str, float]],
+) -> Batch:
+    names = dict.fromkeys(name for row in metrics for name in row)
+    return Batch(
+        np.array(clusters, dtype=np.int64),
+        np.array(rewards, dtype=np.float64),  # None becomes NaN
+        np.array(truncated, dtype=np.bool_),
+        {n: np.array([row.get(n) for row in metrics], dtype=np.float64) for n in names},
+    )

@@ -1,0 +1,349 @@
+"""The values everything else is made of: frozen, plain, encodable as JSON.
+
+A `Sample` is what is asked, a `Trajectory` what the policy did, a `Score` what that was worth,
+an `EvalResult` all three together. They are ordinary frozen dataclasses, so
+`dataclasses.replace` works on them, and the same ones serve an eval and a training loop.
+What could not be meant (a NaN metric, a negative weight, two metrics of one name) is refused
+where it is made.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from heldout.errors import InvalidInput
+
+Role = Literal["system", "user", "assistant", "tool"]
+ContentPart = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One held-out item. `id` is unique in an eval; `input` holds what the policy is asked."""
+
+    id: str
+    input: dict[str, Any]
+    ground_truth: Any = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.id, str) or not self.id:
+            raise InvalidInput(
+                f"a sample id is a non-empty string, got {self.id!r} "
+                f"({type(self.id).__name__}); str(...) makes one of a number"
+            )
+        if not isinstance(self.input, dict):
+            raise InvalidInput(
+                f"sample {self.id!r}: input is a dict such as {{'question': '…'}}, "
+                f"got {type(self.input).__name__}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward."""
+
+    name: str
+    value: float
+    weight: float = 0.0
+    metadata: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise InvalidInput(f"a metric's name is a non-empty string, got {self.name!r}")
+        for attribute in ("value", "weight"):
+            given = getattr(self, attribute)
+            if type(given) is not float:
+                try:
+                    object.__setattr__(self, attribute, float(given))
+                except (TypeError, ValueError):
+                    raise InvalidInput(
+                        f"metric {self.name!r}: {attribute} is a number, got {given!r}"
+                    ) from None
+        if not math.isfinite(self.value):
+            raise InvalidInput(
+                f"metric {self.name!r}: value is {self.value}; a metric is a finite number. "
+                "Where there is nothing to measure, leave the metric out or raise"
+            )
+        if not (math.isfinite(self.weight) and self.weight >= 0):
+            raise InvalidInput(
+                f"metric {self.name!r}: weight is {self.weight}; a weight is finite and >= 0 "
+                "(0 = tracked only)"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a trajectory was worth: its metrics, and the reward they amount to."""
+
+    metrics: tuple[Metric, ...] = ()
+
+    def __post_init__(self) -> None:
+        if type(self.metrics) is not tuple:
+            if isinstance(self.metrics, Metric) or not isinstance(self.metrics, Sequence):
+                raise InvalidInput(
+                    f"Score takes a tuple or list of Metric, got {type(self.metrics).__name__}"
+                )
+            object.__setattr__(self, "metrics", tuple(self.metrics))
+        names: set[str] = set()
+        for metric in self.metrics:
+            if not isinstance(metric, Metric):
+                raise InvalidInput(f"Score takes Metrics, got {metric!r}")
+            if metric.name in names:
+                raise InvalidInput(f"two metrics are named {metric.name!r}; names are unique")
+            names.add(metric.name)
+
+    @property
+    def reward(self) -> float:
+        """The weighted mean of the metrics with weight > 0; 0.0 if there is none."""
+        weight = sum(m.weight for m in self.metrics)
+        if weight == 0:
+            return 0.0
+        return sum(m.value * m.weight for m in self.metrics) / weight
+
+    def __getitem__(self, name: str) -> float:
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric.value
+        raise KeyError(f"no metric {name!r}; there are {[m.name for m in self.metrics]}")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call as the model wrote it: `arguments` is its JSON text, parsed by whoever runs it."""
+
+    id: str
+    name: str
+    arguments: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat message; `content` is text, or a list of content parts as chat APIs have them."""
+
+    role: Role
+    content: str | list[ContentPart]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str | None = None
+    reasoning: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.role not in ("system", "user", "assistant", "tool"):
+            raise InvalidInput(
+                f"a message's role is system, user, assistant or tool, got {self.role!r}"
+            )
+        if not isinstance(self.content, str | list):
+            raise InvalidInput(
+                f"a message's content is text or a list of parts, got {type(self.content).__name__}"
+            )
+        if type(self.tool_calls) is not tuple:
+            object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+
+    @property
+    def text(self) -> str:
+        """The content as text: its text parts joined, other parts left out."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(str(p.get("text", "")) for p in self.content if p.get("type") == "text")
+
+
+@dataclass(frozen=True, slots=True)
+class ToolSpec:
+    """What a policy is told of a tool: `parameters` is a JSON schema."""
+
+    name: str
+    description: str = ""
+    parameters: dict[str, Any] = field(default_factory=lambda: {"type": "object"})
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Why a trajectory ended. Three signals that must not be mixed up.
+
+    `ended_by` says who ended it: the environment, a limit (`limit` names which), or nobody
+    having anything to reply. `truncated` says, apart from that, that the model's last turn was
+    cut off in the middle (finish reason `length`).
+    """
+
+    ended_by: Literal["environment", "limit", "no_reply"] = "no_reply"
+    limit: str | None = None
+    truncated: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.ended_by == "limit") != (self.limit is not None):
+            raise InvalidInput(
+                f"Stop: a limit is named exactly when ended_by is 'limit', got "
+                f"ended_by={self.ended_by!r}, limit={self.limit!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Wall seconds of the rollout, and how many requests it took (retries included)."""
+
+    seconds: float
+    requests: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class TokenTrace:
+    """The same rollout in tokens. `env_mask` is 1 for the model's own tokens, 0 for others."""
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    env_mask: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        lengths = len(self.completion_ids), len(self.logprobs), len(self.env_mask)
+        if len(set(lengths)) != 1:
+            raise InvalidInput(
+                "completion_ids, logprobs and env_mask must align, got lengths "
+                f"{lengths[0]}, {lengths[1]} and {lengths[2]}"
+            )
+
+
+# Reasoning blocks as open models write them into the text itself.
+_REASONING = re.compile(r"<(think|thinking|reasoning)>(.*?)(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
+_ORPHAN_CLOSE = re.compile(r"\A.*?</(?:think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
+
+
+def without_reasoning(text: str) -> str:
+    """The text a model meant as its answer: reasoning blocks removed.
+
+    A block that never closes has swallowed the rest, so there is no answer after it
+    (docs/semantics.md, clause 8). A closing tag without an opening one happens where the chat
+    template opened the block in the prompt: everything before it is reasoning.
+    """
+    if "<" not in text:
+        return text.strip()
+    text = _REASONING.sub("", text)
+    return _ORPHAN_CLOSE.sub("", text).strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """What happened: the whole conversation, and why it ended."""
+
+    messages: tuple[Message, ...]
+    stop: Stop = field(default_factory=Stop)
+    usage: Usage | None = None
+    tokens: TokenTrace | None = None
+    timing: Timing | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.messages) is not tuple:
+            object.__setattr__(self, "messages", tuple(self.messages))
+
+    @property
+    def answer(self) -> str:
+        """The last model turn without its reasoning: "" if it has none, or never got out of it."""
+        for message in reversed(self.messages):
+            if message.role == "assistant":
+                return without_reasoning(message.text)
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class EvalResult:
+    """One item of an eval, scored or errored. `metadata` includes its sample's."""
+
+    sample_id: str
+    sample: Sample
+    trajectory: Trajectory
+    score: Score = field(default_factory=Score)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    repeat: int = 0
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "metadata", {**self.sample.metadata, **self.metadata})
+        if self.error is not None and self.score.metrics:
+            raise InvalidInput(f"result {self.sample_id!r} has both an error and a score")
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A policy's turn, as an endpoint returns it."""
+
+    message: Message
+    finish_reason: str | None = None
+    usage: Usage | None = None
+
+    @classmethod
+    def of(cls, answer: str | Message | Completion) -> Self | Completion:
+        """What a plain function may return, as a Completion."""
+        if isinstance(answer, Completion):
+            return answer
+        if isinstance(answer, str):
+            answer = Message("assistant", answer)
+        if not isinstance(answer, Message):
+            raise TypeError(
+                f"an endpoint function returns str or Message, got {type(answer).__name__}"
+            )
+        return cls(answer)
+
+
+def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]:
+    """The opening messages of a sample: its `messages`, or its `prompt` / `question` as the user's.
+
+    `prompt` itself may be a list of messages, as chat datasets have it.
+    """
+    for key in ("messages", "prompt", "question"):
+        value = input.get(key)
+        if isinstance(value, str):
+            return [Message("user", value)]
+        if isinstance(value, Sequence) and value:
+            return [_message(m, f"{where}[{key!r}]") for m in value]
+    raise InvalidInput(
+        f"{where} has no 'prompt', 'question' or 'messages' to ask; its keys are "
+        f"{sorted(map(str, input))}. Add one, or pass prepare_messages"
+    )
+
+
+def _message(value: Any, where: str) -> Message:
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, Mapping) and "role" in value:
+        content = value.get("content")
+        calls = tuple(_tool_call(c, where) for c in value.get("tool_calls") or ())
+        return Message(
+            value["role"],
+            "" if content is None else content,
+            tool_calls=calls,
+            tool_call_id=value.get("tool_call_id"),
+        )
+    raise InvalidInput(f"{where}: a message is a dict with role and content, got {value!r}")
+
+
+def _tool_call(value: Any, where: str) -> ToolCall:
+    """A tool call in chat-API form ({"id", "function": {"name", "arguments"}}) or in ours."""
+    body = value.get("function", value) if isinstance(value, Mapping) else None
+    if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
+        raise InvalidInput(f"{where}: a tool call has a function name, got {value!r}")
+    arguments = body.get("arguments", "{}")
+    if not isinstance(arguments, str):
+        import json
+
+        arguments = json.dumps(arguments)
+    return ToolCall(str(value.get("id") or ""), body["name"], arguments)
