@@ -184,20 +184,18 @@ class _Run:
                 raise InvalidInput("there are no samples to evaluate")
             self.ledger.check_all_seen()
             self._check_errors()
-            info.asked = self.asked
             journal.sync()
-            summary = await anyio.to_thread.run_sync(finish, self.dir, info)
-            if summary["n"] != self.asked:
-                raise RunDirectoryError(
-                    f"{self.dir.journal} has {summary['n']} results where {self.asked} were "
-                    "asked for; it was changed from outside"
-                )
+            await anyio.to_thread.run_sync(finish, self.dir, info)
         except BaseException as problem:
             self._stop(info, journal, problem)
             raise
-        info.status, info.finished = "complete", now()
-        self.dir.write_info(info)
-        return EvalReport.load(self.dir.path)
+        report = EvalReport.load(self.dir.path)
+        if report.summary["n"] != self.asked:
+            raise RunDirectoryError(
+                f"{self.dir.journal} has {report.summary['n']} results where {self.asked} were "
+                "asked for: it was changed from outside while the eval ran"
+            )
+        return report
 
     def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
@@ -378,9 +376,13 @@ def _describe(stage: str, problem: Exception) -> str:
     """An item's error: where, what, and for the user's own code the line."""
     if isinstance(problem, EndpointError | InvalidInput) and stage != "score_fn":
         return f"{stage}: {problem}"[:2000]
-    frames = traceback.extract_tb(problem.__traceback__)
     ours = Path(__file__).parent
-    last = next((f for f in reversed(frames) if ours not in Path(f.filename).parents), None)
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")
+    ]
+    last = theirs[-1] if theirs else None
     where = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
     return f"{stage}: {type(problem).__name__}: {problem}{where}"[:2000]
 

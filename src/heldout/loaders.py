@@ -16,7 +16,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import msgspec
 
@@ -27,55 +27,74 @@ Rows = Iterator[tuple[str, Mapping[str, Any]]]
 """(where, row): where is a file and line, for messages."""
 
 
-def load_jsonl(path: str | Path, **columns: Any) -> list[Sample]:
+class Columns(TypedDict, total=False):
+    """Which column is what."""
+
+    id: str | None
+    ground_truth: str | None
+    input: Sequence[str] | None
+    metadata: Sequence[str]
+
+
+def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
     """One JSON object a line; `.gz` and `.zst` are read as they are."""
     return list(iter_jsonl(path, **columns))
 
 
-def iter_jsonl(path: str | Path, **columns: Any) -> Iterator[Sample]:
+def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Sample]:
     """The same, a sample at a time: for files that need not fit in memory."""
-    return _samples(_jsonl_rows(Path(path)), **columns)
+    return _samples(_jsonl_rows(_existing(path)), **columns)
 
 
-def load_csv(path: str | Path, **columns: Any) -> list[Sample]:
-    """A CSV file with a header line. Values are texts."""
-    return list(_samples(_csv_rows(Path(path)), **columns))
+def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
+    """A CSV file in UTF-8 with a header line; `.gz` and `.zst` too. Values are texts."""
+    return list(_samples(_csv_rows(_existing(path)), **columns))
 
 
-def load_parquet(path: str | Path, **columns: Any) -> list[Sample]:
-    return list(_samples(_parquet_rows(Path(path)), **columns))
+def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
+    return list(_samples(_parquet_rows(_existing(path)), **columns))
 
 
-def load_hf(dataset: Any, *, split: str | None = None, **columns: Any) -> list[Sample]:
+def load_hf(dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]) -> list[Sample]:
     """A Hugging Face `Dataset` (or any iterable of dicts), or a folder that `save_to_disk` made.
 
     A dict of splits needs `split`, unless it holds only one.
     """
-    name = str(dataset) if isinstance(dataset, str | Path) else type(dataset).__name__
+    name = type(dataset).__name__
     if isinstance(dataset, str | Path):
-        folder = Path(dataset)
-        if not folder.exists():
-            raise InvalidInput(f"there is no dataset folder at {folder}")
-        try:
-            import datasets
-        except ImportError:
-            raise InvalidInput(
-                "a dataset folder needs the package datasets: pip install 'heldout[datasets]'"
-            ) from None
-        try:
-            dataset = datasets.load_from_disk(str(folder))
-        except FileNotFoundError as problem:
-            raise InvalidInput(
-                f"{folder} is not a folder that save_to_disk made: {problem}"
-            ) from None
+        name = str(dataset)
+        dataset = _saved_dataset(Path(dataset))
     if isinstance(dataset, Mapping):
         if split is None and len(dataset) == 1:
             split = next(iter(dataset))
         if split not in dataset:
-            raise InvalidInput(f"{name} has the splits {sorted(dataset)}; name one: split=…")
-        dataset = dataset[split]
+            missing = "" if split is None else f", not {split!r}"
+            raise InvalidInput(
+                f"{name} has the splits {sorted(dataset)}{missing}; name one: split=…"
+            )
+        name, dataset = f"{name}[{split!r}]", dataset[split]
+    elif split is not None:
+        raise InvalidInput(f"{name} has no splits, so there is no {split!r}; leave split out")
     rows = ((f"{name}, row {i}", row) for i, row in enumerate(dataset))
     return list(_samples(rows, **columns))
+
+
+def _saved_dataset(folder: Path) -> Any:
+    if not folder.exists():
+        raise InvalidInput(
+            f"there is no dataset folder at {folder}; one from the hub is loaded first: "
+            "load_hf(datasets.load_dataset(…))"
+        )
+    try:
+        import datasets
+    except ImportError:
+        raise InvalidInput(
+            "a dataset folder needs the package datasets: pip install 'heldout[datasets]'"
+        ) from None
+    try:
+        return datasets.load_from_disk(str(folder))
+    except (OSError, ValueError) as problem:
+        raise InvalidInput(f"{folder} is not a folder that save_to_disk made: {problem}") from None
 
 
 # --- Rows to samples ----------------------------------------------------------------------------
@@ -89,9 +108,20 @@ def _samples(
     input: Sequence[str] | None = None,
     metadata: Sequence[str] = (),
 ) -> Iterator[Sample]:
+    # Checked here and not in the generator: a wrong call fails at the call.
     for name, columns in (("input", input), ("metadata", metadata)):
         if isinstance(columns, str):
             raise InvalidInput(f"{name} is a list of columns, got {columns!r}; write [{columns!r}]")
+    return _each(rows, id, ground_truth, input, metadata)
+
+
+def _each(
+    rows: Rows,
+    id: str | None,
+    ground_truth: str | None,
+    input: Sequence[str] | None,
+    metadata: Sequence[str],
+) -> Iterator[Sample]:
     named = any((id, ground_truth, input, metadata))
     for number, (where, row) in enumerate(rows):
         try:
@@ -147,88 +177,161 @@ def _column(row: Mapping[str, Any], name: str) -> Any:
 
 
 def _id(value: Any) -> str:
-    return value if isinstance(value, str) else str(value)
+    if isinstance(value, str):
+        return value
+    if value is None or isinstance(value, Mapping | Sequence):
+        raise InvalidInput(f"an id is a text or a number, got {value!r}")
+    return str(value)
 
 
 # --- Files to rows ------------------------------------------------------------------------------
 
+_BOM = b"\xef\xbb\xbf"
+_BROKEN = (EOFError, zlib.error, OSError)
+"""What reading raises where a file, compressed or not, is cut short or damaged."""
 
-def _jsonl_rows(path: Path) -> Rows:
-    decode = msgspec.json.Decoder().decode
+
+def _existing(path: str | Path) -> Path:
+    path = Path(path)
+    if path.is_dir():
+        raise InvalidInput(f"{path} is a folder, not a file")
+    if not path.exists():
+        raise InvalidInput(f"there is no file {path}")
+    return path
+
+
+def _lines(path: Path) -> Iterator[bytes]:
     with closing(_open(path)) as file:
         number = 0
         try:
             for number, line in enumerate(file, start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = decode(line)
-                except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-                    raise InvalidInput(f"{path}, line {number}: not JSON: {problem}") from None
-                yield f"{path}, line {number}", row
-        except (EOFError, zlib.error, OSError) as problem:
+                yield line.removeprefix(_BOM) if number == 1 else line
+        except _BROKEN as problem:
             raise InvalidInput(f"{path}: cannot be read after line {number}: {problem}") from None
 
 
-def _open(path: Path) -> io.BufferedIOBase | io.BufferedReader:
-    if not path.is_file():
-        raise InvalidInput(f"there is no file {path}")
+def _open(path: Path) -> io.BufferedIOBase:
     if path.suffix == ".gz":
         import gzip
 
         return gzip.open(path, "rb")
     if path.suffix in (".zst", ".zstd"):
+        return io.BufferedReader(_Zstd(path))
+    return path.open("rb")
+
+
+class _Zstd(io.RawIOBase):
+    """A zstd file of any number of frames. Cut short or damaged, it is an error.
+
+    The package's own reader takes a file that was cut short for one that ended.
+    """
+
+    def __init__(self, path: Path) -> None:
         try:
             import zstandard
         except ImportError:
             raise InvalidInput(
                 f"{path} needs the package zstandard: pip install 'heldout[zstd]'"
             ) from None
-        return io.BufferedReader(_ZstdErrors(zstandard.open(path, "rb"), zstandard.ZstdError))
-    return path.open("rb")
-
-
-class _ZstdErrors(io.RawIOBase):
-    """A zstd stream whose damage is an OSError, as it is for every other file."""
-
-    def __init__(self, stream: Any, error: type[Exception]) -> None:
-        self._stream, self._error = stream, error
+        self._error = zstandard.ZstdError
+        self._new_frame = zstandard.ZstdDecompressor().decompressobj
+        self._frame: Any = None
+        self._file = path.open("rb")
+        self._ready = b""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        try:
-            chunk = self._stream.read(len(buffer))
-        except self._error as problem:
-            raise OSError(str(problem)) from None
-        buffer[: len(chunk)] = chunk
-        return len(chunk)
+        while not self._ready:
+            # A little at a time: even this much can hold megabytes.
+            chunk = self._file.read(8192)
+            if not chunk:
+                if self._frame is not None:
+                    raise EOFError("the compressed file ends in the middle")
+                return 0
+            self._ready = self._decompress(chunk)
+        part = self._ready[: len(buffer)]
+        buffer[: len(part)] = part
+        self._ready = self._ready[len(part) :]
+        return len(part)
+
+    def _decompress(self, chunk: bytes) -> bytes:
+        parts = []
+        while chunk:
+            self._frame = self._frame or self._new_frame()
+            try:
+                parts.append(self._frame.decompress(chunk))
+            except self._error as problem:
+                raise OSError(str(problem)) from None
+            chunk = self._frame.unused_data
+            if self._frame.eof:
+                self._frame = None
+        return b"".join(parts)
 
     def close(self) -> None:
-        self._stream.close()
+        if not self.closed:
+            self._file.close()
         super().close()
 
 
-def _csv_rows(path: Path) -> Rows:
-    if not path.is_file():
-        raise InvalidInput(f"there is no file {path}")
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, strict=True)
+def _jsonl_rows(path: Path) -> Rows:
+    decode = msgspec.json.Decoder().decode
+    for number, line in enumerate(_lines(path), start=1):
+        if not line.strip():
+            continue
         try:
-            for row in reader:
-                where = f"{path}, line {reader.line_num}"
-                if None in row or None in row.values():
-                    expected = len(reader.fieldnames or ())
-                    raise InvalidInput(f"{where}: not {expected} fields, as the header has")
-                yield where, row
-        except (csv.Error, UnicodeDecodeError) as problem:
-            raise InvalidInput(f"{path}, line {reader.line_num}: {problem}") from None
+            row = decode(line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+            raise InvalidInput(f"{path}, line {number}: not JSON: {problem}") from None
+        yield f"{path}, line {number}", row
+
+
+def _csv_rows(path: Path) -> Rows:
+    reader = csv.reader(_texts(path), strict=True)
+    header: list[str] | None = None
+    while True:
+        # The line a record begins on: with line breaks in quotes it may end much later.
+        where = f"{path}, line {reader.line_num + 1}"
+        try:
+            row = _next_record(reader)
+        except csv.Error as problem:
+            raise InvalidInput(f"{where}: {problem}") from None
+        if row is None:
+            return
+        if not row:
+            continue
+        if header is None:
+            header = row
+            twice = {name for name in header if header.count(name) > 1}
+            if twice:
+                raise InvalidInput(f"{where}: the header has {sorted(twice)} more than once")
+            continue
+        if len(row) != len(header):
+            raise InvalidInput(
+                f"{where}: {len(row)} fields, where the header has {len(header)}: {header}"
+            )
+        yield where, dict(zip(header, row, strict=True))
+
+
+def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
+    # The limit is 128 KiB a field, too little for a long prompt, and one for the whole process.
+    limit = csv.field_size_limit(2**31 - 1)
+    try:
+        return next(reader, None)
+    finally:
+        csv.field_size_limit(limit)
+
+
+def _texts(path: Path) -> Iterator[str]:
+    for number, line in enumerate(_lines(path), start=1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as problem:
+            raise InvalidInput(f"{path}, line {number}: not UTF-8: {problem}") from None
 
 
 def _parquet_rows(path: Path) -> Rows:
-    if not path.is_file():
-        raise InvalidInput(f"there is no file {path}")
     try:
         import pyarrow
         import pyarrow.parquet
@@ -243,5 +346,5 @@ def _parquet_rows(path: Path) -> Rows:
                 for row in batch.to_pylist():
                     yield f"{path}, row {number}", row
                     number += 1
-    except pyarrow.ArrowException as problem:
+    except (pyarrow.ArrowException, OSError) as problem:
         raise InvalidInput(f"{path} is not a readable Parquet file: {problem}") from None

@@ -1,21 +1,34 @@
 """The live line while an eval runs: done, rate, time left, running mean with its error bar.
 
-Shown on standard error, and only there is a terminal; elsewhere it is silent.
+Shown on standard error, and only where that is a terminal; elsewhere it is silent.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from heldout.stats import Moments
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+RATE_SECONDS = 30.0
+"""The rate is that of the last so many seconds: a slow start does not spoil the time left."""
+
 
 class Running:
-    """Counts of a run under way; errored items count as 0, as they will in `mean`."""
+    """Counts of a run under way; errored items count as 0, as they will in `mean`.
+
+    The run adds in its own thread while the display reads in another.
+    """
 
     def __init__(self, repeats: int) -> None:
         self.done = 0
@@ -25,34 +38,122 @@ class Running:
         self._partial: dict[int, list[float]] = {}
         self._moments = Moments()
         self._fresh: list[tuple[int, float]] = []
+        self._lock = threading.Lock()
 
     def add(self, index: int, reward: float, *, ok: bool = True) -> None:
-        self.done += 1
-        self.errors += not ok
-        if self._repeats == 1:
-            self._fresh.append((index, reward))
-            return
-        # Error bars are clustered by sample, so its repeats go in together.
-        rewards = self._partial.setdefault(index, [])
-        rewards.append(reward)
-        if len(rewards) == self._repeats:
-            self._fresh.extend((index, r) for r in self._partial.pop(index))
+        with self._lock:
+            self.done += 1
+            self.errors += not ok
+            if self._repeats == 1:
+                self._fresh.append((index, reward))
+                return
+            # Error bars are clustered by sample, so its repeats go in together.
+            rewards = self._partial.setdefault(index, [])
+            rewards.append(reward)
+            if len(rewards) == self._repeats:
+                self._fresh.extend((index, r) for r in self._partial.pop(index))
 
     def mean(self) -> str:
-        if self._fresh:
-            clusters, values = zip(*self._fresh, strict=True)
-            self._fresh.clear()
-            self._moments.add(np.array(values, dtype=np.float64), np.array(clusters))
-        if self._moments.mean is None or self.errors == self.done:
-            return "mean –"
-        stderr = self._moments.stderr
-        bar = "" if stderr is None else f" ± {1.96 * stderr:.3f}"
-        return f"mean {self._moments.mean:.3f}{bar}"
+        with self._lock:
+            self._fold()
+            if self._moments.mean is None or self.errors == self.done:
+                return "mean –"
+            stderr = self._moments.stderr
+            bar = "" if stderr is None else f" ± {1.96 * stderr:.3f}"
+            return f"mean {self._moments.mean:.3f}{bar}"
 
     def trim(self) -> None:
         """Fold what waits into the sums, so that nothing grows where nobody looks."""
         if len(self._fresh) >= 4096:
-            self.mean()
+            with self._lock:
+                self._fold()
+
+    def _fold(self) -> None:
+        if self._fresh:
+            clusters, values = zip(*self._fresh, strict=True)
+            self._fresh.clear()
+            self._moments.add(np.array(values, dtype=np.float64), np.array(clusters))
+
+
+class Line:
+    """What the display says of a run, in one line that fits."""
+
+    def __init__(
+        self, running: Running, name: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.running, self.name = running, name
+        self.ended = False
+        self._clock = clock
+        self._started = clock()
+        self._at_start = running.done  # a resumed run did not do these now
+        self._marks: deque[tuple[float, int]] = deque([(self._started, running.done)])
+
+    def parts(self) -> dict[str, str]:
+        """In the order shown; whatever is not known yet is left out."""
+        running, now = self.running, self._clock()
+        done, total = running.done, running.total
+        parts = {"name": self.name, "bar": "", "done": f"{done} done"}
+        if total is not None:
+            parts["done"] = f"{done}/{total}"
+        rate = self._rate(now, done)
+        if rate:
+            parts["rate"] = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
+        if self.ended:
+            parts["time"] = f"in {_duration(now - self._started)}"
+        elif rate and total is not None:
+            parts["time"] = f"{_duration((total - done) / rate)} left"
+        parts["mean"] = running.mean()
+        if running.errors:
+            parts["errors"] = f"{running.errors} error{'s' * (running.errors > 1)}"
+        return parts
+
+    def _rate(self, now: float, done: int) -> float:
+        if self.ended:
+            return (done - self._at_start) / max(now - self._started, 1e-9)
+        marks = self._marks
+        if now - marks[-1][0] >= RATE_SECONDS / 60:
+            marks.append((now, done))
+        while len(marks) > 1 and now - marks[0][0] > RATE_SECONDS:
+            marks.popleft()
+        then, had = marks[0]
+        return (done - had) / (now - then) if now > then else 0.0
+
+    def render(self, width: int) -> Text:
+        from rich.text import Text
+
+        parts = self.parts()
+        # What a narrow terminal has no room for goes in this order.
+        for least in ("bar", "rate", "name", "time"):
+            if _length(parts) <= width:
+                break
+            parts.pop(least, None)
+        if "bar" in parts:
+            parts["bar"] = self._bar(min(30, width - _length(parts) + _LEAST_BAR))
+        line = Text(no_wrap=True, overflow="ellipsis", end="")
+        for part, text in parts.items():
+            line.append("  " if line else "")
+            line.append(text, _STYLES.get(part, ""))
+        return line
+
+    def _bar(self, width: int) -> str:
+        total = self.running.total
+        filled = width * self.running.done // total if total else 0
+        return "━" * filled + "╌" * (width - filled)
+
+
+_STYLES = {"bar": "cyan", "rate": "dim", "time": "dim", "mean": "bold", "errors": "red"}
+_LEAST_BAR = 8
+
+
+def _length(parts: dict[str, str]) -> int:
+    texts = sum(_LEAST_BAR if part == "bar" else len(text) for part, text in parts.items())
+    return texts + 2 * (len(parts) - 1)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
 @contextmanager
@@ -62,39 +163,19 @@ def shown(running: Running, name: str, *, wanted: bool) -> Iterator[bool]:
         yield False
         return
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        Task,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-    from rich.text import Text
+    from rich.live import Live
 
-    class RateColumn(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"{task.speed:.1f}/s" if task.speed else "–/s")
-
-    class LiveProgress(Progress):
-        def get_renderables(self):  # type: ignore[no-untyped-def]
-            errors = f"  [red]{running.errors} errors[/red]" if running.errors else ""
-            self.update(
-                task, completed=running.done, total=running.total, now=running.mean() + errors
-            )
-            yield from super().get_renderables()
-
-    display = LiveProgress(
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        RateColumn(),
-        TimeRemainingColumn(compact=True),
-        TextColumn("{task.fields[now]}"),
-        console=Console(stderr=True),
+    console, line = Console(stderr=True), Line(running, name)
+    display = Live(
+        console=console,
+        get_renderable=lambda: line.render(console.width),
         refresh_per_second=4,
+        # What the user's code prints goes above the line; where it does not go to the terminal
+        # it is not ours to move there.
+        redirect_stdout=sys.stdout.isatty(),
     )
-    task = display.add_task(name.replace("[", r"\["), total=running.total, now="")
     with display:
-        yield True
+        try:
+            yield True
+        finally:
+            line.ended = True

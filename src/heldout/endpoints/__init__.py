@@ -35,4 +35,4 @@ def open_endpoint(given: Any, *, max_concurrent: int) -> Endpoint:
         return LocalEndpoint.load(weights_folder(), name="smollm2", max_batch=max_concurrent)
     if callable(getattr(given, "complete", None)):
         return given  # type: ignore[no-any-return]
-    return FunctionEndpoint(given, max_threads=max_concurrent)
+    return FunctionEndpoint(given)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import inspect
+import queue
 import random
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import anyio
-import anyio.to_thread
+import sniffio
 
 from heldout.config import Sampling, describe_callable
 from heldout.errors import InvalidInput, TransientError
@@ -38,13 +42,13 @@ class FunctionEndpoint:
     A plain function runs in a thread, since it may well block; as many at once as items do.
     """
 
-    def __init__(self, function: AnswerFn, *, max_threads: int) -> None:
+    def __init__(self, function: AnswerFn) -> None:
         self._function = function
-        # An object with an async __call__ is as async as a function.
+        # An object with an async __call__ is as async as a function. What a decorator wraps does
+        # not count: the wrapper is what is called.
         called = function if inspect.isroutine(function) else type(function).__call__
-        self._is_async = inspect.iscoroutinefunction(inspect.unwrap(called))
-        self._limiter: anyio.CapacityLimiter | None = None
-        self._max_threads = max_threads
+        self._is_async = inspect.iscoroutinefunction(called)
+        self._threads = _Threads()
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -57,11 +61,7 @@ class FunctionEndpoint:
         if self._is_async:
             answer: Any = await self._function(list(messages))  # type: ignore[misc]
         else:
-            if self._limiter is None:
-                self._limiter = anyio.CapacityLimiter(self._max_threads)
-            answer = await anyio.to_thread.run_sync(
-                self._function, list(messages), limiter=self._limiter, abandon_on_cancel=True
-            )
+            answer = await self._threads.run(self._function, list(messages))
             if inspect.isawaitable(answer):  # a plain function may hand back a coroutine
                 answer = await answer
         return Completion.of(answer)
@@ -70,7 +70,92 @@ class FunctionEndpoint:
         return {"kind": "function", **(describe_callable(self._function) or {})}
 
     async def close(self) -> None:
-        return None
+        self._threads.close()
+
+
+class _Threads:
+    """Threads for functions that block.
+
+    They are daemons, which those of `anyio.to_thread` are not under asyncio: a function that
+    never returns costs its item a timeout, but must not keep the process from ending. A call
+    that was given up on holds its thread and nobody else's, so there is no limit to starve under.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[queue.SimpleQueue[Callable[[], None] | None]] = []
+        self._closed = False
+
+    async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        self._closed = False
+        done, wake = anyio.Event(), waker()
+        context = contextvars.copy_context()
+        outcome: list[Any] = []
+        problem: list[BaseException] = []
+
+        def job() -> None:
+            try:
+                outcome.append(context.run(function, *args))
+            except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
+                problem.append(raised)
+            if self._closed:
+                jobs.put(None)
+            else:
+                self._idle.append(jobs)
+            wake(done.set)
+
+        if self._idle:
+            jobs = self._idle.pop()
+        else:
+            jobs = queue.SimpleQueue()
+            threading.Thread(
+                target=_work, args=(jobs,), name="heldout-function", daemon=True
+            ).start()
+        jobs.put(job)
+        await done.wait()
+        try:
+            if problem:
+                raise problem[0]
+            return outcome[0]
+        finally:
+            problem.clear()  # else it and its traceback hold each other
+
+    def close(self) -> None:
+        self._closed = True
+        while self._idle:
+            self._idle.pop().put(None)
+
+
+def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+
+
+# --- Event loops --------------------------------------------------------------------------------
+
+
+def current_loop() -> Any:
+    """The event loop that runs: an asyncio loop or a trio token."""
+    if sniffio.current_async_library() == "trio":
+        import trio
+
+        return trio.lowlevel.current_trio_token()
+    return asyncio.get_running_loop()
+
+
+def waker() -> Callable[[Callable[[], object]], None]:
+    """How another thread gets a function called in this event loop. It does not wait for that."""
+    loop = current_loop()
+    soon = loop.call_soon_threadsafe if isinstance(loop, asyncio.AbstractEventLoop) else (
+        loop.run_sync_soon
+    )
+
+    def wake(function: Callable[[], object]) -> None:
+        try:
+            soon(function)
+        except RuntimeError:
+            pass  # the loop is gone, and with it whoever waited
+
+    return wake
 
 
 # --- Retries ------------------------------------------------------------------------------------

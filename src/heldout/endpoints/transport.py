@@ -7,9 +7,11 @@ item's own covers it.
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 import sniffio
 
@@ -46,6 +48,7 @@ class _AiohttpTransport:
         import aiohttp
 
         self._aiohttp = aiohttp
+        self._proxies = urllib.request.getproxies()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=max_connections),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -56,7 +59,7 @@ class _AiohttpTransport:
         aiohttp = self._aiohttp
         try:
             async with self._session.post(
-                url, data=body, headers=headers, allow_redirects=False
+                url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy(url)
             ) as response:
                 chunks, size = [], 0
                 async for chunk in response.content.iter_any():
@@ -68,8 +71,19 @@ class _AiohttpTransport:
                 return Response(response.status, lowered, b"".join(chunks))
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
-        except (aiohttp.ClientError, ConnectionError) as problem:
+        except (aiohttp.ClientError, OSError) as problem:
             raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
+
+    def _proxy(self, url: str) -> str | None:
+        """HTTP_PROXY and its like, as httpx2 has it. aiohttp's own `trust_env` would also read
+        ~/.netrc, and let what is there stand against the key."""
+        if not self._proxies:
+            return None
+        parts = urlsplit(url)
+        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
+        if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+            return None
+        return proxy if "://" in proxy else f"http://{proxy}"
 
     async def close(self) -> None:
         await self._session.close()

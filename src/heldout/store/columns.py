@@ -38,8 +38,6 @@ METRIC, METADATA = "metric.", "metadata."
 MAX_COLUMNS = 512
 """A dataset with a metadata key per sample would make a file nobody can read."""
 
-_JOURNAL_BYTES = "heldout.journal_bytes"
-
 
 def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     """Write results.parquet from the journal and return the summary of all its results."""
@@ -48,9 +46,7 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     temporary = run.columns.with_name(".results.parquet.tmp")
     try:
         with temporary.open("wb") as file:
-            writer = ParquetWriter(
-                file, schema, metadata={_JOURNAL_BYTES: str(run.journal_bytes())}
-            )
+            writer = ParquetWriter(file, schema, metadata={"heldout.columns": "1"})
             for rows in _batched(in_order(run.journal, repeats)):
                 writer.write_group(_column_lists(rows, schema))
                 tally.add(_batch(rows))
@@ -82,8 +78,18 @@ def slice_summaries(
 
     A key is a metadata key, or one of the fixed columns. Values are None where a result lacks it.
     """
+    file = _current_columns(run)
+    if file is not None:
+        try:
+            return _tallied(_labelled_by_columns(run, file, by), pass_threshold)
+        except ParquetError:
+            pass  # damaged inside; derived data, so the journal says the same, slower
+    return _tallied(_labelled_by_journal(run, by, repeats), pass_threshold)
+
+
+def _tallied(labelled: Labelled, pass_threshold: float) -> dict[tuple[Any, ...], Summary]:
     tallies: dict[tuple[Any, ...], Tally] = {}
-    for labels, codes, batch in _labelled(run, by, repeats):
+    for labels, codes, batch in labelled:
         for code in np.unique(codes).tolist():
             tally = tallies.setdefault(labels[code], Tally(pass_threshold))
             tally.add(batch.rows(np.flatnonzero(codes == code)))
@@ -98,34 +104,35 @@ def slice_keys(run: RunDir) -> list[str]:
     return [n.removeprefix(METADATA) for n in schema if n.startswith(METADATA)]
 
 
-def _labelled(
-    run: RunDir, by: Sequence[str], repeats: int
-) -> Iterator[tuple[list[tuple[Any, ...]], Any, Batch]]:
-    """Batches with, for every row, the number of its label, and the labels."""
-    file = _current_columns(run)
-    if file is None:
-        schema = _schema(records(run.journal, Row))
-        names = [_column_name(key, schema, run) for key in by]
-        for rows in _batched(in_order(run.journal, repeats)):
-            lists = _column_lists(rows, {name: schema[name] for name in names})
-            labels = list(zip(*(lists[name] for name in names), strict=True))
-            numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
-            yield list(numbers), np.array([numbers[label] for label in labels]), _batch(rows)
-        return
+Labelled = Iterator[tuple[list[tuple[Any, ...]], Any, Batch]]
+"""Batches with the labels that occur, and for every row the number of its label."""
+
+
+def _labelled_by_journal(run: RunDir, by: Sequence[str], repeats: int) -> Labelled:
+    schema = _schema(records(run.journal, Row))
+    names = [_column_name(key, schema, run) for key in by]
+    for rows in _batched(in_order(run.journal, repeats)):
+        lists = _column_lists(rows, {name: schema[name] for name in names})
+        labels = list(zip(*(lists[name] for name in names), strict=True))
+        numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
+        yield list(numbers), np.array([numbers[label] for label in labels]), _batch(rows)
+
+
+def _labelled_by_columns(run: RunDir, file: ParquetFile, by: Sequence[str]) -> Labelled:
     names = [_column_name(key, file.schema, run) for key in by]
     metrics = [name for name in file.schema if name.startswith(METRIC)]
     wanted = dict.fromkeys([*names, "index", "reward", "truncated", *metrics])
     for group in file.groups(list(wanted)):
         batch = Batch(
             group["index"].values,
-            np.where(group["reward"].valid, group["reward"].values, np.nan),
+            group["reward"].values,
             group["truncated"].values,
             {m.removeprefix(METRIC): group[m].values for m in metrics},
         )
         codes, values = zip(*(_coded(group[name]) for name in names), strict=True)
-        combined = np.ravel_multi_index(codes, [len(v) for v in values])
-        found, numbered = np.unique(combined, return_inverse=True)
-        places = zip(*np.unravel_index(found, [len(v) for v in values]), strict=True)
+        sizes = [len(v) for v in values]
+        found, numbered = np.unique(np.ravel_multi_index(codes, sizes), return_inverse=True)
+        places = zip(*np.unravel_index(found, sizes), strict=True)
         labels = [tuple(v[i] for v, i in zip(values, place, strict=True)) for place in places]
         yield labels, numbered, batch
 
@@ -158,15 +165,13 @@ def _sortable(value: Any) -> tuple[int, Any]:
 
 def _current_columns(run: RunDir) -> ParquetFile | None:
     """The Parquet file, if it belongs to the journal as it is now."""
-    if not run.columns.exists():
+    if not (run.columns.exists() and run.derived_are_current(run.read_info())):
         return None
     try:
         file = ParquetFile(run.columns)
     except ParquetError:
         return None  # derived data: the journal says the same, slower
-    if file.metadata.get(_JOURNAL_BYTES) != str(run.journal_bytes()):
-        return None
-    return file
+    return file if file.metadata.get("heldout.columns") == "1" else None
 
 
 # --- Rows to columns ----------------------------------------------------------------------------

@@ -3,9 +3,9 @@
 The subset is what flat result tables need: nullable string, double, int and bool columns, one
 data page (v1) per column and row group, GZIP. Any Parquet reader can read the files; the reader
 here accepts only what the writer emits and refuses the rest with `ParquetError`. Strings that
-repeat go through a dictionary whose indices are bit-packed at a width of whole bytes: legal,
-friendlier to gzip than odd widths, and decoded by one numpy view. Files are untrusted: a length
-is checked against the bytes that are there, or a fixed limit, before anything is allocated for
+repeat go through a dictionary whose indices are bit-packed at a width of whole bytes: little is
+lost, as gzip squeezes it, and one numpy view decodes them. Files are untrusted: a length is
+checked against the bytes that are there, or a fixed limit, before anything is allocated for
 it. The writer keeps to the same limits, and the same input gives the same bytes.
 """
 

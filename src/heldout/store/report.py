@@ -29,11 +29,10 @@ VERSION = 1
 
 
 class SummaryFile(msgspec.Struct):
-    """summary.json. `journal_bytes` ties it to the journal it was derived from."""
+    """summary.json."""
 
     format: str
     version: int
-    journal_bytes: int
     summary: dict[str, Any]
 
 
@@ -144,8 +143,6 @@ class EvalReport:
         journal.close()
         info = RunInfo.new(self.config, {})
         finish(target, info)
-        info.status, info.asked, info.finished = "complete", journal.written, now()
-        target.write_info(info)
 
     def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
         """A summary for each value of these metadata keys (each combination, if several)."""
@@ -163,15 +160,18 @@ class EvalReport:
 
 
 def finish(run: RunDir, info: RunInfo) -> Summary:
-    """Derive what is derived from a journal that has every item."""
+    """Derive what is derived from a journal that has every item, and call the run complete."""
     summary = derive(run, repeats=_repeats(info.config), pass_threshold=_threshold(info.config))
-    content = SummaryFile(FORMAT, VERSION, run.journal_bytes(), summary)
+    content = SummaryFile(FORMAT, VERSION, summary)
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
+    info.status, info.asked, info.finished = "complete", summary["n"], now()
+    info.journal_bytes = run.journal.stat().st_size
+    run.write_info(info)
     return summary
 
 
 def _summary(run: RunDir, info: RunInfo) -> Summary:
-    if info.status == "complete" and run.summary.exists():
+    if run.summary.exists() and run.derived_are_current(info):
         try:
             stored = msgspec.json.decode(run.summary.read_bytes(), type=SummaryFile)
         except (msgspec.MsgspecError, RecursionError) as problem:
@@ -180,8 +180,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
                 f"{run.journal.name}"
             ) from None
         check_version(run.summary, stored.format, stored.version, FORMAT, VERSION)
-        if stored.journal_bytes == run.journal_bytes():
-            return stored.summary
+        return stored.summary
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary = summarize_journal(

@@ -45,6 +45,8 @@ class RunInfo(msgspec.Struct):
     finished: str | None = None
     reason: str | None = None
     """Why it did not complete."""
+    journal_bytes: int | None = None
+    """Size of the journal that the derived files were made of; None while there are none."""
 
     @classmethod
     def new(cls, config: dict[str, Any], functions: dict[str, Any]) -> RunInfo:
@@ -75,8 +77,10 @@ class RunDir:
     def exists(self) -> bool:
         return self.run.exists() or self.journal.exists()
 
-    def journal_bytes(self) -> int:
-        return self.journal.stat().st_size
+    def derived_are_current(self, info: RunInfo) -> bool:
+        """Whether summary and columns still say what the journal says."""
+        size = self.journal.stat().st_size if self.journal.exists() else None
+        return info.status == "complete" and size is not None and info.journal_bytes == size
 
     # --- run.json ---
 

@@ -1,0 +1,48 @@
+"""Shared by all tests: how to run an eval, under both event loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from heldout import EvalConfig, EvalReport, Metric, Sample, Score, Trajectory, evaluate
+
+RunEval = Callable[..., EvalReport]
+
+
+def make_samples(n: int) -> list[Sample]:
+    levels = ("easy", "medium", "hard")
+    return [
+        Sample(f"s{i}", {"question": f"what is {i}?"}, str(i), {"difficulty": levels[i % 3]})
+        for i in range(n)
+    ]
+
+
+async def echo_number(messages: list[Any]) -> str:
+    """Answers `what is 7?` with 7."""
+    return str(messages[-1].text.split()[-1].rstrip("?"))
+
+
+def exact(trajectory: Trajectory, sample: Sample) -> Score:
+    right = trajectory.answer == sample.ground_truth
+    return Score((Metric("correct", right, weight=1.0), Metric("length", len(trajectory.answer))))
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run_eval(request: pytest.FixtureRequest, tmp_path: Path) -> RunEval:
+    """evaluate() as a plain function, into tmp_path, under asyncio and under trio."""
+
+    def run(
+        samples: Iterable[Sample], score_fn: Any = exact, *hooks: Any, **settings: Any
+    ) -> EvalReport:
+        defaults = {"endpoint": echo_number, "experiment_name": "run", "output_dir": str(tmp_path)}
+        config = EvalConfig(**{**defaults, **settings})
+        call = partial(evaluate, samples, config, score_fn, *hooks)
+        return anyio.run(call, backend=request.param)
+
+    return run

@@ -1,0 +1,342 @@
+"""The run directory: what is written, what is read back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import msgspec
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Stop, Trajectory
+from heldout.analysis import group_by, summarize
+from heldout.errors import (
+    DamagedJournal,
+    InvalidInput,
+    RunDirectoryError,
+    RunExists,
+    UnknownFormat,
+)
+from heldout.store.columns import slice_keys
+from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
+from heldout.store.rundir import RunDir, find_run
+from tests.conftest import RunEval, make_samples
+
+
+def result(i: int, repeat: int = 0, reward: float = 1.0, error: str | None = None) -> EvalResult:
+    sample = Sample(f"s{i}", {"question": str(i)}, metadata={"level": i % 3, "tag": f"t{i % 2}"})
+    score = Score() if error else Score((Metric("m", reward, 1.0), Metric("extra", i)))
+    said = Trajectory((Message("assistant", str(i)),), Stop(truncated=i % 5 == 0))
+    return EvalResult(sample.id, sample, said, score, {}, repeat, error)
+
+
+def write(path: Path, results: list[tuple[int, EvalResult]]) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    journal = JournalWriter(path)
+    for index, each in results:
+        journal.append(index, each)
+    journal.close()
+    return path
+
+
+# --- Files ---
+
+
+def test_a_run_leaves_the_files_that_are_promised(run_eval: RunEval, tmp_path: Path) -> None:
+    run_eval(make_samples(4))
+    names = sorted(p.name for p in (tmp_path / "run").iterdir())
+    assert names == ["results.jsonl", "results.parquet", "run.json", "summary.json"]
+    for name in ("run.json", "summary.json"):
+        content = json.loads((tmp_path / "run" / name).read_text())
+        assert content["version"] == 1
+    header = (tmp_path / "run" / "results.jsonl").read_text().splitlines()[0]
+    assert json.loads(header) == {"format": "heldout.results", "version": 1}
+
+
+def test_other_tools_read_the_columns(run_eval: RunEval, tmp_path: Path) -> None:
+    run_eval(make_samples(9))
+    file = tmp_path / "run" / "results.parquet"
+    table = pyarrow.parquet.read_table(file).to_pydict()
+    assert table["sample_id"] == [f"s{i}" for i in range(9)]
+    assert table["reward"] == [1.0] * 9
+    assert table["metric.correct"] == [1.0] * 9
+    assert table["metadata.difficulty"] == ["easy", "medium", "hard"] * 3
+    counts = duckdb.sql(
+        f"""select "metadata.difficulty", count(*), avg(reward) from '{file}' group by 1 order by 1"""
+    ).fetchall()
+    assert counts == [("easy", 3, 1.0), ("hard", 3, 1.0), ("medium", 3, 1.0)]
+
+
+def test_columns_take_the_type_of_their_values(tmp_path: Path) -> None:
+    rows = [
+        {"whole": 1, "mixed": 1, "flag": True, "text": "a", "nested": {"x": 1}, "either": 1},
+        {"whole": 2, "mixed": 0.5, "flag": False, "text": "b", "nested": [1], "either": "one"},
+        {"whole": None, "big": 2**70},
+    ]
+    results = [
+        EvalResult(f"s{i}", Sample(f"s{i}", {}, metadata=row), Trajectory(()))
+        for i, row in enumerate(rows)
+    ]
+    EvalReport(results, {}, {}).save(tmp_path / "run")
+    table = pyarrow.parquet.read_table(tmp_path / "run" / "results.parquet").to_pydict()
+    assert table["metadata.whole"] == [1, 2, None]
+    assert table["metadata.mixed"] == [1.0, 0.5, None]
+    assert table["metadata.flag"] == [True, False, None]
+    assert table["metadata.text"] == ["a", "b", None]
+    assert table["metadata.nested"] == ['{"x":1}', "[1]", None]
+    assert table["metadata.either"] == ["1", "one", None]
+    assert table["metadata.big"] == [None, None, float(2**70)]
+
+
+def test_a_report_is_saved_elsewhere_and_loads_the_same(run_eval: RunEval, tmp_path: Path) -> None:
+    report = run_eval(make_samples(5))
+    report.save(tmp_path / "run")  # where it is: nothing to do
+    report.save(tmp_path / "copies" / "one")
+    copy = EvalReport.load(tmp_path / "copies" / "one")
+    assert copy.summary == report.summary
+    assert list(copy.results) == list(report.results)
+    assert copy.slice("difficulty") == report.slice("difficulty")
+    with pytest.raises(RunExists):
+        report.save(tmp_path / "copies" / "one")
+
+
+def test_a_report_made_in_memory_is_saved_in_the_same_layout(tmp_path: Path) -> None:
+    results = [result(1, repeat=1), result(0), result(1, repeat=0), result(0, repeat=1)]
+    EvalReport(results, summarize(results), {"experiment_name": "x"}).save(tmp_path / "x")
+    loaded = EvalReport.load(tmp_path / "x")
+    assert loaded.summary == summarize(results)
+    assert loaded.summary["n"] == 4
+    assert loaded.config["experiment_name"] == "x"
+    with pytest.raises(RunDirectoryError, match="in memory"):
+        EvalReport(results, {}, {}).slice("level")
+
+
+def test_the_summary_loads_without_the_journal_being_read(
+    run_eval: RunEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = run_eval(make_samples(5)).summary
+
+    def refuse(*args: Any) -> Any:
+        raise AssertionError("the journal was read")
+
+    monkeypatch.setattr("heldout.store.journal.lines", refuse)
+    assert EvalReport.load(tmp_path / "run").summary == expected
+
+
+def test_a_journal_that_changed_is_believed_over_the_summary(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(make_samples(5))
+    write(tmp_path / "run" / "results.jsonl", [(5, result(5, reward=0.0))])
+    summary = EvalReport.load(tmp_path / "run").summary
+    assert summary["n"] == 6
+    assert summary["mean"] == pytest.approx(5 / 6)
+
+
+def test_results_behave_as_a_sequence(run_eval: RunEval) -> None:
+    results = run_eval(make_samples(7)).results
+    assert len(results) == 7
+    assert results[-1].sample_id == "s6"
+    assert [r.sample_id for r in results[2:4]] == ["s2", "s3"]
+    assert [r.sample_id for r in results] == [f"s{i}" for i in range(7)]
+    with pytest.raises(IndexError):
+        results[7]
+
+
+# --- Slices ---
+
+
+def test_slices_are_the_summaries_of_their_results(run_eval: RunEval) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s4":
+            raise ValueError("no")
+        return Score((Metric("m", int(sample.id[1:]) / 20, 1.0),))
+
+    report = run_eval(make_samples(20), score, repeats=2)
+    groups = group_by(report.results, key=lambda r: r.metadata["difficulty"])
+    slices = report.slice("difficulty")
+    assert list(slices) == [("easy",), ("hard",), ("medium",)]
+    for (name,), summary in slices.items():
+        assert summary == pytest.approx(summarize(groups[name]))
+
+
+def test_an_unfinished_run_is_sliced_from_its_journal(run_eval: RunEval, tmp_path: Path) -> None:
+    report = run_eval(make_samples(12))
+    expected = report.slice("difficulty")
+    (tmp_path / "run" / "results.parquet").unlink()
+    assert report.slice("difficulty") == expected
+
+
+def test_damaged_columns_are_passed_over_for_the_journal(run_eval: RunEval, tmp_path: Path) -> None:
+    report = run_eval(make_samples(12))
+    expected = report.slice("difficulty")
+    file = tmp_path / "run" / "results.parquet"
+    content = bytearray(file.read_bytes())
+    content[40:200] = b"\xff" * 160
+    file.write_bytes(content)
+    assert report.slice("difficulty") == expected
+
+
+def test_several_keys_slice_by_their_combinations(tmp_path: Path) -> None:
+    EvalReport([result(i) for i in range(12)], {}, {}).save(tmp_path / "run")
+    report = EvalReport.load(tmp_path / "run")
+    slices = report.slice("level", "tag")
+    assert list(slices) == [(level, f"t{tag}") for level in range(3) for tag in range(2)]
+    assert {s["n"] for s in slices.values()} == {2}
+    assert [k for k, in report.slice("truncated")] == [False, True]
+    assert slice_keys(RunDir(tmp_path / "run")) == ["level", "tag"]
+
+
+def test_items_without_the_key_are_a_slice_of_their_own(tmp_path: Path) -> None:
+    results = [
+        EvalResult(f"s{i}", Sample(f"s{i}", {}, metadata={"k": i} if i else {}), Trajectory(()))
+        for i in range(3)
+    ]
+    EvalReport(results, {}, {}).save(tmp_path / "run")
+    assert list(EvalReport.load(tmp_path / "run").slice("k")) == [(1,), (2,), (None,)]
+
+
+def test_an_unknown_key_is_an_error_that_lists_the_known(run_eval: RunEval) -> None:
+    report = run_eval(make_samples(3))
+    with pytest.raises(RunDirectoryError, match=r"'dificulty'.*'difficulty'"):
+        report.slice("dificulty")
+    with pytest.raises(InvalidInput, match="difficulty"):
+        report.slice()
+
+
+# --- The journal ---
+
+
+def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(tmp_path: Path) -> None:
+    path = write(tmp_path / "results.jsonl", [(i, result(i)) for i in range(3)])
+    whole = path.read_bytes()
+    for cut in (1, 10, len(whole.splitlines(keepends=True)[-1]) - 1):
+        path.write_bytes(whole[:-cut])
+        assert len(list(lines(path))) == 2
+        write(path, [(2, result(2))])
+        assert len(list(lines(path))) == 3
+        assert path.read_bytes() == whole
+
+
+def test_a_live_run_can_be_read_while_it_is_written(tmp_path: Path) -> None:
+    journal = JournalWriter(tmp_path / "results.jsonl")
+    for i in range(3):
+        assert len(list(lines(tmp_path / "results.jsonl"))) == i
+        journal.append(i, result(i))
+    journal.close()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
+@given(st.permutations(range(12)), st.sets(st.integers(0, 11)))
+def test_the_order_in_which_items_finish_does_not_matter(
+    tmp_path: Path, order: list[int], errored_first: set[int]
+) -> None:
+    """Whatever overtook whatever, and whatever was run again: same rows, in dataset order."""
+    path = tmp_path / "results.jsonl"
+    path.unlink(missing_ok=True)
+    repeats = 3
+    again = [(i // repeats, result(i // repeats, i % repeats)) for i in order]
+    early = [
+        (i // repeats, result(i // repeats, i % repeats, error="x"))
+        for i in order
+        if i in errored_first
+    ]
+    write(path, [*early, *again])
+    rows = list(in_order(path, repeats))
+    assert [(r.index, r.repeat) for r in rows] == [(i // repeats, i % repeats) for i in range(12)]
+    assert all(r.error is None for r in rows)
+    assert set(superseded(path)) == {(i // repeats, i % repeats) for i in errored_first}
+
+
+def test_a_damaged_line_in_the_middle_is_named_and_moved_aside_on_request(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(make_samples(6), max_concurrent=1)
+    path = tmp_path / "run" / "results.jsonl"
+    content = path.read_bytes().splitlines(keepends=True)
+    content[3] = content[3][:40] + b"\x00garbage" + content[3][48:]
+    path.write_bytes(b"".join(content))
+    with pytest.raises(DamagedJournal, match=r"line 4.*--repair") as raised:
+        list(EvalReport.load(tmp_path / "run").results)
+    assert raised.value.line == 4
+    with pytest.raises(DamagedJournal, match="line 4"):
+        run_eval(make_samples(6), max_concurrent=1, resume=True)
+
+    assert repair(path) == [4]
+    assert path.with_suffix(".damaged").read_bytes() == content[3]
+    assert [r.sample_id for r in EvalReport.load(tmp_path / "run").results] == [
+        "s0", "s1", "s3", "s4", "s5",
+    ]  # fmt: skip
+    report = run_eval(make_samples(6), max_concurrent=1, resume=True)
+    assert [r.sample_id for r in report.results] == [f"s{i}" for i in range(6)]
+    assert repair(path) == []
+
+
+def test_a_result_that_json_cannot_hold_is_refused_and_leaves_the_journal_whole(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "results.jsonl"
+    journal = JournalWriter(path)
+    odd = EvalResult("a", Sample("a", {}), Trajectory(()), metadata={"x": object()})
+    with pytest.raises(InvalidInput, match="'a'"):
+        journal.append(0, odd)
+    journal.append(0, result(0))
+    journal.close()
+    assert len(list(lines(path))) == 1
+
+
+# --- What is refused ---
+
+
+@pytest.mark.parametrize("name", ["run.json", "summary.json", "results.jsonl"])
+def test_a_version_from_the_future_is_refused_by_name(
+    run_eval: RunEval, tmp_path: Path, name: str
+) -> None:
+    run_eval(make_samples(2))
+    path = tmp_path / "run" / name
+    text = path.read_text()
+    path.write_text(
+        text.replace('"version": 1', '"version": 2').replace('"version":1', '"version":2')
+    )
+    with pytest.raises(UnknownFormat, match=f"{name}.*version 2"):
+        list(EvalReport.load(tmp_path / "run").results)
+
+
+def test_a_newer_run_file_is_named_even_if_its_fields_are_others(tmp_path: Path) -> None:
+    (tmp_path / "run.json").write_text('{"format": "heldout.run", "version": 9}')
+    with pytest.raises(UnknownFormat, match="version 9"):
+        EvalReport.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1}', "[" * 100_000])
+def test_a_run_file_that_is_none_is_an_error_in_words(tmp_path: Path, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(RunDirectoryError, match=r"run\.json"):
+        EvalReport.load(tmp_path)
+
+
+def test_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match=r"no run\.json"):
+        EvalReport.load(tmp_path)
+    with pytest.raises(RunDirectoryError, match="no run at"):
+        find_run(tmp_path / "nowhere")
+    with pytest.raises(RunDirectoryError, match="not a run directory"):
+        find_run(tmp_path)
+
+
+def test_a_run_is_found_by_its_name(
+    run_eval: RunEval, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_eval(make_samples(1), output_dir=str(tmp_path / "outputs" / "evals"))
+    monkeypatch.chdir(tmp_path)
+    assert find_run("run") == Path("outputs/evals/run")
+
+
+def test_rows_decode_without_the_conversation() -> None:
+    line = b'{"index":1,"sample":{"id":"a","input":{}},"trajectory":{"messages":[1,2,3]}}'
+    assert msgspec.json.decode(line, type=Row).sample.id == "a"

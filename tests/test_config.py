@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heldout import EvalConfig, Sampling, base_config
+from heldout.config import config_to_dict, describe_callable, result_changing
+from heldout.errors import InvalidInput
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_samples", 0),
+        ("max_samples", 1.5),
+        ("max_concurrent", 0),
+        ("max_concurrent", True),
+        ("repeats", 0),
+        ("max_turns", 0),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("timeout", float("nan")),
+        ("retries", -1),
+        ("on_error", "ignore"),
+        ("max_error_rate", 1.5),
+        ("pass_threshold", float("inf")),
+        ("pass_threshold", "high"),
+        ("experiment_name", "a/b"),
+        ("experiment_name", ".."),
+        ("experiment_name", ""),
+        ("experiment_name", "../up"),
+        ("output_dir", ""),
+        ("resume", "yes"),
+        ("progress", 1),
+        ("sampling", {"temperature": 0}),
+        ("endpoint", "gpt-4"),
+        ("endpoint", "openai:"),
+        ("endpoint", None),
+        ("endpoint", 3),
+    ],
+)
+def test_a_bad_value_is_refused_by_name_when_the_config_is_made(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=field):
+        replace(base_config, **{field: value})
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("top_p", 0),
+        ("top_p", 1.1),
+        ("max_tokens", 0),
+        ("seed", -1),
+    ],
+)
+def test_bad_sampling_is_refused_by_name(field: str, value: Any) -> None:
+    with pytest.raises(InvalidInput, match=f"sampling.{field}"):
+        Sampling(**{field: value})
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(InvalidInput, match=r"max_error_rate.*on_error"):
+        EvalConfig(on_error="raise", max_error_rate=0.5)
+    with pytest.raises(InvalidInput, match="experiment_name"):
+        EvalConfig(resume=True)
+
+
+def test_lists_and_paths_are_taken_for_what_they_are() -> None:
+    assert Sampling(stop=["a", "b"]).stop == ("a", "b")  # type: ignore[arg-type]
+    assert Sampling(stop="a").stop == ("a",)  # type: ignore[arg-type]
+    assert EvalConfig(output_dir=Path("x")).output_dir == "x"  # type: ignore[arg-type]
+
+
+def test_every_item_draws_from_a_stream_of_its_own() -> None:
+    sampling = Sampling(temperature=1.0, seed=7)
+    seeds = {sampling.for_item(s, r).seed for s in ("a", "b") for r in range(3)}
+    assert len(seeds) == 6
+    assert sampling.for_item("a", 0) == sampling.for_item("a", 0)
+    assert sampling.for_item("a", 0).seed != Sampling(seed=8).for_item("a", 0).seed
+    assert Sampling(temperature=1.0).for_item("a", 0).seed is None
+
+
+def test_only_what_changes_results_stands_in_the_way_of_resuming() -> None:
+    def identity(**settings: Any) -> dict[str, Any]:
+        return result_changing(config_to_dict(EvalConfig(**settings), {"kind": "function"}))
+
+    assert identity() == identity(max_concurrent=3, retries=9, timeout=1.0, pass_threshold=0.9)
+    assert identity() != identity(sampling=Sampling(temperature=0.5))
+    assert identity() != identity(repeats=2)
+    assert identity() != identity(max_samples=5)
+
+
+def test_a_function_whose_source_changed_is_another_function() -> None:
+    def one() -> int:
+        return 1
+
+    first = describe_callable(one)
+
+    def one() -> int:  # type: ignore[no-redef]
+        return 2
+
+    second = describe_callable(one)
+    assert first is not None
+    assert second is not None
+    assert first["name"] == second["name"]
+    assert first["source"] != second["source"]
+    assert describe_callable(len) == {"name": "len"}

@@ -1,0 +1,627 @@
+"""The engine: samples in, one journal line an item, a report out."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from heldout import (
+    EvalConfig,
+    EvalReport,
+    Message,
+    Metric,
+    Reply,
+    Sample,
+    Sampling,
+    Score,
+    ToolSpec,
+    Trajectory,
+    evaluate,
+)
+from heldout.errors import (
+    DuplicateSampleId,
+    FatalEndpointError,
+    InvalidInput,
+    ItemFailed,
+    ResumeMismatch,
+    RunBusy,
+    RunExists,
+    SystemicFailure,
+    TransientError,
+)
+from heldout.store.journal import JournalWriter
+from tests.conftest import RunEval, echo_number, exact, make_samples
+
+
+def test_every_sample_is_run_and_scored(run_eval: RunEval, tmp_path: Path) -> None:
+    report = run_eval(make_samples(20))
+    assert report.summary["n"] == 20
+    assert report.summary["mean"] == 1.0
+    assert [r.sample_id for r in report.results] == [f"s{i}" for i in range(20)]
+    assert report.results[3].trajectory.answer == "3"
+    assert report.path == tmp_path / "run"
+    assert report.config["experiment_name"] == "run"
+
+
+def test_asyncio_run_takes_the_coroutine(tmp_path: Path) -> None:
+    config = EvalConfig(endpoint=echo_number, output_dir=str(tmp_path))
+    report = asyncio.run(evaluate(make_samples(3), config, exact))
+    assert report.summary["mean"] == 1.0
+
+
+def test_trio_run_takes_the_function(tmp_path: Path) -> None:
+    import trio
+
+    config = EvalConfig(endpoint=echo_number, output_dir=str(tmp_path))
+    report = trio.run(evaluate, make_samples(3), config, exact)
+    assert report.summary["mean"] == 1.0
+
+
+def test_a_score_function_may_be_async(run_eval: RunEval) -> None:
+    async def judge(trajectory: Trajectory, sample: Sample) -> Score:
+        await anyio.sleep(0)
+        return exact(trajectory, sample)
+
+    assert run_eval(make_samples(5), judge).summary["mean"] == 1.0
+
+
+def test_no_more_items_than_max_concurrent_run_at_once(run_eval: RunEval) -> None:
+    now, most = 0, 0
+
+    async def answer(messages: list[Message]) -> str:
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        for _ in range(3):
+            await anyio.sleep(0)
+        now -= 1
+        return "?"
+
+    run_eval(make_samples(30), endpoint=answer, max_concurrent=7)
+    assert most == 7
+
+
+def test_a_stream_is_pulled_only_as_fast_as_it_is_worked_off(run_eval: RunEval) -> None:
+    pulled, done, worst = 0, 0, 0
+
+    def stream() -> Iterator[Sample]:
+        nonlocal pulled, worst
+        for sample in make_samples(200):
+            pulled += 1
+            worst = max(worst, pulled - done)
+            yield sample
+
+    async def answer(messages: list[Message]) -> str:
+        nonlocal done
+        await anyio.sleep(0)
+        done += 1
+        return "?"
+
+    report = run_eval(stream(), endpoint=answer, max_concurrent=8)
+    assert report.summary["n"] == 200
+    assert worst <= 9
+
+
+def test_max_samples_takes_the_first_and_leaves_the_rest_unread(run_eval: RunEval) -> None:
+    def endless() -> Iterator[Sample]:
+        i = 0
+        while True:
+            yield Sample(f"s{i}", {"question": f"what is {i}?"}, str(i))
+            i += 1
+
+    report = run_eval(endless(), max_samples=5)
+    assert [r.sample_id for r in report.results] == ["s0", "s1", "s2", "s3", "s4"]
+
+
+def test_repeats_run_each_sample_several_times(run_eval: RunEval) -> None:
+    report = run_eval(make_samples(3), repeats=4)
+    assert report.summary["n"] == 12
+    assert [(r.sample_id, r.repeat) for r in report.results[:5]] == [
+        ("s0", 0), ("s0", 1), ("s0", 2), ("s0", 3), ("s1", 0),
+    ]  # fmt: skip
+
+
+def test_prepare_messages_decides_what_is_asked(run_eval: RunEval) -> None:
+    def prepare(sample: Sample) -> list[Message]:
+        return [Message("system", "echo"), Message("user", f"say {sample.ground_truth}")]
+
+    report = run_eval([Sample("a", {"anything": 1}, "5")], exact, prepare)
+    assert report.summary["mean"] == 1.0
+    assert [m.role for m in report.results[0].trajectory.messages] == [
+        "system", "user", "assistant",
+    ]  # fmt: skip
+
+
+class Counting:
+    """An environment that asks twice and then says it is over."""
+
+    tools: tuple[ToolSpec, ...] = ()
+
+    def __init__(self, replies: int, log: list[str]) -> None:
+        self.left, self.log = replies, log
+
+    def opening(self) -> list[Message]:
+        return [Message("user", "what is 1?")]
+
+    async def reply(self, messages: Any) -> Reply:
+        self.log.append(f"reply to {messages[-1].text}")
+        self.left -= 1
+        if self.left == 0:
+            return Reply(done=True)
+        return Reply((Message("user", f"what is {10 * self.left}?"),))
+
+    async def close(self) -> None:
+        await anyio.sleep(0)
+        self.log.append("closed")
+
+
+def test_an_environment_replies_until_it_ends(run_eval: RunEval) -> None:
+    log: list[str] = []
+    report = run_eval(make_samples(1), exact, None, lambda sample: Counting(3, log))
+    assert log == ["reply to 1", "reply to 20", "reply to 10", "closed"]
+    assert report.results[0].trajectory.stop.ended_by == "environment"
+
+
+def test_max_turns_ends_it_and_is_named_and_the_last_turn_still_reaches_the_environment(
+    run_eval: RunEval,
+) -> None:
+    log: list[str] = []
+    report = run_eval(make_samples(1), exact, None, lambda s: Counting(9, log), max_turns=2)
+    assert report.results[0].trajectory.stop.limit == "max_turns"
+    assert log == ["reply to 1", "reply to 80", "closed"]
+
+
+def test_an_environment_is_closed_when_its_rollout_fails_or_times_out(run_eval: RunEval) -> None:
+    log: list[str] = []
+
+    async def answer(messages: list[Message]) -> str:
+        if "s0" in messages[0].text:
+            raise RuntimeError("broken")
+        await anyio.sleep_forever()
+        return ""
+
+    samples = [Sample(f"s{i}", {"question": f"s{i}"}) for i in range(2)]
+    with pytest.raises(SystemicFailure):
+        run_eval(samples, exact, None, lambda s: Counting(1, log), endpoint=answer, timeout=0.1)
+    assert log == ["closed", "closed"]
+
+
+# --- Errors of items ---
+
+
+def test_an_answer_that_never_comes_is_a_timeout_of_that_item(run_eval: RunEval) -> None:
+    async def answer(messages: list[Message]) -> str:
+        if "is 1?" in messages[-1].text:
+            await anyio.sleep_forever()
+        return await echo_number(messages)
+
+    report = run_eval(make_samples(3), endpoint=answer, timeout=0.2)
+    late = report.results[1]
+    assert late.error == "timeout: not done after 0.2 s (in endpoint)"
+    assert late.trajectory.messages == (Message("user", "what is 1?"),)
+    assert report.summary["n_errors"] == 1
+
+
+def test_what_the_model_said_is_kept_when_scoring_fails(run_eval: RunEval) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("x", {"s1": float("nan")}.get(sample.id, 1.0), 1.0),))
+
+    report = run_eval(make_samples(2), score)
+    failed = report.results[1]
+    assert failed.error is not None
+    assert failed.error.startswith("score_fn: InvalidInput: metric 'x'")
+    assert "test_evaluate.py, line" in failed.error
+    assert failed.trajectory.answer == "1"
+
+
+def test_a_score_function_that_returns_no_score_is_an_error_of_the_item(run_eval: RunEval) -> None:
+    with pytest.raises(SystemicFailure, match="score_fn returns a Score, got 1.0"):
+        run_eval(make_samples(1), lambda trajectory, sample: 1.0)
+
+
+def test_transient_failures_are_tried_again_as_often_as_allowed(
+    run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    tries: dict[str, int] = {}
+
+    async def answer(messages: list[Message]) -> str:
+        text = messages[-1].text
+        tries[text] = tries.get(text, 0) + 1
+        if tries[text] <= 3:
+            raise TransientError("busy")
+        return await echo_number(messages)
+
+    report = run_eval(make_samples(2), endpoint=answer, retries=3)
+    assert report.summary["mean"] == 1.0
+    timing = report.results[0].trajectory.timing
+    assert timing is not None
+    assert timing.requests == 4
+
+    with pytest.raises(SystemicFailure, match="busy"):
+        tries.clear()
+        run_eval(make_samples(2), endpoint=answer, retries=2, experiment_name="fewer")
+    assert set(tries.values()) == {3}
+
+
+def test_a_timeout_says_what_it_was_waiting_for(run_eval: RunEval) -> None:
+    async def answer(messages: list[Message]) -> str:
+        raise TransientError("HTTP 429", retry_after=1000)
+
+    with pytest.raises(SystemicFailure, match="timeout.*the last answer was: HTTP 429"):
+        run_eval(make_samples(1), endpoint=answer, timeout=0.1)
+
+
+def test_an_endpoint_that_refuses_everybody_stops_the_run_at_once(run_eval: RunEval) -> None:
+    calls = 0
+
+    async def answer(messages: list[Message]) -> str:
+        nonlocal calls
+        calls += 1
+        raise FatalEndpointError("401: wrong key")
+
+    with pytest.raises(SystemicFailure, match="wrong key") as raised:
+        run_eval(make_samples(100), endpoint=answer, max_concurrent=2)
+    assert calls <= 2
+    assert raised.value.run_dir is not None
+    kept = EvalReport.load(raised.value.run_dir)
+    assert kept.status == "failed"
+    assert len(kept.results) >= 1
+
+
+def test_on_error_raise_stops_at_the_first(run_eval: RunEval) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s3":
+            raise KeyError("difficulty")
+        return exact(trajectory, sample)
+
+    with pytest.raises(ItemFailed, match="'s3'.*KeyError"):
+        run_eval(make_samples(100), score, on_error="raise", max_concurrent=1)
+
+
+# --- Bad input ---
+
+
+def test_duplicate_ids_are_refused_before_anything_runs(run_eval: RunEval, tmp_path: Path) -> None:
+    samples = [*make_samples(3), Sample("s1", {"question": "again"})]
+    with pytest.raises(DuplicateSampleId, match="'s1' at position 3"):
+        run_eval(samples)
+    assert not (tmp_path / "run").exists()
+
+
+def test_duplicate_ids_in_a_stream_stop_it_and_keep_what_was_done(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    samples = [*make_samples(3), Sample("s1", {"question": "again"})]
+    with pytest.raises(DuplicateSampleId):
+        run_eval(iter(samples), max_concurrent=1)
+    assert len(EvalReport.load(tmp_path / "run").results) == 3
+
+
+def test_no_samples_is_an_error(run_eval: RunEval) -> None:
+    with pytest.raises(InvalidInput, match="no samples"):
+        run_eval([])
+    with pytest.raises(InvalidInput, match="no samples"):
+        run_eval(iter([]))
+
+
+def test_what_is_no_sample_is_refused(run_eval: RunEval) -> None:
+    with pytest.raises(InvalidInput, match="dict at position 0"):
+        run_eval([{"question": "?"}])
+
+
+def test_a_sample_that_json_cannot_hold_is_refused_by_id(run_eval: RunEval) -> None:
+    with pytest.raises(InvalidInput, match="'odd'"):
+        run_eval([Sample("odd", {"question": "?"}, ground_truth=object())])
+
+
+def test_arrays_in_samples_become_lists(run_eval: RunEval) -> None:
+    sample = Sample("a", {"question": "what is 1?"}, "1", {"vector": np.arange(3)})
+    assert run_eval([sample]).results[0].metadata["vector"] == [0, 1, 2]
+
+
+def test_a_sample_stream_that_breaks_raises_its_own_error(run_eval: RunEval) -> None:
+    def stream() -> Iterator[Sample]:
+        yield from make_samples(3)
+        raise OSError("line 4 is gone")
+
+    with pytest.raises(OSError, match="line 4 is gone"):
+        run_eval(stream())
+
+
+# --- The run directory ---
+
+
+def test_an_existing_run_is_never_overwritten(run_eval: RunEval) -> None:
+    run_eval(make_samples(2))
+    with pytest.raises(RunExists, match="resume"):
+        run_eval(make_samples(2))
+
+
+def test_two_writers_of_one_run_are_refused(run_eval: RunEval, tmp_path: Path) -> None:
+    run_eval(make_samples(2))
+    held = JournalWriter(tmp_path / "run" / "results.jsonl")
+    with pytest.raises(RunBusy):
+        run_eval(make_samples(2), resume=True)
+    held.close()
+
+
+def test_runs_without_a_name_get_one_each(tmp_path: Path) -> None:
+    config = EvalConfig(endpoint=echo_number, output_dir=str(tmp_path))
+    first = asyncio.run(evaluate(make_samples(1), config, exact))
+    second = asyncio.run(evaluate(make_samples(1), config, exact))
+    assert first.path != second.path
+
+
+# --- Resume ---
+
+
+def broken_for(ids: set[str], calls: list[str]) -> Any:
+    async def answer(messages: list[Message]) -> str:
+        number = await echo_number(messages)
+        calls.append(number)
+        if f"s{number}" in ids:
+            raise RuntimeError("broken")
+        return number
+
+    answer.__qualname__ = "answer"
+    return answer
+
+
+def test_resuming_where_there_is_nothing_starts_afresh(run_eval: RunEval) -> None:
+    assert run_eval(make_samples(3), resume=True).summary["n"] == 3
+
+
+def test_a_resumed_run_keeps_finished_items_and_runs_errored_ones_again(run_eval: RunEval) -> None:
+    broken, calls = {"s1", "s4"}, list[str]()
+    first = run_eval(make_samples(6), endpoint=broken_for(broken, calls))
+    assert first.summary["n_errors"] == 2
+    broken.clear()
+    calls.clear()
+    second = run_eval(make_samples(6), endpoint=broken_for(broken, calls), resume=True)
+    assert sorted(calls) == ["1", "4"]
+    assert second.summary["n_errors"] == 0
+    assert second.summary["n"] == 6
+    assert [r.sample_id for r in second.results] == [f"s{i}" for i in range(6)]
+    assert all(r.ok for r in second.results)
+
+
+def test_an_item_that_errors_again_and_again_is_still_counted_once(run_eval: RunEval) -> None:
+    for resume in (False, True, True):
+        report = run_eval(make_samples(4), endpoint=broken_for({"s2"}, []), resume=resume)
+        assert report.summary["n"] == 4
+        assert report.summary["n_errors"] == 1
+        assert len(report.results) == 4
+
+
+def other_score(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("correct", 0.5, weight=1.0),))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"repeats": 2}, "repeats was 1, is now 2"),
+        ({"max_samples": 2}, "max_samples was None, is now 2"),
+        ({"sampling": Sampling(temperature=0.7)}, r"sampling.temperature was 0.0, is now 0.7"),
+        ({"endpoint": "openai:gpt@http://127.0.0.1:9/v1"}, "endpoint.kind was 'function'"),
+    ],
+)
+def test_resuming_with_another_config_is_refused_by_name(
+    run_eval: RunEval, change: dict[str, Any], named: str
+) -> None:
+    run_eval(make_samples(3))
+    with pytest.raises(ResumeMismatch, match=named):
+        run_eval(make_samples(3), **{"resume": True, **change})
+
+
+def test_resuming_with_another_score_function_is_refused(run_eval: RunEval) -> None:
+    run_eval(make_samples(3))
+    with pytest.raises(ResumeMismatch, match="score_fn was 'exact', is now 'other_score'"):
+        run_eval(make_samples(3), other_score, resume=True)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("samples", "named"),
+    [
+        (lambda: [*make_samples(2), Sample("s2", {"question": "what is 2?"}, "9")], "'s2'"),
+        (lambda: [*make_samples(3)[::-1]], "'s[02]' was number [02]"),
+        (lambda: make_samples(2), "'s2' among them"),
+    ],
+)
+def test_resuming_with_other_samples_is_refused_by_name(
+    run_eval: RunEval, stream: bool, samples: Any, named: str
+) -> None:
+    run_eval(make_samples(3))
+    changed = samples()
+    with pytest.raises(ResumeMismatch, match=named):
+        run_eval(iter(changed) if stream else changed, resume=True)
+
+
+def test_a_run_of_nothing_but_errors_may_be_resumed_with_another_config(
+    run_eval: RunEval,
+) -> None:
+    async def broken(messages: list[Message]) -> str:
+        raise RuntimeError("wrong address")
+
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(3), endpoint=broken)
+    report = run_eval(make_samples(2), resume=True)
+    assert report.summary["n"] == 2
+    assert report.summary["mean"] == 1.0
+
+
+def test_resuming_a_complete_run_runs_nothing_and_gives_the_same_report(run_eval: RunEval) -> None:
+    calls: list[str] = []
+    first = run_eval(make_samples(3), endpoint=broken_for(set(), calls))
+    again = run_eval(make_samples(3), endpoint=broken_for(set(), calls), resume=True)
+    assert len(calls) == 3
+    assert again.summary == first.summary
+
+
+def test_a_cancelled_run_can_be_resumed(run_eval: RunEval, tmp_path: Path) -> None:
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+
+            async def answer(messages: list[Message]) -> str:
+                if "is 5?" in messages[-1].text:
+                    scope.cancel()
+                    await anyio.sleep(0)
+                return await echo_number(messages)
+
+            answer.__qualname__ = echo_number.__qualname__
+            config = EvalConfig(
+                endpoint=Recorded(answer), experiment_name="run", output_dir=str(tmp_path),
+                max_concurrent=2,
+            )  # fmt: skip
+            await evaluate(make_samples(20), config, exact)
+
+    anyio.run(main)
+    partial = EvalReport.load(tmp_path / "run")
+    assert partial.status == "interrupted"
+    assert 4 <= partial.summary["n"] < 20
+    assert partial.summary["complete"] is False
+    assert partial.summary["n_asked"] == 20
+    report = run_eval(make_samples(20), endpoint=Recorded(echo_number), resume=True)
+    assert report.summary["n"] == 20
+    assert report.summary["mean"] == 1.0
+
+
+class Recorded:
+    """An endpoint object; described the same, whatever function it wraps."""
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.closed = False
+
+    async def complete(self, messages: Any, sampling: Any, tools: Any) -> Any:
+        from heldout import Completion
+
+        return Completion(Message("assistant", await self.function(list(messages))), "stop")
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "recorded"}
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def test_an_endpoint_object_is_its_owners_to_close(run_eval: RunEval) -> None:
+    endpoint = Recorded(echo_number)
+    assert run_eval(make_samples(2), endpoint=endpoint).summary["mean"] == 1.0
+    assert not endpoint.closed
+
+
+# --- Neutrality and resources ---
+
+
+def test_an_eval_leaves_the_random_state_alone(run_eval: RunEval) -> None:
+    random.seed(1)
+    np.random.seed(1)
+    before = random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    run_eval(make_samples(10), sampling=Sampling(temperature=1.0, seed=3))
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]  # type: ignore[index,union-attr]
+
+
+DISK_SCRIPT = """
+import resource, sys, asyncio
+from heldout import EvalConfig, evaluate
+from heldout.errors import StorageFull
+from tests.conftest import make_samples, echo_number, exact
+resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+config = EvalConfig(endpoint=echo_number, output_dir=sys.argv[1], experiment_name="run")
+try:
+    asyncio.run(evaluate(make_samples(500), config, exact))
+except StorageFull as problem:
+    print(problem)
+    sys.exit(7)
+"""
+
+
+def test_a_full_disk_says_so_and_what_was_written_stays_readable(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", DISK_SCRIPT, str(tmp_path)],
+        capture_output=True, text=True, cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert done.returncode == 7, done.stderr
+    assert "File too large" in done.stdout
+    kept = EvalReport.load(tmp_path / "run")
+    assert 10 < len(kept.results) < 500
+    assert f"the {len(kept.results)} results written before are readable" in done.stdout
+    config = EvalConfig(
+        endpoint=echo_number, output_dir=str(tmp_path), experiment_name="run", resume=True
+    )
+    report = asyncio.run(evaluate(make_samples(500), config, exact))
+    assert report.summary["n"] == 500
+    assert report.summary["mean"] == 1.0
+
+
+CTRL_C_SCRIPT = """
+import sys, {library}
+from heldout import EvalConfig, evaluate
+from tests.conftest import make_samples, echo_number, exact
+import anyio
+async def answer(messages):
+    if "is 30?" in messages[-1].text:
+        print("ready", flush=True)
+        await anyio.sleep_forever()
+    return await echo_number(messages)
+config = EvalConfig(endpoint=answer, output_dir=sys.argv[1], experiment_name="run",
+                    max_concurrent=1)
+{start}
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "start"),
+    [
+        ("asyncio", "asyncio.run(evaluate(make_samples(50), config, exact))"),
+        ("trio", "trio.run(evaluate, make_samples(50), config, exact)"),
+    ],
+)
+def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, library: str, start: str) -> None:
+    script = textwrap.dedent(CTRL_C_SCRIPT).format(library=library, start=start)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    os.kill(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=30)
+    assert process.returncode != 0
+    assert stderr.rstrip().endswith("KeyboardInterrupt"), stderr
+    kept = EvalReport.load(tmp_path / "run")
+    assert kept.status == "interrupted"
+    assert len(kept.results) == 30
+
+
+def test_the_journal_never_holds_more_than_the_line_being_written(tmp_path: Path) -> None:
+    """Each record is in the file before the next item is asked for: nothing waits in a buffer."""
+    seen: list[int] = []
+
+    async def answer(messages: list[Message]) -> str:
+        seen.append(len((tmp_path / "run" / "results.jsonl").read_bytes().splitlines()) - 1)
+        return "?"
+
+    config = EvalConfig(
+        endpoint=answer, output_dir=str(tmp_path), experiment_name="run", max_concurrent=1
+    )
+    asyncio.run(evaluate(make_samples(5), config, exact))
+    assert seen == [0, 1, 2, 3, 4]
+

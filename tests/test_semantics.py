@@ -1,0 +1,319 @@
+"""One test, or a few, for each clause of docs/semantics.md, named after it."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from heldout import (
+    Completion,
+    EvalReport,
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    Stop,
+    Trajectory,
+)
+from heldout.analysis import summarize
+from heldout.errors import SystemicFailure
+from tests.conftest import RunEval, make_samples
+
+
+def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:
+    sample = Sample(f"s{i}", {"question": "?"})
+    said = Trajectory((Message("assistant", ""),), Stop(truncated=truncated))
+    return EvalResult(sample.id, sample, said, Score(metrics), {}, repeat)
+
+
+def errored(i: int, repeat: int = 0) -> EvalResult:
+    sample = Sample(f"s{i}", {"question": "?"})
+    return EvalResult(sample.id, sample, Trajectory(()), repeat=repeat, error="endpoint: 500")
+
+
+def reward(value: float) -> Metric:
+    return Metric("r", value, weight=1.0)
+
+
+def score_by_number(trajectory: Trajectory, sample: Sample) -> Score:
+    """s0 errors, the others score a tenth of their number."""
+    number = int(sample.id[1:])
+    if number == 0:
+        raise RuntimeError("cannot score this")
+    return Score((Metric("tenth", number / 10, weight=1.0),))
+
+
+def test_clause_01_n_is_what_was_asked_for_and_stands_beside_every_number(
+    run_eval: RunEval,
+) -> None:
+    summary = run_eval(make_samples(5), score_by_number, repeats=2).summary
+    assert summary["n"] == 10
+    assert summary["n_scored"] == 8
+    assert summary["n_errors"] == 2
+    assert summary["n_truncated"] == 0
+    assert list(summary) == [
+        "n", "n_scored", "n_errors", "n_truncated", "mean", "mean_scored", "stderr", "ci_low",
+        "ci_high", "std", "min", "max", "pass_rate", "pass_rate_ci_low", "pass_rate_ci_high",
+        "stderr_scored", "metric_tenth", "metric_tenth_n", "metric_tenth_stderr",
+    ]  # fmt: skip
+
+
+def test_clause_01_an_unfinished_run_says_that_it_is_and_what_was_asked(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="gone"):
+
+        def stream() -> Any:
+            yield from make_samples(3)
+            raise ValueError("the rest is gone")
+
+        run_eval(stream(), max_concurrent=1, max_samples=10)
+    summary = EvalReport.load(tmp_path / "run").summary
+    assert summary["complete"] is False
+    assert summary["n"] == 3
+    assert summary["n_asked"] == 10
+
+
+def test_clause_02_an_error_is_missing_data_not_a_zero_score() -> None:
+    summary = summarize([scored(0, reward(0.8)), scored(1, reward(0.6)), errored(2), errored(3)])
+    assert summary["mean"] == pytest.approx(0.35)
+    assert summary["mean_scored"] == pytest.approx(0.7)
+    assert summary["n_errors"] == 2
+    values = [0.8, 0.6, 0.0, 0.0]
+    assert summary["std"] == pytest.approx(np.std(values, ddof=1))
+    assert summary["stderr"] == pytest.approx(np.std(values, ddof=1) / 2)
+    # The least score is that of a scored item: nobody scored 0 here.
+    assert (summary["min"], summary["max"]) == (0.6, 0.8)
+
+
+def test_clause_03_when_every_item_errored_there_is_no_mean(run_eval: RunEval) -> None:
+    def broken(trajectory: Trajectory, sample: Sample) -> Score:
+        raise RuntimeError(f"grader is down for {sample.id}")
+
+    with pytest.raises(SystemicFailure, match="grader is down for s3") as raised:
+        run_eval(make_samples(4), broken, max_concurrent=1)
+    assert raised.value.run_dir is not None
+    summary = EvalReport.load(raised.value.run_dir).summary
+    assert summary["n_errors"] == 4
+    numbers = [k for k in summary if k not in ("complete",) and not k.startswith("n")]
+    assert {summary[k] for k in numbers} == {None}
+
+
+def test_clause_03_above_max_error_rate_there_is_no_mean_either(run_eval: RunEval) -> None:
+    assert run_eval(make_samples(4), score_by_number, max_error_rate=0.25).summary["n_errors"] == 1
+    with pytest.raises(SystemicFailure, match="1 of 4.*max_error_rate=0.2"):
+        run_eval(make_samples(4), score_by_number, max_error_rate=0.2, experiment_name="strict")
+
+
+def test_clause_04_a_metric_is_averaged_over_the_items_that_reported_it() -> None:
+    summary = summarize(
+        [
+            scored(0, reward(1), Metric("judge", 0.5)),
+            scored(1, reward(1)),
+            scored(2, reward(0), Metric("judge", 1.0)),
+            errored(3),
+        ]
+    )
+    assert summary["metric_judge"] == 0.75
+    assert summary["metric_judge_n"] == 2
+    assert summary["metric_judge_stderr"] == pytest.approx(0.25)
+    assert summary["metric_r_n"] == 3
+
+
+def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(
+    run_eval: RunEval,
+) -> None:
+    report = run_eval(make_samples(3), score_by_number)
+    first = report.results[0]
+    assert not first.ok
+    assert first.error is not None
+    assert "score_fn: RuntimeError: cannot score this" in first.error
+    assert first.score == Score()
+    assert first.score.reward == 0.0  # reads as 0, but is not counted as scored
+    assert report.summary["n_scored"] == 2
+
+
+def test_clause_06_the_pass_rate_is_over_n() -> None:
+    results = [scored(0, reward(0.5)), scored(1, reward(0.49)), errored(2), scored(3, reward(1))]
+    summary = summarize(results)
+    assert summary["pass_rate"] == 0.5
+    assert summary["pass_rate_ci_low"] < 0.5 < summary["pass_rate_ci_high"]
+    assert summarize(results, pass_threshold=0.9)["pass_rate"] == 0.25
+
+
+def test_clause_06_an_error_does_not_pass_whatever_the_threshold() -> None:
+    results = [scored(0, reward(-1)), errored(1)]
+    assert summarize(results, pass_threshold=-5)["pass_rate"] == 0.5
+
+
+def test_clause_07_with_repeats_error_bars_are_clustered_by_sample() -> None:
+    once = [scored(i, reward(i % 2)) for i in range(20)]
+    copied = [scored(i, reward(i % 2), repeat=r) for r in range(5) for i in range(20)]
+    assert summarize(copied)["stderr"] == pytest.approx(summarize(once)["stderr"])
+    naive = summarize(copied)["std"] / math.sqrt(100)
+    assert summarize(copied)["stderr"] > 2 * naive
+
+
+def test_clause_08_a_cut_off_answer_is_counted_as_such(run_eval: RunEval) -> None:
+    class CutOff:
+        async def complete(self, messages: Any, sampling: Any, tools: Any) -> Completion:
+            text = messages[-1].text
+            return Completion(Message("assistant", text), "length" if "1" in text else "stop")
+
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "test"}
+
+        async def close(self) -> None: ...
+
+    report = run_eval(make_samples(3), endpoint=CutOff())
+    assert report.summary["n_truncated"] == 1
+    assert [r.trajectory.stop.truncated for r in report.results] == [False, True, False]
+    assert report.results[1].ok
+
+
+def test_clause_08_a_reasoning_block_that_never_closed_is_not_an_answer() -> None:
+    said = Trajectory((Message("assistant", "<think>it is 42, or is it"),), Stop(truncated=True))
+    assert said.answer == ""
+
+
+# --- Storage ------------------------------------------------------------------------------------
+
+KILLED = """
+import hashlib, os, sys
+import anyio
+from heldout import EvalConfig, Metric, Sample, Score, evaluate
+calls = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+samples = [Sample(f"s{i}", {"question": f"{i}"}, metadata={"k": i % 3}) for i in range(150)]
+
+async def answer(messages):
+    await anyio.sleep(0.001 * (int(messages[-1].text) * 7919 % 5))
+    return messages[-1].text
+
+def score_fn(trajectory, sample):
+    os.write(calls, (sample.id + "\\n").encode())
+    digest = hashlib.sha256(sample.id.encode()).digest()
+    return Score((Metric("r", digest[0] / 255, 2.0), Metric("s", digest[1] / 7, 1.0),
+                  Metric("t", digest[2] / 3)))
+
+config = EvalConfig(endpoint=answer, output_dir=sys.argv[1], experiment_name="run", repeats=2,
+                    max_concurrent=7, resume=True)
+anyio.run(evaluate, samples, config, score_fn)
+"""
+
+
+def journal_items(path: Path) -> list[tuple[str, int]]:
+    """(sample id, repeat) of every whole line."""
+    if not path.exists():
+        return []
+    whole = path.read_bytes().rpartition(b"\n")[0].splitlines()[1:]
+    records = [msgspec.json.decode(line) for line in whole]
+    return [(r["sample"]["id"], r.get("repeat", 0)) for r in records]
+
+
+def start(script: Path, out: Path, calls: Path) -> subprocess.Popen[bytes]:
+    root = Path(__file__).parent.parent
+    return subprocess.Popen([sys.executable, str(script), str(out), str(calls)], cwd=root)
+
+
+@pytest.mark.integration
+def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupted_run(
+    tmp_path: Path,
+) -> None:
+    script = tmp_path / "eval.py"
+    script.write_text(KILLED)
+    assert start(script, tmp_path / "whole", tmp_path / "whole.calls").wait(60) == 0
+
+    rng = random.Random(18)
+    journal = tmp_path / "killed" / "run" / "results.jsonl"
+    calls = tmp_path / "killed.calls"
+    killed = 0
+    for target in sorted(rng.sample(range(0, 290), 20)):
+        process = start(script, tmp_path / "killed", calls)
+        # Kill it once the journal has grown to a random size, at a random moment after.
+        while process.poll() is None and len(journal_items(journal)) < target:
+            time.sleep(0.001)
+        time.sleep(rng.random() * 0.01)
+        os.kill(process.pid, signal.SIGKILL)
+        killed += process.wait(30) == -signal.SIGKILL
+    assert killed == 20
+    assert start(script, tmp_path / "killed", calls).wait(60) == 0
+
+    for name in ("summary.json",):
+        whole = (tmp_path / "whole" / "run" / name).read_bytes()
+        assert (tmp_path / "killed" / "run" / name).read_bytes() == whole
+    items = journal_items(journal)
+    assert len(items) == 300
+    assert len(set(items)) == 300, "an item that was finished was run again"
+    # Only what was under way at a kill may have been scored twice: at most 7 a kill.
+    assert 300 <= len(calls.read_text().split()) <= 300 + 20 * 7
+
+
+def test_clause_18_what_was_reported_as_done_is_in_the_file_before_anything_else_happens(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    """Not in a buffer of this process, where kill -9 would lose it."""
+    on_disk: list[int] = []
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        on_disk.append(len(journal_items(tmp_path / "run" / "results.jsonl")))
+        return Score((reward(1),))
+
+    run_eval(make_samples(4), score, max_concurrent=1)
+    assert on_disk == [0, 1, 2, 3]
+
+
+def test_clause_19_loading_runs_no_code_and_follows_no_path(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(make_samples(2))
+    run = tmp_path / "run"
+    secret = tmp_path / "secret.txt"
+    secret.write_text("do not read")
+    info = msgspec.json.decode((run / "run.json").read_bytes())
+    info["config"].update(output_dir=str(secret), experiment_name="../../secret")
+    info["journal"] = info["path"] = str(secret)
+    info["config"]["__class__"] = {"__reduce__": ["os.system", "touch pwned"]}
+    (run / "run.json").write_bytes(msgspec.json.encode(info))
+    opened: list[str] = []
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event == "open" and watching:
+            opened.append(str(args[0]))
+        assert not (watching and event in ("os.system", "subprocess.Popen", "exec", "compile"))
+
+    watching = False
+    sys.addaudithook(watch)
+    watching = True
+    try:
+        report = EvalReport.load(run)
+        assert len(list(report.results)) == 2
+        report.slice("difficulty")
+    finally:
+        watching = False
+    assert opened
+    assert all(Path(p).is_relative_to(run) for p in opened), opened
+
+
+@pytest.mark.parametrize("nesting", [100_000])
+def test_clause_19_a_hostile_line_is_damage_not_a_crash(
+    run_eval: RunEval, tmp_path: Path, nesting: int
+) -> None:
+    from heldout.errors import DamagedJournal
+
+    run_eval(make_samples(2))
+    with (tmp_path / "run" / "results.jsonl").open("ab") as file:
+        file.write(b'{"index":' + b"[" * nesting + b"]" * nesting + b"}\n")
+    with pytest.raises(DamagedJournal, match="line 4"):
+        EvalReport.load(tmp_path / "run")

@@ -1,0 +1,203 @@
+"""Values that could not be meant are refused where they are made."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import FrozenInstanceError, replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout import (
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    Stop,
+    TokenTrace,
+    ToolCall,
+    Trajectory,
+)
+from heldout.errors import InvalidInput
+from heldout.types import messages_of, without_reasoning
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
+def test_a_metric_that_is_not_finite_is_refused_by_name(value: float) -> None:
+    with pytest.raises(InvalidInput, match="'accuracy'"):
+        Metric("accuracy", value)
+
+
+@pytest.mark.parametrize("weight", [-1, -0.001, math.nan, math.inf])
+def test_a_weight_that_cannot_be_meant_is_refused_by_name(weight: float) -> None:
+    with pytest.raises(InvalidInput, match="'accuracy'.*weight"):
+        Metric("accuracy", 1.0, weight)
+
+
+@pytest.mark.parametrize("value", [True, 1, np.float32(1), np.int64(1), np.bool_(True)])
+def test_a_metric_takes_any_kind_of_number(value: object) -> None:
+    metric = Metric("accuracy", value)  # type: ignore[arg-type]
+    assert metric.value == 1.0
+    assert type(metric.value) is float
+
+
+def test_a_metric_that_is_no_number_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'accuracy': value is a number, got 'high'"):
+        Metric("accuracy", "high")  # type: ignore[arg-type]
+
+
+def test_two_metrics_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="'a'"):
+        Score((Metric("a", 1), Metric("a", 0)))
+
+
+def test_a_score_refuses_what_is_no_metric() -> None:
+    with pytest.raises(InvalidInput):
+        Score((0.5,))  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        Score(Metric("a", 1))  # type: ignore[arg-type]
+
+
+def test_the_reward_is_the_weighted_mean_and_weight_zero_only_tracks() -> None:
+    score = Score([Metric("a", 1, 3), Metric("b", 0, 1), Metric("tracked", 100)])  # type: ignore[arg-type]
+    assert score.reward == 0.75
+    assert score["tracked"] == 100
+
+
+def test_without_weighted_metrics_the_reward_is_zero() -> None:
+    assert Score().reward == 0.0
+    assert Score((Metric("tracked", 7),)).reward == 0.0
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-1e6, 1e6), st.floats(0.001, 1e3)), min_size=1, max_size=6
+    )
+)
+def test_the_reward_lies_between_the_least_and_the_greatest_value(
+    pairs: list[tuple[float, float]],
+) -> None:
+    score = Score(tuple(Metric(str(i), v, w) for i, (v, w) in enumerate(pairs)))
+    values = [v for v, _ in pairs]
+    slack = 1e-9 * max(1.0, *map(abs, values))
+    assert min(values) - slack <= score.reward <= max(values) + slack
+
+
+@pytest.mark.parametrize("bad", ["", 3, None])
+def test_a_sample_id_is_a_text(bad: object) -> None:
+    with pytest.raises(InvalidInput, match="id"):
+        Sample(bad, {"question": "?"})  # type: ignore[arg-type]
+
+
+def test_a_sample_input_is_a_dict() -> None:
+    with pytest.raises(InvalidInput, match="'a'.*input"):
+        Sample("a", "question")  # type: ignore[arg-type]
+
+
+def test_values_are_frozen_and_can_be_replaced() -> None:
+    sample = Sample("a", {"question": "?"})
+    with pytest.raises(FrozenInstanceError):
+        sample.id = "b"  # type: ignore[misc]
+    assert replace(sample, id="b").id == "b"
+
+
+def test_a_stop_names_a_limit_exactly_when_one_ended_it() -> None:
+    assert Stop("limit", "max_turns").limit == "max_turns"
+    with pytest.raises(InvalidInput):
+        Stop("limit")
+    with pytest.raises(InvalidInput):
+        Stop("environment", "max_turns")
+
+
+def test_token_lists_that_do_not_align_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="2, 1 and 2"):
+        TokenTrace((1,), (2, 3), (0.1,), (1, 1))
+
+
+def test_a_result_has_its_samples_metadata_and_its_own() -> None:
+    sample = Sample("a", {"q": 1}, metadata={"difficulty": "easy", "x": 1})
+    result = EvalResult("a", sample, Trajectory(()), metadata={"x": 2})
+    assert result.metadata == {"difficulty": "easy", "x": 2}
+
+
+def test_an_errored_result_cannot_have_a_score() -> None:
+    with pytest.raises(InvalidInput):
+        EvalResult("a", Sample("a", {}), Trajectory(()), Score((Metric("m", 1),)), error="no")
+
+
+def test_a_result_survives_json() -> None:
+    result = EvalResult(
+        "a",
+        Sample("a", {"question": "?"}, ["x"], {"d": 1}),
+        Trajectory(
+            (
+                Message("user", "?"),
+                Message("assistant", "!", (ToolCall("1", "f", "{}"),), reasoning="hm"),
+            ),
+            Stop("limit", "max_turns", truncated=True),
+        ),
+        Score((Metric("m", 0.1, 1.0, {"why": "so"}),)),
+    )
+    assert msgspec.json.decode(msgspec.json.encode(result), type=EvalResult) == result
+
+
+# --- Answers ---
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("42", "42"),
+        ("<think>6*7</think>\n42", "42"),
+        ("<think>a</think>x<think>b</think> 42", "x 42"),
+        ("<THINK>6*7</THINK>42", "42"),
+        ("the template opened it </think> 42", "42"),
+        ("<think>never closed, so 42 is no answer", ""),
+        ("7 <reasoning>well", "7"),
+        ("a < b and b > a", "a < b and b > a"),
+    ],
+)
+def test_reasoning_is_no_answer(text: str, answer: str) -> None:
+    assert without_reasoning(text) == answer
+
+
+def test_the_answer_is_the_last_model_turn() -> None:
+    turns = [Message("assistant", "1"), Message("user", "?"), Message("assistant", "2")]
+    assert Trajectory(tuple(turns)).answer == "2"
+    assert Trajectory((Message("user", "?"),)).answer == ""
+
+
+def test_text_parts_of_a_message_are_its_text() -> None:
+    parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
+    assert Message("user", parts).text == "ab"
+
+
+@pytest.mark.parametrize("key", ["prompt", "question"])
+def test_a_prompt_or_question_becomes_the_users_message(key: str) -> None:
+    assert messages_of({key: "hello"}) == [Message("user", "hello")]
+
+
+def test_messages_are_taken_as_chat_datasets_have_them() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    chat = [
+        {"role": "system", "content": "be brief"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    expected = [
+        Message("system", "be brief"),
+        Message("assistant", "", (ToolCall("1", "f", '{"x": 1}'),)),
+    ]
+    assert messages_of({"messages": chat}) == expected
+    assert messages_of({"prompt": chat}) == expected
+
+
+@pytest.mark.parametrize(
+    "input", [{}, {"text": "hello"}, {"messages": []}, {"messages": ["hi"]}, {"prompt": 3}]
+)
+def test_an_input_without_anything_to_ask_is_refused(input: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        messages_of(input)
