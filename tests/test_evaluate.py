@@ -250,8 +250,8 @@ def test_transient_failures_are_tried_again_as_often_as_allowed(
     assert timing is not None
     assert timing.requests == 4
 
+    tries.clear()
     with pytest.raises(SystemicFailure, match="busy"):
-        tries.clear()
         run_eval(make_samples(2), endpoint=answer, retries=2, experiment_name="fewer")
     assert set(tries.values()) == {3}
 
@@ -624,4 +624,3 @@ def test_the_journal_never_holds_more_than_the_line_being_written(tmp_path: Path
     )
     asyncio.run(evaluate(make_samples(5), config, exact))
     assert seen == [0, 1, 2, 3, 4]
-

@@ -73,12 +73,11 @@ def test_clause_01_n_is_what_was_asked_for_and_stands_beside_every_number(
 def test_clause_01_an_unfinished_run_says_that_it_is_and_what_was_asked(
     run_eval: RunEval, tmp_path: Path
 ) -> None:
+    def stream() -> Any:
+        yield from make_samples(3)
+        raise ValueError("the rest is gone")
+
     with pytest.raises(ValueError, match="gone"):
-
-        def stream() -> Any:
-            yield from make_samples(3)
-            raise ValueError("the rest is gone")
-
         run_eval(stream(), max_concurrent=1, max_samples=10)
     summary = EvalReport.load(tmp_path / "run").summary
     assert summary["complete"] is False

@@ -62,7 +62,9 @@ def test_where_batches_end_does_not_matter(groups: list[list[float]], data: st.D
 
 def test_copies_of_one_answer_do_not_shrink_the_error_bar() -> None:
     once = moments([0, 1, 1, 0, 1])
-    five_times = moments([v for v in [0, 1, 1, 0, 1] for _ in range(5)], [i // 5 for i in range(25)])
+    five_times = moments(
+        [v for v in [0, 1, 1, 0, 1] for _ in range(5)], [i // 5 for i in range(25)]
+    )
     assert five_times.stderr == pytest.approx(once.stderr)
 
 
@@ -96,9 +98,7 @@ def test_forty_of_forty_has_an_interval_with_width() -> None:
 
 def test_values_without_bounds_get_the_t_interval() -> None:
     values = [3.1, 2.7, -4.4, 5.9, 8.8, 1.0]
-    expected = scipy_stats.t.interval(
-        0.95, 5, loc=np.mean(values), scale=scipy_stats.sem(values)
-    )
+    expected = scipy_stats.t.interval(0.95, 5, loc=np.mean(values), scale=scipy_stats.sem(values))
     interval = moments(values).interval()
     assert interval is not None
     assert (interval.low, interval.high) == pytest.approx(expected)

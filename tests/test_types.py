@@ -73,11 +73,7 @@ def test_without_weighted_metrics_the_reward_is_zero() -> None:
     assert Score((Metric("tracked", 7),)).reward == 0.0
 
 
-@given(
-    st.lists(
-        st.tuples(st.floats(-1e6, 1e6), st.floats(0.001, 1e3)), min_size=1, max_size=6
-    )
-)
+@given(st.lists(st.tuples(st.floats(-1e6, 1e6), st.floats(0.001, 1e3)), min_size=1, max_size=6))
 def test_the_reward_lies_between_the_least_and_the_greatest_value(
     pairs: list[tuple[float, float]],
 ) -> None:

@@ -145,7 +145,8 @@ class _Run:
         if not (self.config.resume and self.dir.exists()):
             self.dir.refuse_existing()
             self._look_ahead()
-            return self.dir.create(config, functions), JournalWriter(self.dir.journal)
+            info = self.dir.create(config, functions, self.running.total)
+            return info, JournalWriter(self.dir.journal)
         journal = JournalWriter(self.dir.journal)  # first the lock, then the reading
         try:
             for index, reward in self.ledger.read_journal(self.dir.journal):
@@ -158,7 +159,7 @@ class _Run:
                 self.ledger = Ledger()
                 journal.clear()
             self._look_ahead()
-            return self.dir.create(config, functions), journal
+            return self.dir.create(config, functions, self.running.total), journal
         except BaseException:
             journal.close()
             raise

@@ -237,7 +237,7 @@ class _Zstd(io.RawIOBase):
         self._new_frame = zstandard.ZstdDecompressor().decompressobj
         self._frame: Any = None
         self._file = path.open("rb")
-        self._ready = b""
+        self._ready = memoryview(b"")
 
     def readable(self) -> bool:
         return True
@@ -250,7 +250,7 @@ class _Zstd(io.RawIOBase):
                 if self._frame is not None:
                     raise EOFError("the compressed file ends in the middle")
                 return 0
-            self._ready = self._decompress(chunk)
+            self._ready = memoryview(self._decompress(chunk))
         part = self._ready[: len(buffer)]
         buffer[: len(part)] = part
         self._ready = self._ready[len(part) :]

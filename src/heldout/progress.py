@@ -94,10 +94,10 @@ class Line:
         done, total = running.done, running.total
         parts = {"name": self.name, "bar": "", "done": f"{done} done"}
         if total is not None:
-            parts["done"] = f"{done}/{total}"
+            parts["done"] = f"{done:>{len(str(total))}}/{total}"
         rate = self._rate(now, done)
         if rate:
-            parts["rate"] = f"{rate:.1f}/s" if rate >= 1 else f"{rate * 60:.1f}/min"
+            parts["rate"] = f"{rate:5.1f}/s" if rate >= 1 else f"{rate * 60:3.1f}/min"
         if self.ended:
             parts["time"] = f"in {_duration(now - self._started)}"
         elif rate and total is not None:
@@ -128,7 +128,8 @@ class Line:
                 break
             parts.pop(least, None)
         if "bar" in parts:
-            parts["bar"] = self._bar(min(30, width - _length(parts) + _LEAST_BAR))
+            room = width - _length(parts) + _LEAST_BAR
+            parts["bar"] = self._bar(min(24, room - room % 4))  # in steps: it must not twitch
         line = Text(no_wrap=True, overflow="ellipsis", end="")
         for part, text in parts.items():
             line.append("  " if line else "")
@@ -168,14 +169,17 @@ def shown(running: Running, name: str, *, wanted: bool) -> Iterator[bool]:
     console, line = Console(stderr=True), Line(running, name)
     display = Live(
         console=console,
-        get_renderable=lambda: line.render(console.width),
+        # Room for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly.
+        get_renderable=lambda: line.render(console.width - 3),
         refresh_per_second=4,
         # What the user's code prints goes above the line; where it does not go to the terminal
         # it is not ours to move there.
         redirect_stdout=sys.stdout.isatty(),
     )
-    with display:
-        try:
-            yield True
-        finally:
-            line.ended = True
+    # Drawn before anything is printed: two threads that print at once would draw it twice.
+    display.start(refresh=True)
+    try:
+        yield True
+    finally:
+        line.ended = True
+        display.stop()

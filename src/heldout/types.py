@@ -195,7 +195,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Wall seconds of the rollout, and how many requests it took (retries included)."""
+    """Wall seconds of the item, scoring included, and how many requests it took, with retries."""
 
     seconds: float
     requests: int = 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from heldout.errors import (
     InvalidInput,
     RunDirectoryError,
     RunExists,
+    StorageFull,
     UnknownFormat,
 )
 from heldout.store.columns import slice_keys
@@ -66,9 +69,8 @@ def test_other_tools_read_the_columns(run_eval: RunEval, tmp_path: Path) -> None
     assert table["reward"] == [1.0] * 9
     assert table["metric.correct"] == [1.0] * 9
     assert table["metadata.difficulty"] == ["easy", "medium", "hard"] * 3
-    counts = duckdb.sql(
-        f"""select "metadata.difficulty", count(*), avg(reward) from '{file}' group by 1 order by 1"""
-    ).fetchall()
+    query = 'select "metadata.difficulty", count(*), avg(reward) from read_parquet(?) group by 1'
+    counts = sorted(duckdb.execute(query, [str(file)]).fetchall())
     assert counts == [("easy", 3, 1.0), ("hard", 3, 1.0), ("medium", 3, 1.0)]
 
 
@@ -188,7 +190,7 @@ def test_several_keys_slice_by_their_combinations(tmp_path: Path) -> None:
     slices = report.slice("level", "tag")
     assert list(slices) == [(level, f"t{tag}") for level in range(3) for tag in range(2)]
     assert {s["n"] for s in slices.values()} == {2}
-    assert [k for k, in report.slice("truncated")] == [False, True]
+    assert [k for (k,) in report.slice("truncated")] == [False, True]
     assert slice_keys(RunDir(tmp_path / "run")) == ["level", "tag"]
 
 
@@ -221,6 +223,23 @@ def test_a_torn_last_line_is_ignored_and_cut_off_by_the_next_writer(tmp_path: Pa
         write(path, [(2, result(2))])
         assert len(list(lines(path))) == 3
         assert path.read_bytes() == whole
+
+
+def test_a_run_whose_writer_is_gone_does_not_count_as_running(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    run_eval(make_samples(2))
+    run = RunDir(tmp_path / "run")
+    info = run.read_info()
+    info.status, info.asked = "running", 5
+    run.write_info(info)
+    assert EvalReport.load(run.path).status == "interrupted"
+    writer = JournalWriter(run.journal)
+    live = EvalReport.load(run.path)
+    writer.close()
+    assert live.status == "running"
+    assert live.summary["complete"] is False
+    assert (live.summary["n"], live.summary["n_asked"]) == (2, 5)
 
 
 def test_a_live_run_can_be_read_while_it_is_written(tmp_path: Path) -> None:
@@ -288,6 +307,30 @@ def test_a_result_that_json_cannot_hold_is_refused_and_leaves_the_journal_whole(
     journal.append(0, result(0))
     journal.close()
     assert len(list(lines(path))) == 1
+
+
+def test_a_write_that_fails_halfway_leaves_no_half_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "results.jsonl"
+    journal = JournalWriter(path)
+    journal.append(0, result(0))
+    write, calls = os.write, 0
+
+    def full(fd: int, data: bytes) -> int:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            return write(fd, data[:20])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        with pytest.raises(StorageFull, match=r"No space left.*the 1 results"):
+            journal.append(1, result(1))
+    journal.append(2, result(2))  # room was made
+    journal.close()
+    assert [(r.index, r.sample.id) for r in in_order(path, 1)] == [(0, "s0"), (2, "s2")]
 
 
 # --- What is refused ---

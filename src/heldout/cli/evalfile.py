@@ -5,54 +5,74 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-import msgspec
-
-from heldout.config import EvalConfig, Sampling, base_config
-from heldout.errors import EvalFileError, InvalidInput
+from heldout.config import EvalConfig, base_config
+from heldout.errors import EvalFileError, HeldoutError
 from heldout.types import Sample
 
 
 @dataclass(frozen=True, slots=True)
 class EvalFile:
+    path: Path
     config: EvalConfig
     load_dataset: Callable[[], Iterable[Sample]]
     score_fn: Callable[..., Any]
     prepare_messages: Callable[..., Any] | None
     environment_factory: Callable[..., Any] | None
 
+    def samples(self) -> Iterable[Sample]:
+        """What `load_dataset` returns; what goes wrong in it is an error with its line."""
+        try:
+            found = self.load_dataset()
+        except Exception as problem:
+            raise _blamed(self.path, "load_dataset failed", problem) from problem
+        if isinstance(found, str | dict) or not isinstance(found, Iterable):
+            raise EvalFileError(
+                f"{self.path}: load_dataset returns a list of samples, got {type(found).__name__}"
+            )
+        # A list is looked through before anything runs, so it stays one.
+        return found if isinstance(found, Sequence) else self._streamed(found)
+
+    def _streamed(self, samples: Iterable[Sample]) -> Iterator[Sample]:
+        try:
+            yield from samples
+        except Exception as problem:
+            raise _blamed(self.path, "load_dataset failed", problem) from problem
+
 
 def load_eval_file(path: Path) -> EvalFile:
     """Run the file as a module (not as `__main__`, so its main block stays quiet)."""
     if not path.is_file():
-        raise EvalFileError(f"there is no eval file {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+        what = "is a folder, not an eval file" if path.is_dir() else "does not exist"
+        raise EvalFileError(f"{path} {what}")
+    # Not under its plain name: an eval file may be called json.py.
+    name = f"heldout_eval_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise EvalFileError(f"{path} is not a Python file")
+        raise EvalFileError(f"{path} is not a Python file: its name has to end in .py")
     module = importlib.util.module_from_spec(spec)
     # Its own folder first, as for a script: eval files import their neighbours.
-    sys.path.insert(0, str(path.resolve().parent))
-    sys.modules[path.stem] = module
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except Exception as problem:
-        line = _line_in(path, problem)
-        raise EvalFileError(
-            f"{path}{line} could not be loaded: {type(problem).__name__}: {problem}"
-        ) from problem
-    config = getattr(module, "config", base_config)
-    if not isinstance(config, EvalConfig):
-        raise EvalFileError(f"{path}: config is an EvalConfig, got {type(config).__name__}")
+        raise _blamed(path, "could not be loaded", problem) from problem
+    config = _config(module, path)
     return EvalFile(
+        path,
         config if config.experiment_name else replace(config, experiment_name=_name(path)),
         _function(module, path, "load_dataset", "() -> list[Sample]"),
         _function(module, path, "score_fn", "(trajectory, sample) -> Score"),
-        getattr(module, "prepare_messages", None),
-        getattr(module, "environment_factory", None),
+        _optional(module, path, "prepare_messages"),
+        _optional(module, path, "environment_factory"),
     )
 
 
@@ -62,68 +82,55 @@ def _name(path: Path) -> str:
     )
 
 
-def _function(module: Any, path: Path, name: str, shape: str) -> Callable[..., Any]:
+def _config(module: ModuleType, path: Path) -> EvalConfig:
+    if not hasattr(module, "config"):
+        for name, value in vars(module).items():
+            # Running with the defaults instead would be a surprise.
+            if isinstance(value, EvalConfig) and value is not base_config:
+                raise EvalFileError(
+                    f"{path} has an EvalConfig called {name}, and no config; rename it to config"
+                )
+        return base_config
+    if not isinstance(module.config, EvalConfig):
+        raise EvalFileError(f"{path}: config is an EvalConfig, got {type(module.config).__name__}")
+    return module.config
+
+
+def _function(module: ModuleType, path: Path, name: str, shape: str) -> Callable[..., Any]:
     found = getattr(module, name, None)
     if callable(found):
         return found  # type: ignore[no-any-return]
+    if found is not None:
+        raise EvalFileError(f"{path}: {name} is a function {shape}, got {type(found).__name__}")
     names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    raise EvalFileError(f"{path} defines no function {name}{shape.replace(' ->', ' ->')}{hint}")
+    raise EvalFileError(f"{path} defines no function {name}{shape}{hint}")
 
 
-def _line_in(path: Path, problem: BaseException) -> str:
+def _optional(module: ModuleType, path: Path, name: str) -> Callable[..., Any] | None:
+    found = getattr(module, name, None)
+    if found is not None and not callable(found):
+        raise EvalFileError(f"{path}: {name} is a function, got {type(found).__name__}")
+    return found
+
+
+def _blamed(path: Path, what: str, problem: Exception) -> EvalFileError:
+    """The error with the line to look at: the last one of the eval file that was under way."""
+    if isinstance(problem, SyntaxError) and problem.filename and problem.lineno:
+        # Of the eval file, or of a file that it imports.
+        same = _same_file(problem.filename, path)
+        where = f"{path if same else problem.filename}, line {problem.lineno}"
+        return EvalFileError(f"{where}: {what}: {type(problem).__name__}: {problem.msg}")
     trace, line = problem.__traceback__, None
     while trace is not None:
-        if Path(trace.tb_frame.f_code.co_filename) == path:
+        if _same_file(trace.tb_frame.f_code.co_filename, path):
             line = trace.tb_lineno
         trace = trace.tb_next
-    if isinstance(problem, SyntaxError):
-        line = problem.lineno
-    return f", line {line}," if line else ""
+    where = f"{path}, line {line}" if line else f"{path}"
+    kind = "" if isinstance(problem, HeldoutError) else f"{type(problem).__name__}: "
+    return EvalFileError(f"{where}: {what}: {kind}{problem}")
 
 
-# --- --set key=value ----------------------------------------------------------------------------
-
-
-def with_settings(config: EvalConfig, settings: Iterable[str]) -> EvalConfig:
-    """The config with `key=value` texts applied; `sampling.temperature=0.7` reaches inside."""
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals:
-            raise InvalidInput(f"--set takes key=value, got {setting!r}")
-        outer, dot, inner = key.partition(".")
-        if dot and outer == "sampling":
-            sampling = replace(config.sampling, **{inner: _value(Sampling, inner, text, key)})
-            config = replace(config, sampling=sampling)
-        else:
-            config = replace(config, **{key: _value(EvalConfig, key, text, key)})
-    return config
-
-
-def _value(owner: type[EvalConfig] | type[Sampling], name: str, text: str, key: str) -> Any:
-    kinds = settable(owner)
-    if name not in kinds:
-        every = [*settable(EvalConfig), *(f"sampling.{n}" for n in settable(Sampling))]
-        near = difflib.get_close_matches(key, every, n=1, cutoff=0.5)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(every)}"
-        raise InvalidInput(f"--set {key}: there is no such setting; {hint}")
-    if name == "stop":
-        return tuple(text.split(",")) if text else ()
-    if text.lower() in ("none", "null"):
-        text = "null"
-    try:
-        return msgspec.convert(text, kinds[name], strict=False)
-    except msgspec.ValidationError as problem:
-        raise InvalidInput(f"--set {key}={text}: {problem}") from None
-
-
-def settable(owner: type[EvalConfig] | type[Sampling]) -> dict[str, Any]:
-    """Field names and types; the endpoint is text here, and sampling is set field by field."""
-    import typing
-
-    hints = typing.get_type_hints(owner)
-    kinds = {f.name: hints[f.name] for f in fields(owner) if f.name != "sampling"}
-    if "endpoint" in kinds:
-        kinds["endpoint"] = str
-    return kinds
+def _same_file(name: str, path: Path) -> bool:
+    return Path(name).resolve() == path.resolve()

@@ -8,12 +8,19 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 import sys
+import threading
+from contextlib import suppress
 from importlib import import_module
+from io import TextIOWrapper
+from typing import NoReturn
 
 import click
 
-from heldout.errors import EvalFailed, HeldoutError
+from heldout.cli.text import printable
+from heldout.errors import EvalFailed, HeldoutError, StorageFull
 
 COMMANDS = {
     "run": ("heldout.cli.run", "Run an eval file and print its report."),
@@ -35,6 +42,15 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] not in COMMANDS and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
+            ctx.fail(f"there is no command {printable(args[0])!r}; {hint}")
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
@@ -46,43 +62,62 @@ def cli() -> None:
     """heldout tells you whether a policy is really getting better."""
 
 
-def main() -> None:
-    sys.exit(run_cli(sys.argv[1:]))
+def main() -> NoReturn:
+    for stream in (sys.stdout, sys.stderr):
+        # A terminal that is not Unicode gets a ? for what it lacks, not a traceback.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    code = run_cli(sys.argv[1:])
+    if _calls_left_behind():
+        # Ending as usual would wait for them, and they may never return.
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 def run_cli(arguments: list[str]) -> int:
     try:
-        cli.main(arguments, prog_name="heldout", standalone_mode=False)
-    except click.exceptions.Exit as done:
-        return done.exit_code
+        # What a command returns is nothing, unless it left early with an exit code.
+        code = cli.main(arguments, prog_name="heldout", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message())
         return 0
     except click.ClickException as problem:
         problem.show()
         return 1
-    except EvalFailed as problem:
-        where = f"\nWhat was done is kept in {problem.run_dir}" if problem.run_dir else ""
-        click.echo(f"Eval failed: {printable(str(problem))}{where}", err=True)
+    except (EvalFailed, StorageFull) as problem:
+        click.echo(f"Eval failed: {printable(str(problem))}", err=True)
+        if isinstance(problem, EvalFailed) and problem.run_dir:
+            click.echo(f"What was done is kept in {printable(str(problem.run_dir))}", err=True)
         return 2
     except HeldoutError as problem:
         click.echo(f"Error: {printable(str(problem))}", err=True)
         return 1
     except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted. What was done is kept; --resume goes on with it.", err=True)
+        click.echo("Interrupted.", err=True)
         return 130
     except BrokenPipeError:
-        # `heldout show … | head`: nobody reads on, which is no error.
-        sys.stderr.close()
+        # `heldout show … | head`: nobody reads on, which is no error. What is still in the
+        # buffer goes nowhere, or the interpreter would trip over it on its way out.
+        with suppress(OSError, ValueError):
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, sys.stdout.fileno())
+            os.close(nowhere)
         return 0
-    return 0
 
 
-def printable(text: str) -> str:
-    """Text of unknown origin without what a terminal would obey: escapes, controls, bidi marks."""
-    if text.isascii() and text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+def _calls_left_behind() -> bool:
+    """Whether a function of the user's still runs in a thread that nobody waits for any more.
+
+    That is how a call ends up which was interrupted, or ran into its item's timeout.
+    """
+    workers = [t for t in threading.enumerate() if t.name == "AnyIO worker thread"]
+    for worker in workers:
+        worker.join(timeout=0.2)  # idle ones were told to end, and do
+    return any(worker.is_alive() for worker in workers)
 
 
 if __name__ == "__main__":

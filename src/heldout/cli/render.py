@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -12,19 +12,33 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heldout.cli.main import printable
+from heldout.cli.text import printable
 from heldout.store.report import EvalReport
 from heldout.summary import Summary
-from heldout.types import EvalResult
+from heldout.types import EvalResult, Message
+
+UNBROKEN = 100_000
+"""In a pipe there is no width to fit: lines must not break at a guess."""
+LONGEST = 4000
+"""Characters of one message that are shown; a model that never stopped would bury the rest."""
 
 
 def print_json(value: Any) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
+    # As bytes: JSON is UTF-8, whatever the terminal is.
+    sys.stdout.flush()
+    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # for run_cli, which knows what to do
 
 
 def _console() -> Console:
-    # In a pipe there is no width to fit: lines must not break at a guess.
-    return Console(width=None if sys.stdout.isatty() else 120, highlight=False)
+    if sys.stdout.isatty():
+        return _Console(highlight=False)
+    return _Console(highlight=False, width=UNBROKEN)
 
 
 def _text(value: object, style: str = "") -> Text:
@@ -43,26 +57,29 @@ def interval(low: float | None, high: float | None) -> str:
     return "–" if low is None else f"{number(low)} … {number(high)}"
 
 
-def print_report(report: EvalReport) -> None:
+def pass_threshold(report: EvalReport) -> float:
+    # A run directory may come from anywhere, so its config is not taken at its word.
+    value = report.config.get("pass_threshold", 0.5)
+    return float(value) if isinstance(value, int | float) else 0.5
+
+
+def _table() -> Table:
+    return Table(box=SIMPLE_HEAD, pad_edge=False)
+
+
+# --- A report -----------------------------------------------------------------------------------
+
+
+def print_report(report: EvalReport, reason: str | None = None) -> None:
     console, summary = _console(), report.summary
-    console.print(_text(report.config.get("experiment_name") or "report", "bold"), _who(report))
-    if summary.get("complete") is False:
-        asked = summary["n_asked"]
-        console.print(
-            _text(
-                f"{report.status}: {summary['n']} of {asked if asked is not None else '?'} items "
-                "so far; numbers are of these",
-                "yellow",
-            )
-        )
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for name, side in (
-        ("", "left"),
-        ("mean", "right"),
-        ("95% interval", "left"),
-        ("over", "right"),
-    ):
-        table.add_column(name, justify=side)  # type: ignore[arg-type]
+    name = _text(report.config.get("experiment_name") or "report", "bold")
+    console.print(name + _who(report))
+    _print_unfinished(console, report, reason)
+    table = _table()
+    table.add_column("", overflow="fold")
+    table.add_column("mean", justify="right", no_wrap=True)
+    table.add_column("95% interval", no_wrap=True)
+    table.add_column("items", justify="right", no_wrap=True)
     n = summary["n"]
     table.add_row(
         "reward", number(summary["mean"]), interval(summary["ci_low"], summary["ci_high"]), f"{n}"
@@ -75,25 +92,22 @@ def print_report(report: EvalReport) -> None:
             str(summary["n_scored"]),
         )
     table.add_row(
-        f"passed (≥ {report.config.get('pass_threshold', 0.5):g})",
+        f"passed (≥ {pass_threshold(report):g})",
         number(summary["pass_rate"]),
         interval(summary["pass_rate_ci_low"], summary["pass_rate_ci_high"]),
         f"{n}",
     )
-    for name in _metric_names(summary):
+    for name_of_metric in _metric_names(summary):
         table.add_row(
-            _text(name),
-            number(summary[f"metric_{name}"]),
-            _plus_minus(summary[f"metric_{name}_stderr"]),
-            str(summary[f"metric_{name}_n"]),
+            _text(name_of_metric),
+            number(summary[f"metric_{name_of_metric}"]),
+            _plus_minus(summary[f"metric_{name_of_metric}_stderr"]),
+            str(summary[f"metric_{name_of_metric}_n"]),
         )
     console.print(table)
-    console.print(
-        f"{n} items: {summary['n_scored']} scored, {summary['n_errors']} errored, "
-        f"{summary['n_truncated']} cut off"
-    )
+    console.print(_counts(summary))
     if report.path is not None:
-        console.print(_text(f"kept in {report.path}", "dim"))
+        console.print(_text(f"kept in {report.path}", "dim"), soft_wrap=True)
 
 
 def _who(report: EvalReport) -> Text:
@@ -102,7 +116,31 @@ def _who(report: EvalReport) -> Text:
         return Text("")
     who = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
     where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
-    return _text(f"answered by {who}{where}", "dim")
+    return _text(f", answered by {who}{where}", "not bold dim")
+
+
+def _print_unfinished(console: Console, report: EvalReport, reason: str | None) -> None:
+    summary = report.summary
+    if summary.get("complete") is not False:
+        return
+    status = {
+        "running": "Not finished: still running, or killed",
+        "complete": "Its journal is not the one it was finished with",
+    }.get(report.status, f"Not finished: {report.status}")
+    asked = summary.get("n_asked")
+    of = f" of {asked}" if isinstance(asked, int) else ""
+    why = f" ({reason})" if reason else ""
+    console.print(
+        _text(f"{status} after {summary['n']}{of} items{why}; the numbers are of these.", "yellow")
+    )
+
+
+def _counts(summary: Summary) -> Text:
+    line = Text(f"{summary['n']} items: {summary['n_scored']} scored, ")
+    line.append(f"{summary['n_errors']} errored", "red" if summary["n_errors"] else "")
+    line.append(", ")
+    line.append(f"{summary['n_truncated']} cut off", "yellow" if summary["n_truncated"] else "")
+    return line
 
 
 def _plus_minus(stderr: float | None) -> str:
@@ -114,16 +152,22 @@ def _metric_names(summary: Summary) -> list[str]:
     return [n for n in names if f"metric_{n}_n" in summary and f"metric_{n}_stderr" in summary]
 
 
+# --- Slices -------------------------------------------------------------------------------------
+
+
 def print_slices(
     by: Sequence[str], slices: Mapping[tuple[Any, ...], Summary], report: EvalReport
 ) -> None:
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    console = _console()
+    _print_unfinished(console, report, None)
+    table = _table()
     for key in by:
-        table.add_column(_text(key))
-    for name in ("n", "mean", "95% interval", "passed", "errors"):
-        table.add_column(name, justify="left" if name == "95% interval" else "right")
+        table.add_column(_text(key), overflow="fold")
+    for name in ("items", "mean", "95% interval", "passed", "errors"):
+        side = "left" if name == "95% interval" else "right"
+        table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
     rows = [*slices.items(), (("all", *[""] * (len(by) - 1)), report.summary)]
-    for values, summary in rows:
+    for i, (values, summary) in enumerate(rows):
         table.add_row(
             *(_text("–" if value is None else value) for value in values),
             str(summary["n"]),
@@ -131,31 +175,82 @@ def print_slices(
             interval(summary["ci_low"], summary["ci_high"]),
             number(summary["pass_rate"]),
             str(summary["n_errors"]),
-            style="bold" if summary is report.summary else None,
+            style="bold" if i == len(slices) else None,
+            end_section=i == len(slices) - 1,
         )
-    _console().print(table)
+    console.print(table)
 
 
-def print_failures(results: Sequence[EvalResult], threshold: float) -> None:
+# --- Failures -----------------------------------------------------------------------------------
+
+
+def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
     console = _console()
     if not results:
-        console.print(f"No failures: every item is scored and has reward >= {threshold:g}.")
+        threshold = pass_threshold(report)
+        console.print(f"No failures: every item is scored and has reward ≥ {threshold:g}.")
         return
-    for result in results:
-        console.rule(_text(f"{result.sample_id}  repeat {result.repeat}"), align="left")
+    for i, result in enumerate(results):
+        if i:
+            console.print()
+        title = _text(result.sample_id, "bold")
+        if result.repeat or report.config.get("repeats") != 1:
+            title.append(f", repeat {result.repeat}")
+        console.print(Text("── ", "dim") + title, soft_wrap=True)
         if result.error is not None:
-            console.print(_text(f"error: {result.error}", "red"))
+            _print_block(console, _text("error", "bold red"), _text(result.error, "red"))
         else:
-            metrics = ", ".join(
-                f"{m.name}={number(m.value)} (weight {m.weight:g})" for m in result.score.metrics
-            )
-            console.print(_text(f"reward {number(result.score.reward)}: {metrics}"))
+            _print_block(console, _text("reward", "bold"), _score(result))
         for message in result.trajectory.messages:
-            console.print(_text(message.role, "bold cyan"), _text(message.text))
+            for label, content in _message_blocks(message):
+                _print_block(console, _text(label, "bold cyan"), content)
         if result.sample.ground_truth is not None:
-            console.print(_text("truth", "bold green"), _text(result.sample.ground_truth))
+            truth = _text(_shortened(result.sample.ground_truth))
+            _print_block(console, _text("truth", "bold green"), truth)
         if result.trajectory.stop.truncated:
-            console.print(_text("the last turn was cut off", "yellow"))
+            _print_block(console, Text(""), _text("The last turn was cut off.", "yellow"))
+
+
+def _score(result: EvalResult) -> Text:
+    line = Text(number(result.score.reward))
+    for m in result.score.metrics:
+        weight = f" × {m.weight:g}" if m.weight else ""
+        line.append(printable(f"   {m.name} {number(m.value)}{weight}"), "dim")
+    return line
+
+
+def _message_blocks(message: Message) -> Iterator[tuple[str, Text]]:
+    """A message as labelled texts: its reasoning, what it says, the tools it calls."""
+    if message.reasoning:
+        yield "thinks", _text(_shortened(message.reasoning), "dim")
+    if message.text or not message.tool_calls:
+        yield message.role, _text(_shortened(message.text))
+    for call in message.tool_calls:
+        yield "calls", _text(_shortened(f"{call.name}({call.arguments})"))
+
+
+def _shortened(value: object) -> str:
+    text = str(value)
+    if len(text) <= LONGEST:
+        return text
+    left_out = len(text) - LONGEST
+    half = LONGEST // 2
+    return f"{text[:half]}\n… {left_out} characters left out; --json has all …\n{text[-half:]}"
+
+
+_INDENT = 11
+
+
+def _print_block(console: Console, label: Text, content: Text) -> None:
+    """A label, and beside it the text, which keeps to its own column."""
+    label.pad_right(_INDENT - len(label))
+    lines = content.split("\n", allow_blank=True)
+    if console.width < UNBROKEN:
+        lines = content.wrap(console, max(20, console.width - _INDENT))
+    for line in lines:
+        line.rstrip()
+        console.print(label + line, soft_wrap=True)
+        label = Text(" " * _INDENT)
 
 
 def result_as_dict(result: EvalResult) -> dict[str, Any]:

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
-from dataclasses import replace
+import sys
+from contextlib import AbstractContextManager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import click
 
-from heldout.cli.evalfile import load_eval_file, settable, with_settings
-from heldout.config import EvalConfig, Sampling
-from heldout.evaluate import evaluate
-from heldout.store.journal import repair as repair_journal
-from heldout.store.rundir import RunDir
+from heldout.cli.text import printable
 
-_keys = [*settable(EvalConfig), *(f"sampling.{name}" for name in settable(Sampling))]
+
+class _WithSettings(click.Command):
+    """Lists the settings in its help. They are looked up there, and not on the way to a run."""
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from heldout.cli.settings import help_rows
+
+        with formatter.section("Settings (--set KEY=VALUE)"):
+            formatter.write_dl(help_rows())
+        super().format_epilog(ctx, formatter)
 
 
 @click.command(
     "run",
-    epilog="FILE defines load_dataset() and score_fn(trajectory, sample), and may define config, "
-    "prepare_messages and environment_factory. Settings: " + ", ".join(_keys) + ".",
+    cls=_WithSettings,
+    epilog="Options of their own, such as --max-samples, win over --set, and both over the config "
+    "in FILE. sampling.stop takes texts with commas between them, or a JSON list of texts.",
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--max-samples", type=int, metavar="N", help="Only the first N samples.")
@@ -31,7 +37,7 @@ _keys = [*settable(EvalConfig), *(f"sampling.{name}" for name in settable(Sampli
     metavar="E",
     help="openai:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other setting.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting (below).")
 @click.option("--resume", is_flag=True, help="Go on with an unfinished run of this name.")
 @click.option("--repair", is_flag=True, help="With --resume: move damaged journal lines aside.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
@@ -45,43 +51,69 @@ def command(
     repair: bool,
     as_json: bool,
 ) -> None:
-    """Run the eval in FILE, and print its report and where it is kept."""
-    from heldout.cli.render import print_json, print_report
+    """Run the eval in FILE, and print its report and where it is kept.
 
-    eval_file = load_eval_file(file)
-    config = with_settings(eval_file.config, settings)
+    FILE is Python. It defines load_dataset() and score_fn(trajectory, sample), and may define
+    config, prepare_messages and environment_factory.
+    """
+    import asyncio
+
+    from heldout.cli.evalfile import load_eval_file
+    from heldout.cli.render import print_json, print_report
+    from heldout.cli.settings import with_settings
+    from heldout.evaluate import evaluate
+
     given: dict[str, Any] = {
         "max_samples": max_samples,
         "max_concurrent": max_concurrent,
         "endpoint": endpoint,
         "resume": resume or None,
     }
-    config = replace(config, **{k: v for k, v in given.items() if v is not None})
-    if repair:
-        if not config.resume:
-            raise click.UsageError("--repair goes with --resume: moved lines have to be run again")
-        assert config.experiment_name is not None
-        journal = RunDir(Path(config.output_dir) / config.experiment_name).journal
-        if journal.exists():
-            report_repair(repair_journal(journal), journal)
-    report = asyncio.run(
-        evaluate(
-            eval_file.load_dataset(),
-            config,
-            eval_file.score_fn,
-            eval_file.prepare_messages,
-            eval_file.environment_factory,
+    # What the eval file prints must not get between a program and its line of JSON.
+    aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if as_json else nullcontext()
+    with aside:
+        eval_file = load_eval_file(file)
+        config = with_settings(
+            eval_file.config, settings, {k: v for k, v in given.items() if v is not None}
         )
-    )
+        run_dir = Path(config.output_dir) / (config.experiment_name or "")
+        if repair:
+            if not config.resume:
+                raise click.UsageError("--repair goes with --resume, which runs moved lines again")
+            repair_run(run_dir)
+        samples = eval_file.samples()
+        try:
+            report = asyncio.run(
+                evaluate(
+                    samples,
+                    config,
+                    eval_file.score_fn,
+                    eval_file.prepare_messages,
+                    eval_file.environment_factory,
+                )
+            )
+        except KeyboardInterrupt:
+            kept = f" What was done is kept in {run_dir}; go on with --resume."
+            begun = config.experiment_name is not None and run_dir.is_dir()
+            click.echo("Interrupted." + printable(kept) * begun, err=True)
+            raise click.exceptions.Exit(130) from None
     if as_json:
         print_json(report.summary)
     else:
         print_report(report)
 
 
-def report_repair(moved: list[int], journal: Path) -> None:
-    if not moved:
-        click.echo(f"{journal} has no damaged line.", err=True)
-        return
-    numbers = ", ".join(map(str, moved))
-    click.echo(f"Moved damaged lines {numbers} to {journal.with_suffix('.damaged')}.", err=True)
+def repair_run(path: Path) -> int:
+    """Move damaged journal lines aside and say so; returns how many there were."""
+    from heldout.store.journal import repair
+    from heldout.store.rundir import RunDir
+
+    journal = RunDir(path).journal
+    moved = repair(journal) if journal.exists() else []
+    if moved:
+        which = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
+        text = f"Moved damaged {which} of {journal} to {journal.with_suffix('.damaged').name}."
+    else:
+        text = f"{journal} has no damaged line."
+    click.echo(printable(text), err=True)
+    return len(moved)

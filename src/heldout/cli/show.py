@@ -7,9 +7,6 @@ from pathlib import Path
 
 import click
 
-from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir, find_run
-
 
 @click.command("show")
 @click.argument("run")
@@ -18,41 +15,47 @@ from heldout.store.rundir import RunDir, find_run
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a summary, or a line a failure.")
 def command(run: str, failures: int | None, repair: bool, as_json: bool) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals."""
-    from heldout.cli.render import print_failures, print_json, print_report, result_as_dict
+    from heldout.cli.render import (
+        pass_threshold,
+        print_failures,
+        print_json,
+        print_report,
+        result_as_dict,
+    )
+    from heldout.store.report import EvalReport
+    from heldout.store.rundir import RunDir, find_run
 
-    path: Path = find_run(run)
+    path = find_run(run)
     if repair:
         _repair(path)
     report = EvalReport.load(path)
     if failures is None:
+        reason = RunDir(path).read_info().reason
         if as_json:
-            print_json(
-                {"status": report.status, "config": report.config, "summary": report.summary}
-            )
+            about = {"status": report.status, "reason": reason}
+            print_json({**about, "config": report.config, "summary": report.summary})
         else:
-            print_report(report)
+            print_report(report, reason)
         return
-    threshold = report.config.get("pass_threshold", 0.5)
+    threshold = pass_threshold(report)
     failed = (r for r in report.results if not r.ok or r.score.reward < threshold)
     shown = list(islice(failed, failures))
     if as_json:
         for result in shown:
             print_json(result_as_dict(result))
     else:
-        print_failures(shown, threshold)
+        print_failures(shown, report)
 
 
 def _repair(path: Path) -> None:
-    from heldout.cli.run import report_repair
-    from heldout.store.journal import repair
-    from heldout.store.rundir import now
+    from heldout.cli.run import repair_run
+    from heldout.store.rundir import RunDir, now
 
-    run = RunDir(path)
-    moved = repair(run.journal)
-    report_repair(moved, run.journal)
+    moved = repair_run(path)
     if moved:
         # It lacks results now, so it is not complete any more, and says so.
+        run = RunDir(path)
         info = run.read_info()
         info.status, info.finished = "interrupted", now()
-        info.reason = f"{len(moved)} damaged journal lines were moved aside"
+        info.reason = f"{moved} damaged journal line{'s' * (moved > 1)} moved aside"
         run.write_info(info)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
+from typing import Any
+
 import click
 
-from heldout.store.report import EvalReport
-from heldout.store.rundir import find_run
+# Words that have an order, though not that of the alphabet.
+SCALES = (
+    ("trivial", "very easy", "easy", "medium", "hard", "very hard", "expert"),
+    ("beginner", "intermediate", "advanced", "expert"),
+    ("very low", "low", "medium", "high", "very high"),
+    ("tiny", "small", "medium", "large", "huge"),
+    ("very short", "short", "medium", "long", "very long"),
+)
 
 
 @click.command("slice")
@@ -17,11 +27,49 @@ from heldout.store.rundir import find_run
 def command(run: str, by: tuple[str, ...], as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli.render import print_json, print_slices
+    from heldout.store.report import EvalReport
+    from heldout.store.rundir import find_run
 
     report = EvalReport.load(find_run(run))
-    slices = report.slice(*by)
+    found = report.slice(*by)
+    slices = {values: found[values] for values in in_order(found)}
     if as_json:
+        unfinished = {"complete": False} if report.summary.get("complete") is False else {}
         for values, summary in slices.items():
-            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary, **unfinished})
     else:
         print_slices(by, slices, report)
+
+
+def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Combinations of values as people order them: easy before hard, level 2 before level 10."""
+    keys = list(keys)
+    ranks = [_ranks(dict.fromkeys(column)) for column in zip(*keys, strict=True)]
+    return sorted(
+        keys, key=lambda key: [rank[value] for rank, value in zip(ranks, key, strict=True)]
+    )
+
+
+def _ranks(values: Iterable[Any]) -> dict[Any, tuple[Any, ...]]:
+    """What each value of one key sorts by. Missing values come last."""
+    words = {v: re.sub(r"[\s_-]+", " ", v.lower()) for v in values if isinstance(v, str)}
+    scale = next((s for s in SCALES if words and {*words.values()} <= {*s}), None)
+    ranks: dict[Any, tuple[Any, ...]] = {}
+    for value in values:
+        if value is None:
+            ranks[value] = (2,)
+        elif not isinstance(value, str):
+            ranks[value] = (0, value)
+        elif scale:
+            ranks[value] = (1, scale.index(words[value]), value)
+        else:
+            ranks[value] = (1, _natural(value), value)
+    return ranks
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Texts and numbers in turn; a number sorts by its length first, however long it is."""
+    pieces = re.split(r"([0-9]+)", text.lower())
+    texts = [(1, 0, piece) for piece in pieces[::2]]
+    numbers = [(0, len(n), n) for n in (piece.lstrip("0") for piece in pieces[1::2])]
+    return [part for pair in zip(texts, [*numbers, (0, 0, "")], strict=True) for part in pair]

@@ -9,6 +9,7 @@ import queue
 import random
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, Protocol
 
 import anyio
@@ -97,15 +98,14 @@ class _Threads:
                 outcome.append(context.run(function, *args))
             except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
                 problem.append(raised)
-            if self._closed:
-                jobs.put(None)
-            else:
-                self._idle.append(jobs)
+            self._idle.append(jobs)
+            if self._closed:  # given up on, and done after all
+                self.close()
             wake(done.set)
 
-        if self._idle:
+        try:
             jobs = self._idle.pop()
-        else:
+        except IndexError:
             jobs = queue.SimpleQueue()
             threading.Thread(
                 target=_work, args=(jobs,), name="heldout-function", daemon=True
@@ -121,13 +121,15 @@ class _Threads:
 
     def close(self) -> None:
         self._closed = True
-        while self._idle:
-            self._idle.pop().put(None)
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().put(None)
 
 
 def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (job := jobs.get()) is not None:
         job()
+        del job  # and with it the messages and the answer
 
 
 # --- Event loops --------------------------------------------------------------------------------
@@ -145,9 +147,8 @@ def current_loop() -> Any:
 def waker() -> Callable[[Callable[[], object]], None]:
     """How another thread gets a function called in this event loop. It does not wait for that."""
     loop = current_loop()
-    soon = loop.call_soon_threadsafe if isinstance(loop, asyncio.AbstractEventLoop) else (
-        loop.run_sync_soon
-    )
+    is_asyncio = isinstance(loop, asyncio.AbstractEventLoop)
+    soon = loop.call_soon_threadsafe if is_asyncio else loop.run_sync_soon
 
     def wake(function: Callable[[], object]) -> None:
         try:

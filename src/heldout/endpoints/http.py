@@ -12,21 +12,32 @@ from __future__ import annotations
 
 import email.utils
 import json
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 import msgspec
 
 from heldout.config import Sampling
+from heldout.endpoints.base import current_loop
 from heldout.endpoints.transport import Response, Transport, open_transport
-from heldout.errors import EndpointError, FatalEndpointError, InvalidInput, TransientError
+from heldout.errors import (
+    EndpointError,
+    FatalEndpointError,
+    InvalidInput,
+    TransientError,
+    Unreachable,
+)
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
+PLACEHOLDER_LENGTH = 12
+"""Shorter keys ("EMPTY", "none") are no secret, and may well be words of an answer."""
 
 
 class HTTPEndpoint:
@@ -41,22 +52,18 @@ class HTTPEndpoint:
     ) -> None:
         """`extra` goes into every request body as it is ({"reasoning_effort": "low"}, say)."""
         base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL).rstrip("/")
-        parts = urlsplit(base_url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidInput(
-                f"the endpoint's address starts with http:// or https://, got {base_url!r}"
-            )
-        if parts.username or parts.password or parts.query:
-            raise InvalidInput(
-                "the endpoint's address holds a user, password or query; keys do not belong "
-                f"there, since it is stored with the report. Set {key_variable} instead"
-            )
+        key = (os.environ.get(key_variable) or "").strip()
+        if not (key.isascii() and key.isprintable()):
+            raise InvalidInput(f"{key_variable} holds characters that no key has")
+        _check_address(base_url, key_variable, key)
         self.model, self.base_url = model, base_url
-        self._key_variable = key_variable
-        self._key = os.environ.get(key_variable)
+        self._key_variable, self._key = key_variable, key
         self._extra = dict(extra or {})
         self._max_connections = max_connections
         self._transport: Transport | None = None
+        self._loop: Any = None
+        self._heard = False
+        """Whether the server ever answered with something of its own."""
         self._url = base_url + "/chat/completions"
 
     @classmethod
@@ -76,25 +83,38 @@ class HTTPEndpoint:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        if self._transport is None:
-            self._transport = open_transport(self._max_connections)
+        loop = current_loop()
+        if self._transport is None or self._loop is not loop:
+            # Connections belong to the loop they were made in; those of a past one are of no use.
+            self._transport, self._loop = open_transport(self._max_connections), loop
         headers = {"content-type": "application/json", "accept": "application/json"}
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
         body = msgspec.json.encode(self._body(messages, sampling, tools))
         try:
             response = await self._transport.post(self._url, body, headers)
-        except EndpointError as problem:
+            if response.status < 500:
+                self._heard = True
+            if response.status != 200:
+                raise self._problem(response)
+            return self._completion(response)
+        except TransientError as problem:
+            # A line that is no HTTP is quoted by whoever could not read it, key and all.
             problem.args = (self._without_key(str(problem)),)
-            raise
-        if response.status != 200:
-            raise self._problem(response)
-        return self._completion(response)
+            if self._heard or isinstance(problem, Unreachable):
+                raise
+            # Some servers do not say what is wrong: `transformers serve` answers 500 to a model
+            # it cannot load. So one that never did anything but fail is no better than none.
+            raise Unreachable(
+                f"{problem} (nothing else has come from there yet; is {self.model!r} served?)",
+                retry_after=problem.retry_after,
+            ) from None
 
     async def close(self) -> None:
         if self._transport is not None:
-            await self._transport.close()
-            self._transport = None
+            transport, self._transport = self._transport, None
+            if self._loop is current_loop():
+                await transport.close()
 
     def _body(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -140,14 +160,19 @@ class HTTPEndpoint:
         if not answer.choices:
             raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
         choice = answer.choices[0]
+        reasoning = choice.message.reasoning_content or choice.message.reasoning
         message = Message(
             "assistant",
-            choice.message.content or "",
+            self._unechoed(choice.message.content or ""),
             tool_calls=tuple(
-                ToolCall(call.id or f"call_{i}", call.function.name, call.function.arguments)
+                ToolCall(
+                    self._unechoed(call.id or f"call_{i}"),
+                    self._unechoed(call.function.name),
+                    self._unechoed(call.function.arguments),
+                )
                 for i, call in enumerate(choice.message.tool_calls or ())
             ),
-            reasoning=choice.message.reasoning_content or choice.message.reasoning,
+            reasoning=reasoning if reasoning is None else self._unechoed(reasoning),
         )
         usage = None
         if answer.usage is not None:
@@ -163,7 +188,7 @@ class HTTPEndpoint:
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
             return FatalEndpointError(f"{what} (sent {key})")
         if response.status == 404 or (
-            response.status in (400, 422) and _names_unknown_model(response.body)
+            response.status in (400, 422) and _names_unknown_model(response.body, self.model)
         ):
             return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
         if response.status in TRANSIENT:
@@ -176,16 +201,41 @@ class HTTPEndpoint:
         return EndpointError(what)
 
     def _excerpt(self, response: Response) -> str:
-        text = response.body[:2000].decode("utf-8", "replace")
+        text = response.body.decode("utf-8", "replace")
         try:
             error = json.loads(response.body)["error"]
             text = error["message"] if isinstance(error, dict) else str(error)
         except (ValueError, KeyError, TypeError, RecursionError):
             pass  # not the usual shape: the raw text says it as well
-        return self._without_key(str(text)[:500].strip() or "(empty body)")
+        # The key goes first: a cut through the middle of it would leave the half that is kept.
+        return self._without_key(str(text))[:500].strip() or "(empty body)"
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
+
+    def _unechoed(self, text: str) -> str:
+        """An answer is kept as it is, unless it is the request's own header come back."""
+        return text if len(self._key) < PLACEHOLDER_LENGTH else self._without_key(text)
+
+
+def _check_address(url: str, key_variable: str, key: str) -> None:
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        usable = False
+    if not usable or not url.isprintable() or " " in url:
+        # What follows an @ that cannot be read may have a password before it.
+        given = "one with an @ in it" if "@" in url else repr(url)
+        raise InvalidInput(
+            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {given}"
+        )
+    holds_key = len(key) >= PLACEHOLDER_LENGTH and key in url
+    if "@" in parts.netloc or parts.query or parts.fragment or holds_key:
+        raise InvalidInput(
+            "the endpoint's address holds a user, password, key or query; keys do not belong "
+            f"there, since it is stored with the report. Set {key_variable} instead"
+        )
 
 
 def to_chat_api(message: Message) -> dict[str, Any]:
@@ -206,30 +256,30 @@ def to_chat_api(message: Message) -> dict[str, Any]:
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """The wait a server asked for, in seconds: milliseconds, seconds, or a date."""
-    if milliseconds := headers.get("retry-after-ms"):
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
-            return max(0.0, float(milliseconds) / 1000)
+            seconds = float(headers.get(name, "")) * unit
         except ValueError:
-            return None
-    value = headers.get("retry-after")
-    if not value:
-        return None
+            continue  # then it is a date, or nothing readable
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
     try:
-        return max(0.0, float(value))
-    except ValueError:
-        pass  # then it is a date, or nothing readable
-    try:
-        return max(0.0, email.utils.parsedate_to_datetime(value).timestamp() - time.time())
-    except ValueError:
+        date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
+        # A date of no zone, which "-0000" makes, is in UTC.
+        return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time())
+    except (ValueError, TypeError, OverflowError):
         return None
 
 
-def _names_unknown_model(body: bytes) -> bool:
-    text = body[:2000].lower()
-    return b"model" in text and any(
+def _names_unknown_model(body: bytes, model: str) -> bool:
+    """Whether a 400 is about the model and not about this one request."""
+    text = body[:2000].decode("utf-8", "replace").lower()
+    if "model_not_found" in text or "invalid_model" in text:
+        return True
+    return model.lower() in text and any(
         phrase in text
-        for phrase in (b"not exist", b"not found", b"model_not_found", b"unknown model",
-                       b"not a valid model", b"no such model")
+        for phrase in ("not exist", "not found", "unknown model", "invalid model",
+                       "not a valid model", "no such model")
     )  # fmt: skip
 
 

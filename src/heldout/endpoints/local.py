@@ -11,15 +11,15 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 import anyio
-import anyio.from_thread
-import anyio.lowlevel
+import anyio.to_thread
 
 from heldout.config import Sampling
+from heldout.endpoints.base import waker
 from heldout.endpoints.http import to_chat_api
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
 from heldout.types import Completion, Message, ToolSpec, Usage
@@ -34,8 +34,8 @@ class _Request:
     messages: list[dict[str, Any]]
     sampling: Sampling
     ready: anyio.Event
-    token: Any
-    """The event loop that waits for it."""
+    wake: Callable[[Callable[[], object]], None]
+    """Into the event loop that waits for it."""
     cancelled: bool = False
     completion: Completion | None = None
     problem: Exception | None = None
@@ -90,15 +90,12 @@ class LocalEndpoint:
                 "a local model is not told of tools: how each family writes a call differs. "
                 "Serve it (`vllm serve`, `transformers serve`) and use openai:MODEL@URL"
             )
+        if self._closing:
+            raise EndpointError(f"{self._name} is being closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="heldout-model", daemon=True)
             self._thread.start()
-        request = _Request(
-            [to_chat_api(m) for m in messages],
-            sampling,
-            anyio.Event(),
-            anyio.lowlevel.current_token(),
-        )
+        request = _Request([to_chat_api(m) for m in messages], sampling, anyio.Event(), waker())
         self._queue.put(request)
         try:
             await request.ready.wait()
@@ -106,7 +103,8 @@ class LocalEndpoint:
             request.cancelled = True  # no effect on one that is done
         if request.problem is not None:
             raise request.problem
-        assert request.completion is not None
+        if request.completion is None:
+            raise EndpointError(f"{self._name} was closed before it had answered")
         return request.completion
 
     async def close(self) -> None:
@@ -121,14 +119,18 @@ class LocalEndpoint:
     def _serve(self) -> None:
         while (batch := self._next_batch()) is not None:
             try:
-                self._load()
-                self._answer(batch)
+                if not self._closing:
+                    self._load()
+                    self._answer(batch)
             except Exception as problem:  # noqa: BLE001 - reported to everyone who waits
                 for request in batch:
                     if request.completion is None and request.problem is None:
                         request.problem = _as_endpoint_error(problem, self._name)
             for request in batch:
                 self._notify(request)
+        while not self._queue.empty():  # who came after the end is told so
+            if (late := self._queue.get()) is not None:
+                self._notify(late)
 
     def _next_batch(self) -> list[_Request] | None:
         first = self._queue.get()
@@ -147,12 +149,8 @@ class LocalEndpoint:
         return batch
 
     def _notify(self, request: _Request) -> None:
-        if request.cancelled or request.ready.is_set():
-            return
-        try:
-            anyio.from_thread.run_sync(request.ready.set, token=request.token)
-        except anyio.RunFinishedError:
-            request.cancelled = True  # its event loop is gone, and with it whoever asked
+        if not request.cancelled and not request.ready.is_set():
+            request.wake(request.ready.set)
 
     def _load(self) -> None:
         if self._model is not None:
@@ -166,10 +164,11 @@ class LocalEndpoint:
         try:
             tokenizer = AutoTokenizer.from_pretrained(self._source)
             model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto")
-        except (OSError, ValueError) as problem:
-            first = str(problem).strip().splitlines()[0]
+            model = model.to(device).eval()
+        except Exception as problem:  # noqa: BLE001 - no request can be answered, whatever it is
+            first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             raise FatalEndpointError(f"cannot load a model from {self._source}: {first}") from None
-        self._model, self._tokenizer = model.to(device).eval(), tokenizer
+        self._model, self._tokenizer = model, tokenizer
 
     def _answer(self, batch: list[_Request]) -> None:
         import torch
@@ -178,13 +177,16 @@ class LocalEndpoint:
         for request in batch:
             try:
                 rows.append(self._row(request))
-            except EndpointError as problem:
-                request.problem = problem
+            except Exception as problem:  # noqa: BLE001 - chat templates raise what they like
+                request.problem = _as_endpoint_error(problem, self._name)
+                self._notify(request)
         with torch.inference_mode():
             self._decode([row for row in rows if not row.request.cancelled])
 
     def _row(self, request: _Request) -> _Row:
         prompt = self._prompt(request.messages)
+        if not prompt:
+            raise EndpointError(f"the prompt has no tokens, so {self._name} has nothing to go on")
         longest = getattr(self._model.config, "max_position_embeddings", None) or 1 << 30
         limit = min(request.sampling.max_tokens or DEFAULT_MAX_TOKENS, longest - len(prompt))
         if limit < 1:

@@ -8,6 +8,7 @@ item's own covers it.
 from __future__ import annotations
 
 import urllib.request
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -43,32 +44,61 @@ def _too_large(url: str) -> EndpointError:
     return EndpointError(f"{url} sent more than {MAX_BODY >> 20} MiB for one answer; gave up")
 
 
+def _response(url: str, status: int, headers: Mapping[str, str], chunks: list[bytes]) -> Response:
+    lowered = {name.lower(): value for name, value in headers.items()}
+    body = b"".join(chunks)
+    encoding = lowered.get("content-encoding", "identity").strip().lower()
+    if encoding != "identity" and body:
+        body = _unpacked(url, body, encoding)
+    return Response(status, lowered, body)
+
+
+def _unpacked(url: str, body: bytes, encoding: str) -> bytes:
+    """Done here for both libraries: the bound holds for what comes out, too."""
+    if encoding != "gzip":
+        raise TransientError(
+            f"{url} sent an answer packed as {encoding!r}, which was not asked for"
+        )
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    try:
+        unpacked = unpacker.decompress(body, MAX_BODY + 1)
+    except zlib.error as problem:
+        raise TransientError(f"{url} sent what it says is gzip and is not: {problem}") from None
+    if len(unpacked) > MAX_BODY:
+        raise _too_large(url)
+    if not unpacker.eof:
+        raise TransientError(f"{url} sent an answer whose gzip ends in the middle")
+    return unpacked
+
+
 class _AiohttpTransport:
     def __init__(self, max_connections: int) -> None:
         import aiohttp
 
         self._aiohttp = aiohttp
-        self._proxies = urllib.request.getproxies()
+        self._proxy_for: dict[str, str | None] = {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=max_connections),
             timeout=aiohttp.ClientTimeout(total=None),
             cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
         )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
         aiohttp = self._aiohttp
+        headers = {**headers, "accept-encoding": "gzip"}
         try:
             async with self._session.post(
                 url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy(url)
             ) as response:
-                chunks, size = [], 0
+                chunks: list[bytes] = []
+                size = 0
                 async for chunk in response.content.iter_any():
                     size += len(chunk)
                     if size > MAX_BODY:
                         raise _too_large(url)
                     chunks.append(chunk)
-                lowered = {k.lower(): v for k, v in response.headers.items()}
-                return Response(response.status, lowered, b"".join(chunks))
+                return _response(url, response.status, response.headers, chunks)
         except aiohttp.ClientConnectorError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem.os_error}") from None
         except (aiohttp.ClientError, OSError) as problem:
@@ -77,13 +107,14 @@ class _AiohttpTransport:
     def _proxy(self, url: str) -> str | None:
         """HTTP_PROXY and its like, as httpx2 has it. aiohttp's own `trust_env` would also read
         ~/.netrc, and let what is there stand against the key."""
-        if not self._proxies:
-            return None
-        parts = urlsplit(url)
-        proxy = self._proxies.get(parts.scheme) or self._proxies.get("all")
-        if proxy is None or urllib.request.proxy_bypass(parts.netloc):
-            return None
-        return proxy if "://" in proxy else f"http://{proxy}"
+        if url not in self._proxy_for:
+            parts, proxies = urlsplit(url), urllib.request.getproxies()
+            proxy = proxies.get(parts.scheme) or proxies.get("all")
+            if proxy is None or urllib.request.proxy_bypass(parts.netloc):
+                self._proxy_for[url] = None
+            else:
+                self._proxy_for[url] = proxy if "://" in proxy else f"http://{proxy}"
+        return self._proxy_for[url]
 
     async def close(self) -> None:
         await self._session.close()
@@ -105,21 +136,27 @@ class _Httpx2Transport:
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
         httpx2 = self._httpx2
+        headers = {**headers, "accept-encoding": "gzip"}
+        chunks: list[bytes] = []
+        size = 0
         try:
-            async with self._client.stream(
-                "POST", url, content=body, headers=dict(headers)
-            ) as response:
-                chunks, size = [], 0
-                async for chunk in response.aiter_bytes():
+            async with self._client.stream("POST", url, content=body, headers=headers) as response:
+                async for chunk in response.aiter_raw():
                     size += len(chunk)
-                    if size > MAX_BODY:
-                        raise _too_large(url)
-                    chunks.append(chunk)
-                lowered = {k.lower(): v for k, v in response.headers.items()}
-                return Response(response.status_code, lowered, b"".join(chunks))
+                    if size <= MAX_BODY:
+                        chunks.append(chunk)
+                    else:
+                        # Not left in the middle: generators further down would stay open. Reading
+                        # on from what is closed ends them, with an error.
+                        await response.aclose()
+                if size > MAX_BODY:
+                    raise _too_large(url)
+                return _response(url, response.status_code, response.headers, chunks)
         except httpx2.ConnectError as problem:
             raise Unreachable(f"nothing answers at {url}: {problem}") from None
         except httpx2.HTTPError as problem:
+            if size > MAX_BODY:
+                raise _too_large(url) from None
             raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
 
     async def close(self) -> None:

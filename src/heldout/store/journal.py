@@ -12,6 +12,7 @@ import errno
 import fcntl
 import heapq
 import os
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -126,14 +127,12 @@ class JournalWriter:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.written = 0
         self._synced = True
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        if not _lock_for_writing(self._fd):
             os.close(self._fd)
             raise RunBusy(
                 f"{path.parent} is being written by another process; wait for it, or use another "
                 "experiment_name"
-            ) from None
+            )
         self._size = _end_of_last_line(self._fd)
         os.ftruncate(self._fd, self._size)
         if self._size == 0:
@@ -189,6 +188,30 @@ def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDir
     full = problem.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
     kind = StorageFull if full else RunDirectoryError
     return kind(f"cannot write {path}: {problem.strerror}{consequence}")
+
+
+def _lock_for_writing(fd: int) -> bool:
+    """Try for a moment: a reader that looks whether there is a writer holds it that long."""
+    for _ in range(10):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return True
+    return False
+
+
+def has_writer(path: Path) -> bool:
+    """Whether a living process has this journal open for writing."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        try:
+            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False
 
 
 def _end_of_last_line(fd: int) -> int:

@@ -18,6 +18,7 @@ from heldout.store.journal import (
     check_version,
     decode_key,
     decode_result,
+    has_writer,
     lines,
 )
 from heldout.store.rundir import RunDir, RunInfo, now, replace_file
@@ -118,6 +119,8 @@ class EvalReport:
         """
         run = RunDir(Path(path))
         info = run.read_info()
+        if info.status == "running" and not has_writer(run.journal):
+            info.status = "interrupted"  # kill -9 leaves no time to write that down
         return cls(Results(run), _summary(run, info), info.config, run.path, info.status)
 
     def save(self, path: str | Path) -> None:

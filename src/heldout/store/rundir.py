@@ -49,9 +49,11 @@ class RunInfo(msgspec.Struct):
     """Size of the journal that the derived files were made of; None while there are none."""
 
     @classmethod
-    def new(cls, config: dict[str, Any], functions: dict[str, Any]) -> RunInfo:
+    def new(
+        cls, config: dict[str, Any], functions: dict[str, Any], asked: int | None = None
+    ) -> RunInfo:
         versions = package_versions()
-        return cls(FORMAT, VERSION, "running", config, functions, None, versions, now())
+        return cls(FORMAT, VERSION, "running", config, functions, asked, versions, now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +126,15 @@ class RunDir:
                 "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
             )
 
-    def create(self, config: dict[str, Any], functions: dict[str, Any]) -> RunInfo:
+    def create(
+        self, config: dict[str, Any], functions: dict[str, Any], asked: int | None
+    ) -> RunInfo:
         """Make the directory ready for results to come."""
         self.path.mkdir(parents=True, exist_ok=True)
         # Derived files of an earlier try would be stale from the first new result on.
         self.summary.unlink(missing_ok=True)
         self.columns.unlink(missing_ok=True)
-        info = RunInfo.new(config, functions)
+        info = RunInfo.new(config, functions, asked)
         self.write_info(info)
         return info
 

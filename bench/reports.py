@@ -1,0 +1,119 @@
+"""A saved report of a million results: how long to derive, to open and to slice it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from common import child, emit, options, say, scratch
+
+from heldout import (
+    EvalConfig,
+    EvalReport,
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    Timing,
+    Trajectory,
+    Usage,
+)
+from heldout.config import config_to_dict
+from heldout.store.journal import JournalWriter
+from heldout.store.report import finish
+from heldout.store.rundir import RunDir
+
+REPEATED = 5
+"""Opening is milliseconds, so one try says little."""
+
+
+def result(i: int) -> EvalResult:
+    question, truth = f"What is {i} + 25?", str(i + 25)
+    sample = Sample(f"sample-{i}", {"question": question}, truth, {"kind": f"kind {i % 5}"})
+    messages = Message("user", question), Message("assistant", truth)
+    trajectory = Trajectory(messages, usage=Usage(8, 1), timing=Timing(0.2, 1))
+    metrics = Metric("correct", float(i % 4 != 3), 1.0), Metric("length", float(i % 97))
+    return EvalResult(sample.id, sample, trajectory, Score(metrics))
+
+
+def write(folder: Path, count: int) -> dict[str, Any]:
+    """Write the journal of a run as `evaluate` would, and derive its report."""
+    run = RunDir(folder)
+    config = EvalConfig(endpoint=print, experiment_name="reports")
+    info = run.create(config_to_dict(config, {"kind": "function"}), {})
+    start = time.perf_counter()
+    journal = JournalWriter(run.journal)
+    for i in range(count):
+        journal.append(i, result(i))
+    journal.close()
+    written = time.perf_counter()
+    finish(run, info)
+    return {
+        "journal_s": written - start,
+        "finish_s": time.perf_counter() - written,
+        "journal_mb": run.journal.stat().st_size / 1e6,
+    }
+
+
+def load(folder: Path, count: int) -> dict[str, Any]:
+    """Open the report, in a process that has heldout imported and nothing read yet."""
+    seconds = []
+    for _ in range(REPEATED):
+        start = time.perf_counter()
+        summary = EvalReport.load(folder).summary
+        seconds.append(time.perf_counter() - start)
+        if summary["n"] != count or not summary.get("complete", True):
+            sys.exit(f"wrong summary: {summary}")
+    return {"first_s": seconds[0], "best_s": min(seconds)}
+
+
+def slice_by_kind(folder: Path, count: int) -> float:
+    """Wall time of the whole command, from start to exit."""
+    command = [Path(sys.executable).parent / "heldout", "slice", folder, "--by", "kind", "--json"]
+    start = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    seconds = time.perf_counter() - start
+    slices = [json.loads(line) for line in done.stdout.splitlines()]
+    if [line["n"] for line in slices] != [count // 5] * 5:
+        sys.exit(f"wrong slices: {done.stdout}")
+    return seconds
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--step", choices=("write", "load"), help="measure one alone")
+    parser.add_argument("--folder", type=Path, help="the run directory it works on")
+    args = parser.parse_args()
+    count = 20_000 if args.quick else 1_000_000
+    if args.step:
+        step = {"write": write, "load": load}[args.step]
+        print(json.dumps(step(args.folder, count)))
+        return
+    folder = scratch("reports")
+    this = [sys.executable, __file__, "--folder", folder, *(["--quick"] if args.quick else [])]
+    try:
+        say(f"reports, writing {count:,} results")
+        made = child(*this, "--step", "write")
+        say("reports, opening and slicing")
+        opened = child(*this, "--step", "load")
+        sliced = min(slice_by_kind(folder, count) for _ in range(3))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    emit(f"`EvalReport.load(…).summary`, {count:,} results", opened["first_s"], "s", target=0.1)
+    emit("`heldout slice --by KEY`, the whole command, best of 3", sliced, "s", target=2.0)
+    emit(
+        f"`finish`: columns and summary from {made['journal_mb']:,.0f} MB of journal",
+        made["finish_s"],
+        "s",
+    )
+    emit("writing that journal", made["journal_s"], "s")
+
+
+if __name__ == "__main__":
+    main()

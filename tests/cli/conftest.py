@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from heldout.cli.main import run_cli
+
+# Six questions; the endpoint repeats their last word, which is the truth for the first four.
+EVAL = """
+from pathlib import Path
+
+from heldout import EvalConfig, Metric, Sample, Score
+
+def answer(messages):
+    word = messages[-1].text.split()[-1]
+    with Path("calls.txt").open("a") as calls:
+        calls.write(word + "\\n")
+    return word
+
+config = EvalConfig(endpoint=answer, experiment_name="six", max_concurrent=1)
+
+def load_dataset():
+    return [
+        Sample(f"q{i}", {"question": f"say word{i}"}, f"word{i}" if i < 4 else "other",
+               {"difficulty": ["medium", "hard", "easy"][i % 3], "topic": f"topic {i % 2}"})
+        for i in range(6)
+    ]
+
+def score_fn(trajectory, sample):
+    correct = trajectory.answer == sample.ground_truth
+    return Score((Metric("correct", correct, weight=1.0), Metric("length", len(trajectory.answer))))
+"""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    code: int
+    out: str
+    err: str
+
+
+Heldout = Callable[..., Outcome]
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every test has a working folder of its own, and leaves no modules behind."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = set(sys.modules)
+    yield tmp_path
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if name not in before and file and Path(file).is_relative_to(tmp_path):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def write(folder: Path) -> Write:
+    """Write an eval file: the one above, with texts in it replaced, or another altogether."""
+
+    def write_file(name: str = "eval.py", text: str = EVAL, **replaced: str) -> Path:
+        for old, new in replaced.items():
+            assert old in text
+            text = text.replace(old, new)
+        (folder / name).write_text(textwrap.dedent(text))
+        return Path(name)
+
+    return write_file
+
+
+@pytest.fixture
+def heldout(capfd: pytest.CaptureFixture[str]) -> Heldout:
+    """The command line, in this process."""
+
+    def run(*arguments: str) -> Outcome:
+        capfd.readouterr()
+        code = run_cli([*arguments])
+        captured = capfd.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run
+
+
+def command_of(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "heldout.cli.main", *arguments]
+
+
+def in_process_of_its_own(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command_of(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=30,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+        **options,  # type: ignore[call-overload]
+    )
+
+
+@pytest.fixture
+def finished(write: Write, heldout: Heldout) -> Outcome:
+    """The outcome of running the file above: outputs/evals/six."""
+    write()
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 0, outcome.err
+    return outcome

@@ -1,0 +1,874 @@
+"""The HTTP endpoint against a real server that misbehaves, under asyncio and trio."""
+
+from __future__ import annotations
+
+import email.utils
+import gzip
+import json
+import logging
+import random
+import re
+import resource
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import faulty_server as faulty
+import heldout
+import heldout.endpoints.base as base
+import heldout.endpoints.transport as transport
+from faulty_server import Action, FaultyServer, Request, answer, closed_port, drop, status
+from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout.config import check_endpoint
+from heldout.endpoints.base import with_retries
+from heldout.endpoints.http import HTTPEndpoint, retry_after
+from heldout.errors import (
+    EndpointError,
+    FatalEndpointError,
+    InvalidInput,
+    SystemicFailure,
+    TransientError,
+    Unreachable,
+)
+from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
+
+Run = Callable[..., Any]
+
+QUESTION = [Message("user", "2 + 2?")]
+GREEDY = Sampling()
+
+
+async def ask(endpoint: HTTPEndpoint, text: str = "2 + 2?", **more: Any) -> Completion:
+    with anyio.fail_after(20):
+        return await endpoint.complete([Message("user", text)], GREEDY, more.get("tools", ()))
+
+
+def asked_once(url: str, **more: Any) -> Callable[[], Any]:
+    async def main() -> Completion:
+        endpoint = HTTPEndpoint("m", url, **more)
+        try:
+            return await ask(endpoint)
+        finally:
+            await endpoint.close()
+
+    return main
+
+
+def with_waits(url: str, retries: int = 4, *, heard: bool = False) -> Callable[[], Any]:
+    """Asks with retries; the waits between them are noted instead of waited."""
+
+    async def main() -> tuple[Completion | EndpointError, list[float]]:
+        waits: list[float] = []
+
+        async def sleep(seconds: float) -> None:
+            waits.append(seconds)
+
+        endpoint = HTTPEndpoint("m", url)
+        try:
+            if heard:
+                await ask(endpoint, "are you there?")
+            with anyio.fail_after(20):
+                completion, _ = await with_retries(
+                    lambda: endpoint.complete(QUESTION, GREEDY, ()), retries, sleep=sleep
+                )
+                return completion, waits
+        except EndpointError as problem:
+            return problem, waits
+        finally:
+            await endpoint.close()
+
+    return main
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backoff in hundredths of what it is."""
+    monkeypatch.setattr(base, "_FIRST_WAIT", 0.005)
+
+
+def right(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
+
+
+def samples(number: int) -> list[Sample]:
+    return [Sample(f"s{i}", {"prompt": f"item {i}"}, f"re: item {i}") for i in range(number)]
+
+
+def evaluated(
+    asked: Sequence[Sample], url: str, folder: Path, **settings: Any
+) -> Callable[[], Any]:
+    settings = {"timeout": 10.0, "retries": 2, "max_concurrent": 4, **settings}
+    config = EvalConfig(
+        endpoint=f"openai:m@{url}",
+        experiment_name="run",
+        output_dir=str(folder),
+        progress=False,
+        **settings,
+    )
+
+    async def main() -> EvalReport:
+        with anyio.fail_after(60):
+            return await heldout.evaluate(asked, config, right)
+
+    return main
+
+
+REPEATED = answer(lambda request: f"re: {request.text}")
+
+
+# --- An answer ----------------------------------------------------------------------------------
+
+
+def test_an_answer_is_read_with_its_finish_reason_and_usage(run: Run, server: FaultyServer) -> None:
+    server.script(answer("fö", finish_reason="length", usage={"prompt_tokens": 7, "x": 1}))
+    completion = run(asked_once(server.url))
+    assert completion == Completion(Message("assistant", "fö"), "length", Usage(7, 0))
+
+
+def test_tool_calls_come_without_content_and_keep_their_arguments_as_text(
+    run: Run, server: FaultyServer
+) -> None:
+    calls = [
+        {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}},
+        {"type": "function", "function": {"name": "now"}},
+    ]
+    server.script(answer(None, finish_reason="tool_calls", tool_calls=calls))
+    message = run(asked_once(server.url)).message
+    assert message.content == ""
+    assert message.tool_calls == (ToolCall("a", "add", '{"x": 1}'), ToolCall("call_1", "now"))
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_reasoning_is_kept_apart_from_the_answer(
+    run: Run, server: FaultyServer, field: str
+) -> None:
+    server.script(answer("4", **{field: "2 and 2"}))
+    message = run(asked_once(server.url)).message
+    assert (message.content, message.reasoning) == ("4", "2 and 2")
+
+
+def test_the_request_carries_everything_that_was_asked_for(
+    run: Run, server: FaultyServer, key: str
+) -> None:
+    messages = [
+        Message("system", "Be brief."),
+        Message("assistant", "", tool_calls=(ToolCall("a", "add", '{"x": 1}'),)),
+        Message("tool", "1", tool_call_id="a"),
+        Message("user", [{"type": "text", "text": "And?"}]),
+    ]
+    sampling = Sampling(0.7, top_p=0.9, max_tokens=12, stop=("\n", "END"), seed=5)
+    schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+
+    async def main() -> None:
+        endpoint = HTTPEndpoint("org/m", server.url + "/", extra={"reasoning_effort": "low"})
+        with anyio.fail_after(20):
+            await endpoint.complete(messages, sampling, [ToolSpec("add", "Adds.", schema)])
+        await endpoint.close()
+
+    run(main)
+    [request] = server.requests
+    assert (request.method, request.target) == ("POST", "/v1/chat/completions")
+    assert request.headers["authorization"] == f"Bearer {key}"
+    assert request.headers["content-type"] == "application/json"
+    function = {"name": "add", "description": "Adds.", "parameters": schema}
+    called = {"name": "add", "arguments": '{"x": 1}'}
+    assert request.body == {
+        "model": "org/m",
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {
+                "role": "assistant",
+                "content": "",
+                "tool_calls": [{"id": "a", "type": "function", "function": called}],
+            },
+            {"role": "tool", "content": "1", "tool_call_id": "a"},
+            {"role": "user", "content": [{"type": "text", "text": "And?"}]},
+        ],
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "max_tokens": 12,
+        "stop": ["\n", "END"],
+        "seed": 5,
+        "stream": False,
+        "tools": [{"type": "function", "function": function}],
+        "reasoning_effort": "low",
+    }
+
+
+def test_what_was_not_set_is_left_to_the_server(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    run(asked_once(server.url))
+    [request] = server.requests
+    assert sorted(request.body) == ["messages", "model", "stream", "temperature"]
+    assert "authorization" not in request.headers
+
+
+def test_a_compressed_answer_is_unpacked(run: Run, server: FaultyServer) -> None:
+    body = gzip.compress(json.dumps({"choices": [{"message": {"content": "4"}}]}).encode())
+    server.script(status(200, body, headers={"content-encoding": "gzip"}))
+    assert run(asked_once(server.url)).message.content == "4"
+
+
+# --- What is tried again ------------------------------------------------------------------------
+
+TRANSIENT: dict[str, Action] = {
+    "408": status(408),
+    "429": status(429, {"error": {"message": "slow down"}}),
+    "500": status(500, "oops"),
+    "502": status(502, "<html>bad gateway</html>"),
+    "503": status(503, {"error": "loading"}),
+    "529": status(529),
+    "dropped before the headers": drop("before_headers"),
+    "dropped in the headers": drop("in_headers"),
+    "dropped after the headers": drop("after_headers"),
+    "dropped in the body": drop("mid_body"),
+    "dropped in a chunk": drop("mid_chunks"),
+    "not HTTP": faulty.raw(b"220 mail.example ESMTP ready\r\n"),
+    "not JSON": status(200, "<html>welcome</html>"),
+    "half of a JSON": status(200, '{"choices": [{"message": {"con'),
+    "nothing at all": status(200, ""),
+    "not UTF-8": status(200, b'{"choices": [{"message": {"content": "\xff"}}]}'),
+    "nested without end": status(200, b'{"x": ' + b"[" * 200_000),
+    "JSON of another shape": status(200, {"choices": {"message": 4}}),
+    "an error as 200": status(200, {"error": {"message": "overloaded"}}),
+    "a text that is no text": status(200, {"choices": [{"message": {"content": 4}}]}),
+    "not the compression it says": status(
+        200, b"plainly not gzip", headers={"content-encoding": "gzip"}
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_a_transient_fault_is_tried_again_after_growing_waits(
+    run: Run, server: FaultyServer, fault: str
+) -> None:
+    server.script(TRANSIENT[fault], TRANSIENT[fault], answer("4"))
+    completion, waits = run(with_waits(server.url))
+    assert isinstance(completion, Completion), completion
+    assert completion.message.content == "4"
+    assert len(server.requests) == 3
+    assert len(waits) == 2
+    assert 0.25 <= waits[0] <= 0.5 <= waits[1] <= 1.0
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_a_fault_that_stays_is_given_up_with_its_reason(
+    run: Run, server: FaultyServer, fault: str
+) -> None:
+    server.script(answer(), TRANSIENT[fault])
+    problem, waits = run(with_waits(server.url, retries=3, heard=True))
+    assert type(problem) is TransientError
+    assert len(waits) == 3
+    assert len(server.requests) == 1 + 4
+    assert str(problem).startswith(server.url)
+    assert len(str(problem)) < 1000
+
+
+@pytest.mark.parametrize("fault", TRANSIENT)
+def test_one_item_that_stays_faulty_is_that_items_error_alone(
+    run: Run, server: FaultyServer, tmp_path: Path, quick: None, fault: str
+) -> None:
+    bad = TRANSIENT[fault]
+    server.behave = lambda request: bad if request.text == "item 3" else REPEATED
+    report = run(evaluated(samples(8), server.url, tmp_path))
+    assert (report.summary["n"], report.summary["n_errors"]) == (8, 1)
+    result = report.results[3]
+    assert result.error is not None
+    assert result.error.startswith(f"endpoint: {server.url}")
+    assert result.trajectory.timing is not None
+    assert result.trajectory.timing.requests == 3
+    assert [r.score["right"] for r in report.results if r.ok] == [1.0] * 7
+
+
+def test_the_waits_stop_growing_at_a_minute(run: Run, server: FaultyServer) -> None:
+    server.script(status(500))
+    _, waits = run(with_waits(server.url, retries=12))
+    assert max(waits) <= 60.0
+    assert all(wait >= 30.0 for wait in waits[-5:])
+
+
+def test_no_retries_means_one_request(run: Run, server: FaultyServer) -> None:
+    server.script(status(500))
+    problem, waits = run(with_waits(server.url, retries=0))
+    assert isinstance(problem, TransientError)
+    assert (waits, len(server.requests)) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("headers", "low", "high"),
+    [
+        ({"Retry-After": "7"}, 7.0, 7.0),
+        ({"Retry-After": "1.5"}, 1.5, 1.5),
+        ({"retry-after-ms": "2500", "retry-after": "9"}, 2.5, 2.5),
+        ({"Retry-After": "DATE"}, 27.0, 30.0),
+        ({"Retry-After": "0"}, 0.25, 0.5),
+        ({"Retry-After": "-5"}, 0.25, 0.5),
+        ({"Retry-After": "soon"}, 0.25, 0.5),
+        ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, 0.25, 0.5),
+    ],
+)
+@pytest.mark.parametrize("code", [429, 503])
+def test_the_wait_the_server_asks_for_is_kept(
+    run: Run, server: FaultyServer, code: int, headers: dict[str, str], low: float, high: float
+) -> None:
+    date = email.utils.formatdate(time.time() + 30, usegmt=True)
+    given = {name: value.replace("DATE", date) for name, value in headers.items()}
+    server.script(status(code, headers=given), answer())
+    _, waits = run(with_waits(server.url))
+    assert len(waits) == 1
+    assert low <= waits[0] <= high
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["nan", "inf", "1e999", "", "Wed, 21 Oct 99999999999999999999 07:28:00 GMT", "99 99", "\x00"],
+)
+def test_a_wait_that_cannot_be_read_is_none(value: str) -> None:
+    assert retry_after({"retry-after": value}) is None
+    assert retry_after({"retry-after-ms": value}) is None
+    assert retry_after({"retry-after-ms": value, "retry-after": "3"}) == 3.0
+
+
+def test_a_date_without_a_zone_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    try:
+        date = email.utils.formatdate(time.time() + 30).replace("+0000", "-0000")
+        wait = retry_after({"retry-after": date})
+        assert wait is not None
+        assert 27 <= wait <= 30
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+# --- What ends one item -------------------------------------------------------------------------
+
+OF_THE_ITEM: dict[str, tuple[Action, str]] = {
+    "400": (status(400, {"error": {"message": "too long a prompt"}}), "400: too long a prompt"),
+    "413": (status(413), "413: (empty body)"),
+    "422": (status(422, {"detail": "no"}), '422: {"detail": "no"}'),
+    "no choices": (status(200, {"choices": []}), "without choices"),
+}
+
+
+@pytest.mark.parametrize("fault", OF_THE_ITEM)
+def test_what_another_try_cannot_help_is_not_tried_again(
+    run: Run, server: FaultyServer, tmp_path: Path, fault: str
+) -> None:
+    bad, reason = OF_THE_ITEM[fault]
+    server.behave = lambda request: bad if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(4), server.url, tmp_path))
+    assert reason in str(report.results[1].error)
+    assert report.summary["n_errors"] == 1
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize("when", ["before_headers", "after_headers"])
+def test_a_server_that_hangs_costs_the_item_its_timeout(
+    run: Run, server: FaultyServer, tmp_path: Path, when: str
+) -> None:
+    stuck = faulty.hang(when)
+    server.behave = lambda request: stuck if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(4), server.url, tmp_path, timeout=0.4))
+    assert report.results[1].error == "timeout: not done after 0.4 s (in endpoint)"
+    assert report.summary["n_errors"] == 1
+    assert len(server.requests) == 4
+
+
+def test_a_timeout_says_what_the_server_had_answered_before(
+    run: Run, server: FaultyServer, tmp_path: Path
+) -> None:
+    busy = status(429, {"error": {"message": "busy"}}, headers={"retry-after": "3600"})
+    server.behave = lambda request: busy if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(3), server.url, tmp_path, timeout=0.4))
+    error = str(report.results[1].error)
+    assert error.startswith("timeout: not done after 0.4 s (in endpoint); the last answer was: ")
+    assert error.endswith("answered 429: busy")
+
+
+def test_a_body_without_end_stops_at_the_bound(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_BODY", 1 << 20)
+    server.script(faulty.endless())
+    with pytest.raises(EndpointError, match="sent more than 1 MiB") as caught:
+        run(asked_once(server.url))
+    assert not isinstance(caught.value, TransientError)
+
+
+def test_a_packed_body_without_end_stops_at_the_bound(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "MAX_BODY", 1 << 20)
+    bomb = gzip.compress(b" " * (8 << 20))
+    server.script(status(200, bomb, headers={"content-encoding": "gzip"}))
+    with pytest.raises(EndpointError, match="sent more than 1 MiB"):
+        run(asked_once(server.url))
+
+
+@pytest.mark.parametrize("endless", [faulty.endless(b" ", pause=0.01), faulty.endless_headers()])
+def test_a_trickle_without_end_stops_at_the_timeout(
+    run: Run, server: FaultyServer, tmp_path: Path, quick: None, endless: Action
+) -> None:
+    server.behave = lambda request: endless if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(3), server.url, tmp_path, timeout=0.4))
+    assert re.match(r"timeout: |endpoint: ", str(report.results[1].error))
+    assert report.summary["n_errors"] == 1
+
+
+# --- What ends the run --------------------------------------------------------------------------
+
+FATAL: dict[str, tuple[Action, str]] = {
+    "401": (status(401, {"error": {"message": "who?"}}), "who? (sent the key in OPENAI_API_KEY)"),
+    "403": (status(403, "no"), "403: no"),
+    "404": (status(404, {"error": {"message": "no model"}}), "(model 'm'; is it served there?)"),
+    "400 for the model": (
+        status(400, {"error": {"message": "The model `m` does not exist"}}),
+        "(model 'm'; is it served there?)",
+    ),
+    "400 by code": (
+        status(400, {"message": "Invalid", "type": "invalid_model"}),
+        "(model 'm'; is it served there?)",
+    ),
+    "302": (status(302, headers={"location": "http://elsewhere.invalid/"}), "a redirect"),
+    "308": (status(308, headers={"location": "/v2/chat/completions"}), "a redirect"),
+}
+
+
+@pytest.mark.parametrize("fault", FATAL)
+def test_a_refusal_of_everything_ends_the_run_at_once(
+    run: Run, server: FaultyServer, tmp_path: Path, fault: str
+) -> None:
+    refusal, reason = FATAL[fault]
+    server.script(refusal)
+    with pytest.raises(SystemicFailure, match=re.escape(reason)) as caught:
+        run(evaluated(samples(200), server.url, tmp_path, max_concurrent=3))
+    assert 1 <= len(server.requests) <= 3
+    assert caught.value.run_dir == tmp_path / "run"
+    assert isinstance(caught.value.__cause__, FatalEndpointError)
+
+
+def test_a_missing_key_is_named(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    server.script(status(401))
+    with pytest.raises(FatalEndpointError, match=r"\(sent no OPENAI_API_KEY\)"):
+        run(asked_once(server.url))
+
+
+def test_a_400_about_something_else_that_is_missing_is_the_items_own(
+    run: Run, server: FaultyServer
+) -> None:
+    server.script(status(400, {"error": {"message": "the image was not found"}}))
+    with pytest.raises(EndpointError) as caught:
+        run(asked_once(server.url))
+    assert type(caught.value) is EndpointError
+
+
+def test_an_address_nobody_answers_at_ends_the_run_early(
+    run: Run, tmp_path: Path, quick: None
+) -> None:
+    with closed_port() as port:
+        url = f"http://127.0.0.1:{port}/v1"
+        with pytest.raises(SystemicFailure, match="nothing answers at") as caught:
+            run(evaluated(samples(500), url, tmp_path, retries=1))
+    assert isinstance(caught.value.__cause__, Unreachable)
+    lines = (tmp_path / "run" / "results.jsonl").read_bytes().splitlines()
+    assert len(lines) < 30
+
+
+@pytest.mark.parametrize("fault", ["500", "503", "dropped before the headers", "not HTTP"])
+def test_a_server_that_never_answered_anything_ends_the_run_early(
+    run: Run, server: FaultyServer, tmp_path: Path, quick: None, fault: str
+) -> None:
+    server.script(TRANSIENT[fault])
+    with pytest.raises(SystemicFailure, match="nothing else has come from there yet; is 'm'"):
+        run(evaluated(samples(500), server.url, tmp_path, retries=1))
+    assert len(server.requests) <= (10 + 4) * 2
+
+
+def test_a_server_that_answered_once_is_not_given_up_on(
+    run: Run, server: FaultyServer, tmp_path: Path, quick: None
+) -> None:
+    server.script(REPEATED, status(500))
+    report = run(evaluated(samples(30), server.url, tmp_path, retries=1, max_concurrent=1))
+    assert (report.summary["n"], report.summary["n_errors"]) == (30, 29)
+
+
+# --- Connections --------------------------------------------------------------------------------
+
+
+def test_connections_are_used_again(run: Run, server: FaultyServer, tmp_path: Path) -> None:
+    server.behave = lambda request: REPEATED
+    run(evaluated(samples(300), server.url, tmp_path, max_concurrent=8))
+    assert len(server.requests) == 300
+    assert server.connections <= 8
+
+
+@pytest.fixture
+def many_sockets() -> Iterator[None]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(max(soft, 4096), hard), hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_five_hundred_requests_are_under_way_at_once(
+    run: Run, server: FaultyServer, tmp_path: Path, many_sockets: None
+) -> None:
+    held = faulty.together(500, REPEATED)
+    server.behave = lambda request: held
+    report = run(evaluated(samples(500), server.url, tmp_path, max_concurrent=500, timeout=40.0))
+    assert (report.summary["n_scored"], report.summary["mean"]) == (500, 1.0)
+    assert server.connections == 500
+
+
+def test_an_endpoint_outlives_the_event_loop_it_was_used_in(server: FaultyServer) -> None:
+    endpoint = HTTPEndpoint("m", server.url)
+
+    async def use() -> str:
+        completion = await ask(endpoint)
+        await endpoint.close()
+        return str(completion.message.content)
+
+    for backend in ("asyncio", "trio", "asyncio"):
+        assert anyio.run(use, backend=backend) == "ok"
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_endpoint_left_open_by_one_event_loop_works_in_the_next(server: FaultyServer) -> None:
+    endpoint = HTTPEndpoint("m", server.url)
+    for backend in ("asyncio", "trio", "asyncio"):
+        assert anyio.run(ask, endpoint, backend=backend).message.content == "ok"
+    anyio.run(endpoint.close, backend="trio")
+
+
+def test_a_proxy_from_the_environment_is_used(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", server.url.removesuffix("/v1"))
+    run(asked_once("http://model.invalid/v1"))
+    [request] = server.requests
+    assert request.target == "http://model.invalid/v1/chat/completions"
+
+
+def test_no_proxy_keeps_the_proxy_out(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with closed_port() as port:
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        run(asked_once(server.url))
+    assert server.requests[0].target == "/v1/chat/completions"
+
+
+def test_a_netrc_does_not_stand_against_the_key(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str
+) -> None:
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password other\n")
+    (tmp_path / "netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    run(asked_once(server.url))
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+
+
+def test_cookies_are_not_kept(run: Run, server: FaultyServer) -> None:
+    server.script(status(500, headers={"set-cookie": "who=me; Path=/"}), answer())
+    run(with_waits(server.url))
+    assert [request.headers.get("cookie") for request in server.requests] == [None, None]
+
+
+# --- The key ------------------------------------------------------------------------------------
+
+
+def everything_in(folder: Path) -> str:
+    """All that a run left behind, packed columns unpacked."""
+    import pyarrow.parquet as pq
+
+    texts = []
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            texts.append(path.read_bytes().decode("utf-8", "replace"))
+        if path.suffix == ".parquet":
+            texts.append(repr(pq.read_table(path).to_pylist()))
+    return "\n".join(texts)
+
+
+def echo(where: str) -> Action:
+    def sent(request: Request) -> str:
+        return f"you sent {request.headers['authorization']}"
+
+    def body(request: Request) -> dict[str, Any]:
+        call = {"id": sent(request), "function": {"name": "f", "arguments": sent(request)}}
+        fields = {"reasoning_content": {"reasoning_content": sent(request)}}
+        fields |= {"content": {"content": sent(request)}, "tool_calls": {"tool_calls": [call]}}
+        return {"choices": [{"message": fields[where]}]}
+
+    return status(200, body)
+
+
+LEAKS: dict[str, Action] = {
+    "an error message": faulty.echo_key(400),
+    "a body of text": status(400, lambda request: str(request.headers)),
+    "a body where the cut goes through the key": status(
+        400, lambda request: "x" * 480 + request.headers["authorization"]
+    ),
+    "an answer that cannot be read": status(
+        200, lambda request: {"choices": request.headers["authorization"]}
+    ),
+    "a transient error": faulty.echo_key(500),
+    "the content": echo("content"),
+    "the reasoning": echo("reasoning_content"),
+    "a tool call": echo("tool_calls"),
+}
+
+
+@pytest.mark.parametrize("leak", LEAKS)
+def test_a_key_that_comes_back_is_nowhere_to_be_found(
+    run: Run,
+    server: FaultyServer,
+    tmp_path: Path,
+    quick: None,
+    key: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+    leak: str,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.behave = lambda request: LEAKS[leak] if request.text == "item 1" else REPEATED
+    report = run(evaluated(samples(3), server.url, tmp_path))
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+    left = everything_in(tmp_path) + repr(list(report.results)) + caplog.text
+    left += "".join(capfd.readouterr())
+    assert "item 1" in left
+    # Half a key is a leak too: what is cut must not be cut in the middle.
+    assert key[:12] not in left
+
+
+def test_a_key_that_comes_back_as_no_http_is_cut_out(
+    run: Run, server: FaultyServer, key: str
+) -> None:
+    server.script(faulty.raw(b"Bearer " + key.encode() + b"\r\n\r\n"))
+    problem, _ = run(with_waits(server.url, retries=0))
+    assert isinstance(problem, TransientError)
+    assert key[:12] not in f"{problem} {problem!r}"
+
+
+@pytest.mark.parametrize("code", [401, 403, 404, 302])
+def test_a_refusal_that_quotes_the_key_does_not_pass_it_on(
+    run: Run,
+    server: FaultyServer,
+    tmp_path: Path,
+    key: str,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    server.script(faulty.echo_key(code))
+    with pytest.raises(SystemicFailure, match=r"bad key: Bearer \[key\]") as caught:
+        run(evaluated(samples(5), server.url, tmp_path))
+    left = f"{caught.value!r} {caught.value.__cause__!r} {caplog.text} {everything_in(tmp_path)}"
+    assert key[:12] not in left
+
+
+def test_a_placeholder_key_does_not_change_answers(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "EMPTY")
+    server.script(answer("the set is EMPTY"))
+    assert run(asked_once(server.url)).message.content == "the set is EMPTY"
+
+
+def test_the_description_and_the_representation_hold_no_key(key: str) -> None:
+    endpoint = HTTPEndpoint("m", "http://host/v1", extra={"reasoning_effort": "low"})
+    assert endpoint.describe() == {
+        "kind": "openai",
+        "model": "m",
+        "base_url": "http://host/v1",
+        "extra": {"reasoning_effort": "low"},
+    }
+    assert key not in repr(endpoint)
+
+
+def test_a_newline_after_the_key_is_not_part_of_it(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key + "\n")
+    run(asked_once(server.url))
+    assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+
+
+@pytest.mark.parametrize("given", ["abc\r\nx-injected: 1", "schlüssel", "a\x00b"])
+def test_a_key_that_cannot_be_one_is_refused_and_not_shown(
+    monkeypatch: pytest.MonkeyPatch, given: str
+) -> None:
+    monkeypatch.setattr("os.environ", {"OPENAI_API_KEY": given})
+    with pytest.raises(InvalidInput, match="OPENAI_API_KEY holds characters") as caught:
+        HTTPEndpoint("m", "http://host/v1")
+    assert given not in str(caught.value)
+
+
+def test_another_variable_can_hold_the_key(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTHER_KEY", "sk-other-0123456789")
+    run(asked_once(server.url, key_variable="OTHER_KEY"))
+    assert server.requests[0].headers["authorization"] == "Bearer sk-other-0123456789"
+
+
+# --- Addresses ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "url"),
+    [
+        ("m", "m", "https://api.openai.com/v1"),
+        ("m@http://h:1/v1", "m", "http://h:1/v1"),
+        ("m@http://h:1/v1/", "m", "http://h:1/v1"),
+        ("org/m@main@https://h/v1", "org/m@main", "https://h/v1"),
+        ("org/m@main", "org/m@main", "https://api.openai.com/v1"),
+        ("ft:gpt:org::id", "ft:gpt:org::id", "https://api.openai.com/v1"),
+        ("/models/a b@http://[::1]:8/v1", "/models/a b", "http://[::1]:8/v1"),
+    ],
+)
+def test_model_and_address_are_told_apart(text: str, model: str, url: str) -> None:
+    check_endpoint(f"openai:{text}")
+    endpoint = HTTPEndpoint.parse(text, max_connections=1)
+    assert (endpoint.model, endpoint.base_url) == (model, url)
+
+
+def test_the_address_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://elsewhere/v1/")
+    assert HTTPEndpoint.parse("m", max_connections=1).base_url == "http://elsewhere/v1"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://h/v1",
+        "h:8000/v1",
+        "localhost",
+        "file:///etc/passwd",
+        "http://",
+        "http:///v1",
+        "http://h:port/v1",
+        "http://h:99999/v1",
+        "http://h:0/v1",
+        "http://[::1/v1",
+        "http://h/v1\nhost: x",
+        "http://h /v1",
+    ],
+)
+def test_what_is_no_address_is_refused(url: str) -> None:
+    with pytest.raises(InvalidInput, match="http://host:8000/v1"):
+        HTTPEndpoint("m", url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@h/v1",
+        "http://hunter2@h/v1",
+        "http://h/v1?key=hunter2",
+        "http://h/v1#hunter2",
+        "https://h/sk-test-0123456789abcdefghij/v1",
+        "ftp://user:hunter2@h/v1",
+    ],
+)
+def test_an_address_that_holds_a_secret_is_refused_without_showing_it(url: str, key: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        HTTPEndpoint("m", url)
+    assert "hunter2" not in str(caught.value)
+    assert key not in str(caught.value)
+
+
+def test_an_address_without_a_model_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="names no model"):
+        HTTPEndpoint.parse("@http://h/v1", max_connections=1)
+
+
+# --- Through evaluate ---------------------------------------------------------------------------
+
+
+def test_a_turn_that_was_cut_off_is_marked_as_truncated(
+    run: Run, server: FaultyServer, tmp_path: Path
+) -> None:
+    server.script(answer("half of", finish_reason="length", usage={"completion_tokens": 2}))
+    report = run(evaluated(samples(1), server.url, tmp_path))
+    trajectory = report.results[0].trajectory
+    assert trajectory.stop == Stop("no_reply", truncated=True)
+    assert trajectory.usage == Usage(0, 2)
+
+
+def test_a_run_records_who_answered(run: Run, server: FaultyServer, tmp_path: Path) -> None:
+    report = run(evaluated(samples(1), server.url, tmp_path))
+    assert report.config["endpoint"] == {"kind": "openai", "model": "m", "base_url": server.url}
+
+
+NO_ANSWER = status(200, {"choices": []})
+FATES: list[tuple[str, Action]] = [
+    *(("again", action) for action in TRANSIENT.values()),
+    ("again", status(429, headers={"retry-after-ms": "5"})),
+    ("again", status(503, headers={"retry-after": "0"})),
+    *(("error", action) for action, _ in OF_THE_ITEM.values()),
+    ("error", faulty.endless()),
+    ("timeout", faulty.hang()),
+    ("timeout", faulty.hang("after_headers")),
+    ("timeout", faulty.endless(b" ", pause=0.01)),
+]
+
+
+def fate(text: str, attempt: int) -> tuple[str, Action]:
+    """What becomes of a request: good in half the cases, else anything, timeouts more rarely."""
+    draw = random.Random(f"{text}/{attempt}")
+    if draw.random() < 0.5:
+        return "ok", REPEATED
+    kinds = [1.0 if kind != "timeout" else 0.3 for kind, _ in FATES]
+    return draw.choices(FATES, kinds)[0]
+
+
+def expected(text: str, retries: int) -> str:
+    for attempt in range(retries + 1):
+        kind, _ = fate(text, attempt)
+        if kind != "again":
+            return kind
+    return "error"
+
+
+def test_whatever_the_server_does_no_item_is_lost(
+    run: Run,
+    server: FaultyServer,
+    tmp_path: Path,
+    quick: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(transport, "MAX_BODY", 1 << 20)
+    server.behave = lambda request: fate(request.text, request.attempt)[1]
+    asked, retries, timeout, workers = samples(400), 2, 2.0, 32
+    wanted = [expected(str(sample.input["prompt"]), retries) for sample in asked]
+    assert {"ok", "error", "timeout"} == set(wanted)
+    settings = {"timeout": timeout, "retries": retries, "max_concurrent": workers}
+    started = time.monotonic()
+    report = run(evaluated(asked, server.url, tmp_path, **settings))
+    assert time.monotonic() - started < timeout * (len(asked) / workers + 1)
+
+    summary = report.summary
+    assert summary["n"] == summary["n_scored"] + summary["n_errors"] == len(asked)
+    assert [result.sample_id for result in report.results] == [s.id for s in asked]
+    for result, kind in zip(report.results, wanted, strict=True):
+        if kind == "ok":
+            assert result.error is None
+            assert result.score["right"] == 1.0  # its own answer, not a neighbour's
+        else:
+            prefix = "timeout: " if kind == "timeout" else f"endpoint: {server.url}"
+            assert str(result.error).startswith(prefix)
+            assert result.score == Score()

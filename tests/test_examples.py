@@ -1,0 +1,70 @@
+"""The examples do what they say."""
+
+from __future__ import annotations
+
+import runpy
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heldout import Message, Sample, Trajectory
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name: str) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / name))
+
+
+def test_training_on_scores_makes_the_policy_better_on_held_out_questions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before, after = load("train_with_scores.py")["main"](output_dir=str(tmp_path))
+    assert before.summary["ci_high"] < after.summary["ci_low"]
+    assert after.summary["metric_off_by"] < before.summary["metric_off_by"]
+    printed = capsys.readouterr().out
+    assert "reward" in printed
+    assert "correct" in printed
+    assert "off_by" in printed
+
+
+def test_the_questions_are_what_the_readme_says() -> None:
+    samples: list[Sample] = load("first_questions.py")["load_dataset"]()
+    assert len(samples) == 100
+    assert len({s.id for s in samples}) == 100
+    assert Counter(s.metadata["difficulty"] for s in samples) == {
+        "easy": 45, "medium": 35, "hard": 20,
+    }  # fmt: skip
+    assert set(Counter(s.metadata["kind"] for s in samples)) == {
+        "text", "number", "choice", "yes_no",
+    }  # fmt: skip
+    assert len({s.metadata["topic"] for s in samples}) == 7
+
+
+@pytest.mark.parametrize(
+    ("kind", "truth", "answer", "right"),
+    [
+        ("number", "8", "5 plus 3 is 8.", True),
+        ("number", "8", "8 is not 9", False),
+        ("number", "-3", "It is -3", True),
+        ("number", "1000", "1,000", True),
+        ("number", "8", "eight", False),
+        ("choice", "C", "A or B? I say C", True),
+        ("choice", "C", "c", False),
+        ("yes_no", "no", "No, it is not.", True),
+        ("yes_no", "no", "I do not know", False),
+        ("text", "ice", "It is called Ice.", True),
+        ("text", "ice", "Juice", False),
+        ("text", "ice", "", False),
+    ],
+)
+def test_the_demo_grades_each_kind_of_answer(
+    kind: str, truth: str, answer: str, right: bool
+) -> None:
+    sample = Sample("q", {"question": "?", "accept": []}, truth, {"kind": kind})
+    said = Trajectory((Message("assistant", answer),))
+    score = load("first_questions.py")["score_fn"](said, sample)
+    assert score["correct"] == right
+    assert score.reward == right
