@@ -197,3 +197,13 @@ def test_messages_are_taken_as_chat_datasets_have_them() -> None:
 def test_an_input_without_anything_to_ask_is_refused(input: dict[str, object]) -> None:
     with pytest.raises(InvalidInput):
         messages_of(input)
+
+
+def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
+    import heldout
+    import heldout.engine
+
+    assert heldout.evaluate is heldout.engine.evaluate
+    assert all(hasattr(heldout, name) for name in heldout.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'evalute'"):
+        heldout.evalute  # type: ignore[attr-defined]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from heldout.config import EvalConfig, Sampling, base_config
+    from heldout.engine import evaluate
     from heldout.environment import Environment, Reply
-    from heldout.evaluate import evaluate
     from heldout.store.report import EvalReport
     from heldout.types import (
         Completion,
@@ -34,7 +34,7 @@ __version__ = "0.1.0"
 _HOME = {
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
-    "heldout.evaluate": ("evaluate",),
+    "heldout.engine": ("evaluate",),
     "heldout.store.report": ("EvalReport",),
     "heldout.types": (
         "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",

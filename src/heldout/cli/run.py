@@ -61,7 +61,7 @@ def command(
     from heldout.cli.evalfile import load_eval_file
     from heldout.cli.render import print_json, print_report
     from heldout.cli.settings import with_settings
-    from heldout.evaluate import evaluate
+    from heldout.engine import evaluate
 
     given: dict[str, Any] = {
         "max_samples": max_samples,

@@ -222,7 +222,7 @@ def test_what_the_model_said_is_kept_when_scoring_fails(run_eval: RunEval) -> No
     failed = report.results[1]
     assert failed.error is not None
     assert failed.error.startswith("score_fn: InvalidInput: metric 'x'")
-    assert "test_evaluate.py, line" in failed.error
+    assert "test_engine.py, line" in failed.error
     assert failed.trajectory.answer == "1"
 
 
