@@ -93,6 +93,30 @@ def test_no_more_items_than_max_concurrent_run_at_once(run_eval: RunEval) -> Non
     assert most == 7
 
 
+def test_a_policy_that_never_waits_does_not_starve_the_event_loop(run_eval: RunEval) -> None:
+    """Otherwise neither Ctrl-C nor the timer that syncs the journal would get a turn."""
+
+    async def answer(messages: list[Message]) -> str:
+        return "?"
+
+    def watched(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s0":
+            import sniffio
+
+            if sniffio.current_async_library() == "asyncio":
+                asyncio.get_running_loop().call_soon(lambda: order.append("loop"))
+            else:
+                import trio
+
+                trio.lowlevel.current_trio_token().run_sync_soon(lambda: order.append("loop"))
+        order.append(sample.id)
+        return Score()
+
+    order: list[str] = []
+    run_eval(make_samples(2000), watched, endpoint=answer, max_concurrent=1)
+    assert order.index("loop") < 1000
+
+
 def test_a_stream_is_pulled_only_as_fast_as_it_is_worked_off(run_eval: RunEval) -> None:
     pulled, done, worst = 0, 0, 0
 
@@ -317,7 +341,10 @@ def test_no_samples_is_an_error(run_eval: RunEval) -> None:
         run_eval(iter([]))
 
 
-def test_what_is_no_sample_is_refused(run_eval: RunEval) -> None:
+def test_what_is_no_sample_is_refused(run_eval: RunEval, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="iterable of Sample, got None"):
+        run_eval(None)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
     with pytest.raises(InvalidInput, match="dict at position 0"):
         run_eval([{"question": "?"}])
 

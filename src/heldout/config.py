@@ -64,7 +64,7 @@ class EvalConfig:
     """Who answers: openai:MODEL, openai:MODEL@http://host/v1, hf:PATH, smollm2; in Python also
     an endpoint object or a function of the messages."""
     experiment_name: str | None = None
-    """Name of the run and of its directory; None makes one from the time."""
+    """Name of the run and of its directory; None takes the eval file's, or else the time."""
     max_samples: int | None = None
     """Only the first so many samples; None takes all."""
     max_concurrent: int = 16

@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import anyio.to_thread
 
 from heldout.config import EvalConfig, config_to_dict, describe_callable
@@ -57,6 +58,7 @@ ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
 EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
 
 SYNC_SECONDS = 1.0
+GIVE_WAY_SECONDS = 0.005
 UNREACHABLE_LIMIT = 10
 """So many items that reached nobody, with none that did, end the run early."""
 
@@ -78,6 +80,8 @@ async def evaluate(
         raise InvalidInput(
             f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r}"
         )
+    if not isinstance(samples, Iterable):
+        raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
@@ -121,6 +125,7 @@ class _Run:
         self.unreachable: int | None = 0
         """Items that reached nobody, while no item has reached anybody."""
         self.failure: BaseException | None = None
+        self.gave_way = time.perf_counter()
 
     async def run(self) -> EvalReport:
         try:
@@ -223,6 +228,7 @@ class _Run:
             try:
                 for item in items:
                     await self._one(item, journal)
+                    await self._give_way()
             except Exception as problem:  # noqa: BLE001 - raised again by _run
                 # Out of the task group alone, not wrapped in a group of one.
                 self.failure = self.failure or problem
@@ -245,6 +251,16 @@ class _Run:
             if group.subgroup(KeyboardInterrupt):
                 raise KeyboardInterrupt from None
             raise
+
+    async def _give_way(self) -> None:
+        """Let the event loop have a turn, now and then.
+
+        A policy that never waits would starve it: no Ctrl-C, no fsync, and every timeout that
+        was ever set kept in memory.
+        """
+        if time.perf_counter() - self.gave_way > GIVE_WAY_SECONDS:
+            await anyio.lowlevel.checkpoint()
+            self.gave_way = time.perf_counter()
 
     def _admitted(self) -> Iterator[tuple[int, Sample]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):

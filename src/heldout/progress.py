@@ -20,8 +20,8 @@ from heldout.stats import Moments
 if TYPE_CHECKING:
     from rich.text import Text
 
-RATE_SECONDS = 30.0
-"""The rate is that of the last so many seconds: a slow start does not spoil the time left."""
+RATE_SECONDS, RATE_ITEMS = 30.0, 20
+"""The rate is that of the last so many seconds and items: a slow start does not spoil it."""
 
 
 class Running:
@@ -111,9 +111,13 @@ class Line:
         if self.ended:
             return (done - self._at_start) / max(now - self._started, 1e-9)
         marks = self._marks
-        if now - marks[-1][0] >= RATE_SECONDS / 60:
+        if done > marks[-1][1] and now - marks[-1][0] >= RATE_SECONDS / 60:
             marks.append((now, done))
-        while len(marks) > 1 and now - marks[0][0] > RATE_SECONDS:
+        while (
+            len(marks) > 1
+            and now - marks[1][0] >= RATE_SECONDS
+            and done - marks[1][1] >= RATE_ITEMS
+        ):
             marks.popleft()
         then, had = marks[0]
         return (done - had) / (now - then) if now > then else 0.0

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from heldout.errors import InvalidInput
 
@@ -76,6 +76,23 @@ class Metric:
             )
 
 
+class Weighted(Protocol):
+    @property
+    def value(self) -> float: ...
+    @property
+    def weight(self) -> float: ...
+
+
+def weighted_mean(metrics: Iterable[Weighted]) -> float:
+    """The reward: over the metrics with weight > 0, and 0.0 if there is none."""
+    total = weight = 0.0
+    for metric in metrics:
+        if metric.weight:
+            total += metric.value * metric.weight
+            weight += metric.weight
+    return total / weight if weight else 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Score:
     """What a trajectory was worth: its metrics, and the reward they amount to."""
@@ -100,10 +117,7 @@ class Score:
     @property
     def reward(self) -> float:
         """The weighted mean of the metrics with weight > 0; 0.0 if there is none."""
-        weight = sum(m.weight for m in self.metrics)
-        if weight == 0:
-            return 0.0
-        return sum(m.value * m.weight for m in self.metrics) / weight
+        return weighted_mean(self.metrics)
 
     def __getitem__(self, name: str) -> float:
         for metric in self.metrics:

@@ -1,3 +1,5 @@
+"""Shared by the tests of the command line: an eval file, and how to run commands."""
+
 from __future__ import annotations
 
 import os
@@ -37,6 +39,22 @@ def score_fn(trajectory, sample):
     correct = trajectory.answer == sample.ground_truth
     return Score((Metric("correct", correct, weight=1.0), Metric("length", len(trajectory.answer))))
 """
+
+
+RUN = Path("outputs/evals/six")
+
+
+def calls() -> list[str]:
+    """What the endpoint was asked to say, in the order asked."""
+    return Path("calls.txt").read_text().split()
+
+
+def damage_line(number: int) -> bytes:
+    journal = RUN / "results.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    lines[number - 1] = lines[number - 1][:30] + b"\xff\x00" + lines[number - 1][32:]
+    journal.write_bytes(b"".join(lines))
+    return lines[number - 1]
 
 
 @dataclass(frozen=True)
@@ -96,14 +114,13 @@ def command_of(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "heldout.cli.main", *arguments]
 
 
-def in_process_of_its_own(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def in_process_of_its_own(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         command_of(*arguments),
         capture_output=True,
         text=True,
         timeout=30,
         env=os.environ | {"PYTHONWARNINGS": "error"},
-        **options,  # type: ignore[call-overload]
     )
 
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
 
 from heldout import EvalReport
-
-RUN = Path("outputs/evals/six")
-
-
-def calls() -> list[str]:
-    return Path("calls.txt").read_text().split()
+from tests.cli.conftest import RUN, Heldout, Outcome, Write, calls, damage_line
 
 
 def status() -> str:
@@ -23,7 +19,7 @@ def status() -> str:
 # --- A run --------------------------------------------------------------------------------------
 
 
-def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished):
+def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished: Outcome) -> None:
     assert "six, answered by answer" in finished.out
     assert "6 items: 6 scored, 0 errored, 0 cut off" in finished.out
     assert "kept in outputs/evals/six" in finished.out
@@ -32,24 +28,24 @@ def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished):
     assert status() == "complete"
 
 
-def test_without_a_terminal_there_is_no_progress(finished):
+def test_without_a_terminal_there_is_no_progress(finished: Outcome) -> None:
     assert finished.err == ""
 
 
-def test_a_config_without_a_name_takes_that_of_the_file(write, heldout):
+def test_a_config_without_a_name_takes_that_of_the_file(write: Write, heldout: Heldout) -> None:
     write("my eval.py", **{'experiment_name="six", ': ""})
     assert heldout("run", "my eval.py").code == 0
     assert EvalReport.load("outputs/evals/my-eval").status == "complete"
 
 
-def test_max_samples_takes_the_first_ones(write, heldout):
+def test_max_samples_takes_the_first_ones(write: Write, heldout: Heldout) -> None:
     write()
     outcome = heldout("run", "eval.py", "--max-samples", "2")
     assert "2 items: 2 scored" in outcome.out
     assert calls() == ["word0", "word1"]
 
 
-def test_max_concurrent_bounds_the_items_under_way(write, heldout):
+def test_max_concurrent_bounds_the_items_under_way(write: Write, heldout: Heldout) -> None:
     write(
         **{
             "def answer(messages):": """
@@ -74,13 +70,13 @@ def answer(messages):
     assert "6 items: 6 scored, 0 errored" in outcome.out
 
 
-def test_the_main_block_of_an_eval_file_stays_quiet(write, heldout):
+def test_the_main_block_of_an_eval_file_stays_quiet(write: Write, heldout: Heldout) -> None:
     path = write()
     path.write_text(path.read_text() + "\nif __name__ == '__main__':\n    raise SystemExit(9)\n")
     assert heldout("run", "eval.py").code == 0
 
 
-def test_an_eval_file_imports_its_neighbours(write, heldout, folder):
+def test_an_eval_file_imports_its_neighbours(write: Write, heldout: Heldout, folder: Path) -> None:
     (folder / "deep").mkdir()
     (folder / "deep" / "neighbour_of_it.py").write_text("NAME = 'six'")
     write("deep/eval.py", **{'experiment_name="six"': "experiment_name=NAME"})
@@ -90,13 +86,13 @@ def test_an_eval_file_imports_its_neighbours(write, heldout, folder):
     assert status() == "complete"
 
 
-def test_an_eval_file_may_have_the_name_of_a_module(write, heldout):
+def test_an_eval_file_may_have_the_name_of_a_module(write: Write, heldout: Heldout) -> None:
     write("json.py")
     assert heldout("run", "json.py").code == 0
-    assert json.loads("1") == 1
+    assert sys.modules["json"] is json
 
 
-def test_json_is_exactly_one_line_on_stdout(write, heldout):
+def test_json_is_exactly_one_line_on_stdout(write: Write, heldout: Heldout) -> None:
     path = write()
     path.write_text(path.read_text().replace("    word =", "    print('thinking')\n    word ="))
     path.write_text("print('loading')\n" + path.read_text())
@@ -111,7 +107,7 @@ def test_json_is_exactly_one_line_on_stdout(write, heldout):
 # --- Settings -----------------------------------------------------------------------------------
 
 
-def test_settings_are_read_as_their_types(write, heldout):
+def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> None:
     write()
     settings = {
         "repeats": "2",
@@ -153,19 +149,21 @@ def test_settings_are_read_as_their_types(write, heldout):
     assert "12 items" in outcome.out
 
 
-def test_a_json_list_sets_stops_that_commas_cannot(write, heldout):
+def test_a_json_list_sets_stops_that_commas_cannot(write: Write, heldout: Heldout) -> None:
     write()
     assert heldout("run", "eval.py", "--set", r'sampling.stop=["\n", "a,b"]').code == 0
     assert EvalReport.load(RUN).config["sampling"]["stop"] == ["\n", "a,b"]
 
 
-def test_settings_that_are_valid_only_together_go_in_together(write, heldout):
+def test_settings_that_are_valid_only_together_go_in_together(
+    write: Write, heldout: Heldout
+) -> None:
     write(**{"max_concurrent=1": "max_error_rate=0.5"})
     both = ["--set", "on_error=raise", "--set", "max_error_rate=none"]
     assert heldout("run", "eval.py", *both).code == 0
 
 
-def test_an_option_of_its_own_wins_over_set(write, heldout):
+def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> None:
     write()
     heldout("run", "eval.py", "--set", "max_samples=5", "--max-samples", "1")
     assert calls() == ["word0"]
@@ -193,7 +191,9 @@ def test_an_option_of_its_own_wins_over_set(write, heldout):
         ("endpoint=nobody", "endpoint 'nobody' is not one of openai:MODEL"),
     ],
 )
-def test_a_wrong_setting_is_refused_before_anything_runs(write, heldout, setting, said):
+def test_a_wrong_setting_is_refused_before_anything_runs(
+    write: Write, heldout: Heldout, setting: str, said: str
+) -> None:
     write()
     outcome = heldout("run", "eval.py", "--set", setting)
     assert outcome.code == 1
@@ -204,8 +204,8 @@ def test_a_wrong_setting_is_refused_before_anything_runs(write, heldout, setting
 
 @pytest.mark.parametrize("endpoint", ["gpt-4o", "openai:", "hf", "smollm2:x", ""])
 def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
-    write, heldout, endpoint
-):
+    write: Write, heldout: Heldout, endpoint: str
+) -> None:
     write()
     outcome = heldout("run", "eval.py", "--endpoint", endpoint)
     assert outcome.code == 1
@@ -223,7 +223,9 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
         (["--nonsense"], "No such option"),
     ],
 )
-def test_a_wrong_option_is_refused_before_anything_runs(write, heldout, arguments, said):
+def test_a_wrong_option_is_refused_before_anything_runs(
+    write: Write, heldout: Heldout, arguments: list[str], said: str
+) -> None:
     write()
     outcome = heldout("run", "eval.py", *arguments)
     assert outcome.code == 1
@@ -234,7 +236,9 @@ def test_a_wrong_option_is_refused_before_anything_runs(write, heldout, argument
 # --- Resuming -----------------------------------------------------------------------------------
 
 
-def test_a_run_that_exists_is_refused_with_the_choices_there_are(finished, heldout):
+def test_a_run_that_exists_is_refused_with_the_choices_there_are(
+    finished: Outcome, heldout: Heldout
+) -> None:
     before = (RUN / "results.jsonl").read_bytes()
     outcome = heldout("run", "eval.py")
     assert outcome.code == 1
@@ -244,7 +248,7 @@ def test_a_run_that_exists_is_refused_with_the_choices_there_are(finished, heldo
     assert (RUN / "results.jsonl").read_bytes() == before
 
 
-def test_resume_runs_only_what_is_missing(finished, heldout):
+def test_resume_runs_only_what_is_missing(finished: Outcome, heldout: Heldout) -> None:
     journal = RUN / "results.jsonl"
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join(lines[:4]) + lines[4][:20])  # killed in the middle of a write
@@ -255,18 +259,20 @@ def test_resume_runs_only_what_is_missing(finished, heldout):
     assert calls() == ["word3", "word4", "word5"]
 
 
-def test_resume_starts_a_run_where_there_is_none(write, heldout):
+def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout) -> None:
     write()
     assert heldout("run", "eval.py", "--resume").code == 0
 
 
-def test_a_run_of_another_config_is_not_resumed(finished, heldout):
+def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Heldout) -> None:
     outcome = heldout("run", "eval.py", "--resume", "--set", "sampling.temperature=1")
     assert outcome.code == 1
     assert "sampling.temperature was 0.0, is now 1.0" in outcome.err
 
 
-def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(finished, heldout):
+def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
+    finished: Outcome, heldout: Heldout
+) -> None:
     damage_line(4)
     refused = heldout("run", "eval.py", "--resume")
     assert refused.code == 1
@@ -281,18 +287,12 @@ def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(finished, heldou
     assert repaired.out == finished.out
 
 
-def damage_line(number: int) -> bytes:
-    journal = RUN / "results.jsonl"
-    lines = journal.read_bytes().splitlines(keepends=True)
-    lines[number - 1] = lines[number - 1][:30] + b"\xff\x00" + lines[number - 1][32:]
-    journal.write_bytes(b"".join(lines))
-    return lines[number - 1]
-
-
 # --- Failures -----------------------------------------------------------------------------------
 
 
-def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(write, heldout):
+def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
+    write: Write, heldout: Heldout
+) -> None:
     write(**{"    return word": "    raise RuntimeError('no \\x1b[31mGPU: ' + word)"})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 2
@@ -306,21 +306,21 @@ def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(write, he
     assert status() == "failed"
 
 
-def test_more_errors_than_allowed_exit_2(write, heldout):
+def test_more_errors_than_allowed_exit_2(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py", "--set", "max_error_rate=0.1")
     assert outcome.code == 2
     assert "1 of 6 items errored, above max_error_rate=0.1" in outcome.err
 
 
-def test_the_first_error_exits_2_where_that_was_asked_for(write, heldout):
+def test_the_first_error_exits_2_where_that_was_asked_for(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py", "--set", "on_error=raise")
     assert outcome.code == 2
     assert "sample 'q1': endpoint: AssertionError" in outcome.err
 
 
-def test_errors_that_are_allowed_are_reported_and_exit_0(write, heldout):
+def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 0
@@ -332,18 +332,20 @@ def test_errors_that_are_allowed_are_reported_and_exit_0(write, heldout):
 # --- Eval files that are none -------------------------------------------------------------------
 
 
-def test_a_missing_eval_file_is_named(heldout):
+def test_a_missing_eval_file_is_named(heldout: Heldout) -> None:
     outcome = heldout("run", "nowhere.py")
     assert (outcome.code, outcome.err) == (1, "Error: nowhere.py does not exist\n")
 
 
-def test_a_folder_and_a_text_file_are_not_eval_files(heldout, folder):
+def test_a_folder_and_a_text_file_are_not_eval_files(heldout: Heldout, folder: Path) -> None:
     (folder / "notes.txt").write_text("")
     assert "is a folder, not an eval file" in heldout("run", ".").err
     assert "notes.txt is not a Python file" in heldout("run", "notes.txt").err
 
 
-def test_a_missing_function_is_named_with_the_nearest_there_is(write, heldout):
+def test_a_missing_function_is_named_with_the_nearest_there_is(
+    write: Write, heldout: Heldout
+) -> None:
     write(**{"def score_fn": "def scorefn"})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 1
@@ -353,7 +355,7 @@ def test_a_missing_function_is_named_with_the_nearest_there_is(write, heldout):
     )
 
 
-def test_a_missing_dataset_is_named(write, heldout):
+def test_a_missing_dataset_is_named(write: Write, heldout: Heldout) -> None:
     write(**{"def load_dataset": "def _something_else"})
     assert "defines no function load_dataset() -> list[Sample]\n" in heldout("run", "eval.py").err
 
@@ -367,21 +369,23 @@ def test_a_missing_dataset_is_named(write, heldout):
         ("config", "config is an EvalConfig, got int"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_named(write, heldout, name, said):
+def test_a_value_of_the_wrong_type_is_named(
+    write: Write, heldout: Heldout, name: str, said: str
+) -> None:
     path = write()
     path.write_text(f"{path.read_text()}\n{name} = 3\n")
     outcome = heldout("run", "eval.py")
     assert (outcome.code, outcome.err) == (1, f"Error: eval.py: {said}\n")
 
 
-def test_a_config_by_another_name_is_not_overlooked(write, heldout):
+def test_a_config_by_another_name_is_not_overlooked(write: Write, heldout: Heldout) -> None:
     write(**{"config =": "my_config ="})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 1
     assert "an EvalConfig called my_config, and no config" in outcome.err
 
 
-def test_a_syntax_error_is_reported_with_file_and_line(heldout, folder):
+def test_a_syntax_error_is_reported_with_file_and_line(heldout: Heldout, folder: Path) -> None:
     (folder / "eval.py").write_text("x = 1\ny = (2\nz = 3\n")
     outcome = heldout("run", "eval.py")
     assert outcome.code == 1
@@ -389,14 +393,16 @@ def test_a_syntax_error_is_reported_with_file_and_line(heldout, folder):
     assert "Traceback" not in outcome.err
 
 
-def test_a_syntax_error_in_an_imported_file_is_reported_where_it_is(heldout, folder):
+def test_a_syntax_error_in_an_imported_file_is_reported_where_it_is(
+    heldout: Heldout, folder: Path
+) -> None:
     (folder / "broken_neighbour.py").write_text("\n\nif:\n")
     (folder / "eval.py").write_text("import broken_neighbour\n")
     outcome = heldout("run", "eval.py")
     assert f"{folder}/broken_neighbour.py, line 3: could not be loaded: SyntaxError" in outcome.err
 
 
-def test_an_import_error_is_reported_with_file_and_line(heldout, folder):
+def test_an_import_error_is_reported_with_file_and_line(heldout: Heldout, folder: Path) -> None:
     (folder / "eval.py").write_text("import json\n\nimport not_a_module\n")
     outcome = heldout("run", "eval.py")
     assert outcome.code == 1
@@ -406,7 +412,9 @@ def test_an_import_error_is_reported_with_file_and_line(heldout, folder):
     )
 
 
-def test_a_wrong_config_is_reported_with_the_line_that_makes_it(heldout, folder):
+def test_a_wrong_config_is_reported_with_the_line_that_makes_it(
+    heldout: Heldout, folder: Path
+) -> None:
     (folder / "eval.py").write_text(
         "from heldout import EvalConfig\nconfig = EvalConfig(max_samples=-1)\n"
     )
@@ -416,7 +424,9 @@ def test_a_wrong_config_is_reported_with_the_line_that_makes_it(heldout, folder)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_an_error_in_load_dataset_is_reported_with_its_line(write, heldout, stream):
+def test_an_error_in_load_dataset_is_reported_with_its_line(
+    write: Write, heldout: Heldout, stream: bool
+) -> None:
     body = "    return [\n"
     path = write(
         **{body: ("    yield Sample('q', {'question': 'a b'})\n" * stream) + "    {}['key']\n[\n"}
@@ -429,14 +439,16 @@ def test_an_error_in_load_dataset_is_reported_with_its_line(write, heldout, stre
 
 
 @pytest.mark.parametrize(("value", "kind"), [("None", "NoneType"), ("{}", "dict"), ("'a'", "str")])
-def test_a_dataset_that_is_not_one_is_refused(write, heldout, value, kind):
+def test_a_dataset_that_is_not_one_is_refused(
+    write: Write, heldout: Heldout, value: str, kind: str
+) -> None:
     write(**{"    return [\n": f"    return {value}\n    [\n"})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 1
     assert f"load_dataset returns a list of samples, got {kind}" in outcome.err
 
 
-def test_an_empty_dataset_is_refused(write, heldout):
+def test_an_empty_dataset_is_refused(write: Write, heldout: Heldout) -> None:
     write(**{"range(6)": "range(0)"})
     outcome = heldout("run", "eval.py")
     assert (outcome.code, outcome.err) == (1, "Error: there are no samples to evaluate\n")

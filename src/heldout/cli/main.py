@@ -11,7 +11,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-import threading
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -67,21 +66,20 @@ def main() -> NoReturn:
         # A terminal that is not Unicode gets a ? for what it lacks, not a traceback.
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")
-    code = run_cli(sys.argv[1:])
-    if _calls_left_behind():
-        # Ending as usual would wait for them, and they may never return.
-        with suppress(OSError):
-            sys.stderr.flush()
-        os._exit(code)
-    sys.exit(code)
+    sys.exit(run_cli(sys.argv[1:]))
 
 
 def run_cli(arguments: list[str]) -> int:
     try:
-        # What a command returns is nothing, unless it left early with an exit code.
-        code = cli.main(arguments, prog_name="heldout", standalone_mode=False)
+        if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks what could come next
+            cli.main(arguments, prog_name="heldout")
+        # Not by cli.main, which has views of its own on broken pipes and interrupts.
+        with cli.make_context("heldout", arguments) as context:
+            cli.invoke(context)
         sys.stdout.flush()
-        return code if isinstance(code, int) else 0
+        return 0
+    except click.exceptions.Exit as left:
+        return left.exit_code
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message())
         return 0
@@ -107,17 +105,6 @@ def run_cli(arguments: list[str]) -> int:
             os.dup2(nowhere, sys.stdout.fileno())
             os.close(nowhere)
         return 0
-
-
-def _calls_left_behind() -> bool:
-    """Whether a function of the user's still runs in a thread that nobody waits for any more.
-
-    That is how a call ends up which was interrupted, or ran into its item's timeout.
-    """
-    workers = [t for t in threading.enumerate() if t.name == "AnyIO worker thread"]
-    for worker in workers:
-        worker.join(timeout=0.2)  # idle ones were told to end, and do
-    return any(worker.is_alive() for worker in workers)
 
 
 if __name__ == "__main__":

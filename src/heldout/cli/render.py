@@ -123,16 +123,14 @@ def _print_unfinished(console: Console, report: EvalReport, reason: str | None) 
     summary = report.summary
     if summary.get("complete") is not False:
         return
-    status = {
-        "running": "Not finished: still running, or killed",
-        "complete": "Its journal is not the one it was finished with",
-    }.get(report.status, f"Not finished: {report.status}")
     asked = summary.get("n_asked")
-    of = f" of {asked}" if isinstance(asked, int) else ""
+    items = f"{summary['n']} of {asked} items" if asked is not None else f"{summary['n']} items"
+    said = {
+        "running": f"Still running: {items} so far",
+        "complete": f"Its journal is not the one it was finished with: {items}",
+    }.get(report.status, f"Not finished: {report.status} after {items}")
     why = f" ({reason})" if reason else ""
-    console.print(
-        _text(f"{status} after {summary['n']}{of} items{why}; the numbers are of these.", "yellow")
-    )
+    console.print(_text(f"{said}{why}; the numbers are of these.", "yellow"))
 
 
 def _counts(summary: Summary) -> Text:

@@ -8,7 +8,7 @@ does not grow with the run.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 
 from heldout.errors import RunDirectoryError
-from heldout.store.journal import Row, in_order, records, storage_error
+from heldout.store.journal import Row, Shape, Superseded, in_order, records, storage_error
 from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile, ParquetWriter
 from heldout.store.rundir import RunDir
 from heldout.summary import BATCH, Batch, Summary, Tally, make_batch
@@ -41,13 +41,14 @@ MAX_COLUMNS = 512
 
 def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     """Write results.parquet from the journal and return the summary of all its results."""
-    schema = _schema(records(run.journal, Row))
+    again = Superseded()
+    schema = _schema(records(run.journal, Shape), again.see)
     tally = Tally(pass_threshold)
     temporary = run.columns.with_name(".results.parquet.tmp")
     try:
         with temporary.open("wb") as file:
             writer = ParquetWriter(file, schema, metadata={"heldout.columns": "1"})
-            for rows in _batched(in_order(run.journal, repeats)):
+            for rows in _batched(in_order(run.journal, repeats, again.stale)):
                 writer.write_group(_column_lists(rows, schema))
                 tally.add(_batch(rows))
             writer.close()
@@ -100,7 +101,7 @@ def _tallied(labelled: Labelled, pass_threshold: float) -> dict[tuple[Any, ...],
 def slice_keys(run: RunDir) -> list[str]:
     """What a run can be sliced by."""
     file = _current_columns(run)
-    schema = file.schema if file else _schema(records(run.journal, Row))
+    schema = file.schema if file else _schema(records(run.journal, Shape))
     return [n.removeprefix(METADATA) for n in schema if n.startswith(METADATA)]
 
 
@@ -109,7 +110,7 @@ Labelled = Iterator[tuple[list[tuple[Any, ...]], Any, Batch]]
 
 
 def _labelled_by_journal(run: RunDir, by: Sequence[str], repeats: int) -> Labelled:
-    schema = _schema(records(run.journal, Row))
+    schema = _schema(records(run.journal, Shape))
     names = [_column_name(key, schema, run) for key in by]
     for rows in _batched(in_order(run.journal, repeats)):
         lists = _column_lists(rows, {name: schema[name] for name in names})
@@ -186,16 +187,20 @@ def _batched(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def _batch(rows: list[Row]) -> Batch:
     return make_batch(
         [row.index for row in rows],
-        [row.score.reward if row.error is None else None for row in rows],
+        [row.reward for row in rows],
         [row.trajectory.stop.truncated for row in rows],
         [{m.name: m.value for m in row.score.metrics} for row in rows],
     )
 
 
-def _schema(rows: Iterable[Row]) -> dict[str, Kind]:
+def _schema(
+    rows: Iterable[Shape], also: Callable[[Shape], None] = lambda row: None
+) -> dict[str, Kind]:
+    """What columns these rows need; `also` sees each row on the way."""
     metrics: dict[str, None] = {}
     metadata: dict[str, set[type]] = {}
     for row in rows:
+        also(row)
         for metric in row.score.metrics:
             metrics[metric.name] = None
         for source in (row.sample.metadata, row.metadata):
@@ -226,14 +231,13 @@ def _kind(types: set[type]) -> Kind:
 
 def _column_lists(rows: list[Row], schema: dict[str, Kind]) -> dict[str, list[Any]]:
     lists: dict[str, list[Any]] = {}
+    metrics = [{m.name: m.value for m in row.score.metrics} for row in rows]
     for name, kind in schema.items():
         if name in FIXED:
             lists[name] = _fixed(rows, name)
         elif name.startswith(METRIC):
             metric = name.removeprefix(METRIC)
-            lists[name] = [
-                next((m.value for m in row.score.metrics if m.name == metric), None) for row in rows
-            ]
+            lists[name] = [values.get(metric) for values in metrics]
         else:
             key = name.removeprefix(METADATA)
             lists[name] = [
@@ -263,7 +267,7 @@ def _fixed(rows: list[Row], name: str) -> list[Any]:
         case "error":
             return [row.error for row in rows]
         case "reward":
-            return [row.score.reward if row.error is None else None for row in rows]
+            return [row.reward for row in rows]
         case "truncated":
             return [row.trajectory.stop.truncated for row in rows]
         case "ended_by":

@@ -1,0 +1,483 @@
+"""Datasets into samples, and what is said about files that are not what they should be."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import queue
+import random
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+
+from heldout import Sample
+from heldout.errors import InvalidInput
+from heldout.loaders import iter_jsonl, load_csv, load_hf, load_jsonl, load_parquet
+
+ROWS = [
+    {"question": "one?", "answer": "1", "difficulty": "easy"},
+    {"question": "zwölf?", "answer": "12", "difficulty": "hard"},
+]
+SAMPLES = [
+    Sample("0", {"question": "one?"}, "1", {"difficulty": "easy"}),
+    Sample("1", {"question": "zwölf?"}, "12", {"difficulty": "hard"}),
+]
+COLUMNS: Any = {"ground_truth": "answer", "metadata": ["difficulty"]}
+
+
+def jsonl(rows: list[Any]) -> bytes:
+    return b"".join(json.dumps(row).encode() + b"\n" for row in rows)
+
+
+def zstd(*frames: bytes) -> bytes:
+    # With a checksum, as the command zstd writes it.
+    compress = zstandard.ZstdCompressor(write_checksum=True).compress
+    return b"".join(map(compress, frames))
+
+
+def written(path: Path, content: bytes | str) -> Path:
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    return path
+
+
+# --- Columns ------------------------------------------------------------------------------------
+
+
+def test_named_columns_go_where_they_are_named_and_the_rest_is_input(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
+    assert load_jsonl(file, **COLUMNS) == SAMPLES
+    assert load_jsonl(str(file)) == [Sample(str(i), row) for i, row in enumerate(ROWS)]
+    assert load_jsonl(file, id="question", input=["question", "answer"]) == [
+        Sample(row["question"], {"question": row["question"], "answer": row["answer"]})
+        for row in ROWS
+    ]
+
+
+def test_columns_called_id_and_ground_truth_are_taken_for_what_they_say(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl([{"id": 7, "ground_truth": 1, "prompt": "?"}]))
+    assert load_jsonl(file) == [Sample("7", {"prompt": "?"}, 1)]
+
+
+def test_rows_that_are_samples_already_are_taken_as_they_are(tmp_path: Path) -> None:
+    whole = {"id": "a", "input": {"question": "?"}, "ground_truth": [1], "metadata": {"k": None}}
+    file = written(tmp_path / "a.jsonl", jsonl([whole, {"input": {"prompt": "!"}}]))
+    assert load_jsonl(file) == [
+        Sample("a", {"question": "?"}, [1], {"k": None}),
+        Sample("1", {"prompt": "!"}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"input": {}, "truth": 1}, "this one also has ['truth']"),
+        ({"input": {}, "metadata": [1]}, "metadata is an object, got list"),
+        ({"input": {}, "id": ""}, "a sample id is a non-empty string"),
+        ({"input": {}, "id": None}, "an id is a text or a number, got None"),
+        ({"id": None, "prompt": "?"}, "an id is a text or a number, got None"),
+        ({"id": ["a"], "prompt": "?"}, "an id is a text or a number, got ['a']"),
+        ([1, 2], "a row is an object with columns, got list"),
+        ("text", "a row is an object with columns, got str"),
+        (None, "a row is an object with columns, got NoneType"),
+    ],
+)
+def test_a_row_that_makes_no_sample_is_named_with_file_and_line(
+    tmp_path: Path, row: Any, said: str
+) -> None:
+    file = written(tmp_path / "a.jsonl", b'{"input": {}}\n\n' + jsonl([row]))
+    with pytest.raises(InvalidInput) as refused:
+        load_jsonl(file)
+    assert str(refused.value).startswith(f"{file}, line 3: ")
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [{"id": "key"}, {"ground_truth": "key"}, {"input": ["key"]}, {"metadata": ["answer", "key"]}],
+)
+def test_a_column_that_is_not_there_is_refused_with_those_that_are(
+    tmp_path: Path, columns: Any
+) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
+    with pytest.raises(InvalidInput) as refused:
+        load_jsonl(file, **columns)
+    assert str(refused.value) == (
+        f"{file}, line 1: there is no column 'key'; there are ['answer', 'difficulty', 'question']"
+    )
+
+
+def test_a_column_that_only_some_rows_have_is_an_error_in_the_first_without(
+    tmp_path: Path,
+) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl([ROWS[0], {"question": "?"}]))
+    with pytest.raises(InvalidInput, match=r"a\.jsonl, line 2: there is no column 'answer'"):
+        load_jsonl(file, ground_truth="answer")
+
+
+@pytest.mark.parametrize("name", ["input", "metadata"])
+def test_a_bare_text_for_a_list_of_columns_is_refused_at_the_call(
+    tmp_path: Path, name: str
+) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl(ROWS))
+    columns: Any = {name: "difficulty"}
+    with pytest.raises(InvalidInput) as refused:
+        iter_jsonl(file, **columns)
+    assert str(refused.value) == (
+        f"{name} is a list of columns, got 'difficulty'; write ['difficulty']"
+    )
+
+
+# --- JSONL --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.jsonl", jsonl(ROWS)),
+        ("no newline.jsonl", jsonl(ROWS).rstrip()),
+        ("windows.jsonl", jsonl(ROWS).replace(b"\n", b"\r\n")),
+        ("blank lines.jsonl", b"\n" + jsonl(ROWS).replace(b"\n", b"\n \n")),
+        ("byte order mark.jsonl", b"\xef\xbb\xbf" + jsonl(ROWS)),
+        ("a.jsonl.gz", gzip.compress(jsonl(ROWS))),
+        ("two members.jsonl.gz", gzip.compress(jsonl(ROWS[:1])) + gzip.compress(jsonl(ROWS[1:]))),
+        ("a.jsonl.zst", zstd(jsonl(ROWS))),
+        ("a.jsonl.zstd", zstd(jsonl(ROWS))),
+        ("two frames.jsonl.zst", zstd(jsonl(ROWS[:1]), jsonl(ROWS[1:]))),
+        ("frames within a line.jsonl.zst", zstd(jsonl(ROWS)[:5], b"", jsonl(ROWS)[5:])),
+    ],
+)
+def test_the_same_rows_come_of_every_form_of_a_file(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    assert load_jsonl(written(tmp_path / name, content), **COLUMNS) == SAMPLES
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\n\n", b"\xef\xbb\xbf"], ids=["empty", "blank", "byte order mark"]
+)
+def test_an_empty_file_has_no_samples(tmp_path: Path, content: bytes) -> None:
+    assert load_jsonl(written(tmp_path / "a.jsonl", content), **COLUMNS) == []
+    assert load_jsonl(written(tmp_path / "a.jsonl.gz", gzip.compress(content))) == []
+    assert load_jsonl(written(tmp_path / "a.jsonl.zst", zstd(content))) == []
+
+
+def many_rows() -> list[dict[str, str]]:
+    rng = random.Random(0)  # what does not compress fills many blocks
+    return [{"prompt": rng.randbytes(50).hex()} for _ in range(5_000)]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_large_compressed_files_are_read_whole(tmp_path: Path, suffix: str) -> None:
+    rows = many_rows()
+    half = jsonl(rows[:2_000]), jsonl(rows[2_000:])
+    content = zstd(*half) if suffix == ".zst" else b"".join(map(gzip.compress, half))
+    samples = load_jsonl(written(tmp_path / f"a.jsonl{suffix}", content))
+    assert [s.input for s in samples] == rows
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+@pytest.mark.parametrize("kept", [0.5, 0.999])
+def test_a_compressed_file_that_was_cut_short_is_an_error_and_not_a_shorter_dataset(
+    tmp_path: Path, suffix: str, kept: float
+) -> None:
+    plain = jsonl(many_rows())
+    content = zstd(plain) if suffix == ".zst" else gzip.compress(plain)
+    file = written(tmp_path / f"a.jsonl{suffix}", content[: int(len(content) * kept)])
+    with pytest.raises(InvalidInput, match=r"cannot be read after line \d+: .*end"):
+        load_jsonl(file)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_small_compressed_file_that_lacks_its_end_is_an_error(
+    tmp_path: Path, suffix: str
+) -> None:
+    content = zstd(jsonl(ROWS)) if suffix == ".zst" else gzip.compress(jsonl(ROWS))
+    for end in range(1, len(content)):
+        file = written(tmp_path / f"a.jsonl{suffix}", content[:end])
+        with pytest.raises(InvalidInput, match="cannot be read after line"):
+            load_jsonl(file)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_file_that_is_not_compressed_as_its_name_says_is_an_error(
+    tmp_path: Path, suffix: str
+) -> None:
+    file = written(tmp_path / f"a.jsonl{suffix}", jsonl(ROWS))
+    with pytest.raises(InvalidInput, match=r"a\.jsonl\.\w+: cannot be read after line 0: "):
+        load_jsonl(file)
+
+
+def test_a_compressed_file_that_is_damaged_is_an_error(tmp_path: Path) -> None:
+    plain = jsonl(many_rows())
+    for suffix, content in ((".gz", gzip.compress(plain)), (".zst", zstd(plain))):
+        damaged = bytearray(content)
+        damaged[len(content) // 2 : len(content) // 2 + 64] = b"\x00" * 64
+        with pytest.raises(InvalidInput):
+            load_jsonl(written(tmp_path / f"a.jsonl{suffix}", bytes(damaged)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"{", b"{'a': 1}", b'{"a": NaN}', b'{"a": "\xff"}', b"{} {}", b"[" * 100_000, b"\x00"],
+    ids=["cut", "quotes", "nan", "not UTF-8", "two", "deep", "nul"],
+)
+def test_a_line_that_is_not_json_is_named_with_its_number(tmp_path: Path, line: bytes) -> None:
+    file = written(tmp_path / "a.jsonl", jsonl(ROWS) + b"\n" + line + b"\n" + jsonl(ROWS))
+    with pytest.raises(InvalidInput) as refused:
+        load_jsonl(file)
+    assert str(refused.value).startswith(f"{file}, line 4: not JSON: ")
+
+
+def test_a_stream_gives_each_sample_before_it_reads_the_next(tmp_path: Path) -> None:
+    pipe = tmp_path / "a.jsonl"
+    os.mkfifo(pipe)
+    writer = os.open(pipe, os.O_RDWR)
+    got: queue.SimpleQueue[Sample] = queue.SimpleQueue()
+
+    def read() -> None:
+        for sample in iter_jsonl(pipe, **COLUMNS):
+            got.put(sample)
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        # Were it to read ahead, it would wait for what is not written yet.
+        for row, sample in zip(ROWS, SAMPLES, strict=True):
+            os.write(writer, jsonl([row]))
+            assert got.get(timeout=5) == sample
+    finally:
+        os.close(writer)
+        reader.join()
+    assert got.empty()
+
+
+def test_a_stream_that_is_left_early_closes_its_file(tmp_path: Path) -> None:
+    for suffix, content in (
+        ("", jsonl(ROWS)),
+        (".gz", gzip.compress(jsonl(ROWS))),
+        (".zst", zstd(jsonl(ROWS))),
+    ):
+        file = written(tmp_path / f"a.jsonl{suffix}", content)
+        before = os.listdir("/proc/self/fd")  # noqa: PTH208
+        samples = iter_jsonl(file)
+        next(samples)
+        del samples
+        assert os.listdir("/proc/self/fd") == before  # noqa: PTH208
+
+
+# --- CSV ----------------------------------------------------------------------------------------
+
+CSV = "question,answer,difficulty\r\none?,1,easy\r\nzwölf?,12,hard\r\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", CSV.encode()),
+        ("unix.csv", CSV.replace("\r\n", "\n").encode()),
+        ("no newline.csv", CSV.rstrip().encode()),
+        ("byte order mark.csv", b"\xef\xbb\xbf" + CSV.encode()),
+        ("quoted.csv", CSV.replace("one?", '"one?"').encode()),
+        ("blank lines.csv", CSV.replace("\r\n", "\r\n\r\n").encode()),
+        ("a.csv.gz", gzip.compress(CSV.encode())),
+        ("a.csv.zst", zstd(CSV.encode())),
+    ],
+)
+def test_csv_rows_become_samples(tmp_path: Path, name: str, content: bytes) -> None:
+    assert load_csv(written(tmp_path / name, content), **COLUMNS) == SAMPLES
+
+
+def test_quoted_fields_keep_line_breaks_commas_and_quotes(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", 'question,answer\n"a,\r\nb\n""c""",1\n')
+    assert load_csv(file) == [Sample("0", {"question": 'a,\r\nb\n"c"', "answer": "1"})]
+
+
+def test_a_field_may_be_longer_than_a_csv_reader_likes(tmp_path: Path) -> None:
+    long = "x" * 1_000_000
+    samples = load_csv(written(tmp_path / "a.csv", f"question\n{long}\n"))
+    assert samples == [Sample("0", {"question": long})]
+
+
+@pytest.mark.parametrize("content", ["", "\n", "question,answer\n", "question,answer"])
+def test_a_csv_file_without_rows_has_no_samples(tmp_path: Path, content: str) -> None:
+    assert load_csv(written(tmp_path / "a.csv", content), **COLUMNS) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "line", "said"),
+    [
+        ("a,b\n1,2\n3\n", 3, "1 fields, where the header has 2: ['a', 'b']"),
+        ("a,b\n1,2\n3,4,5\n", 3, "3 fields, where the header has 2"),
+        ('a,b\n"x\ny\nz",2\n3\n', 5, "1 fields"),
+        ('a,b\n1,2\n"x\ny\nz"\n', 3, "1 fields"),
+        ("a,b\n\n\n1,2\n\n3\n", 6, "1 fields"),
+        ('a,b\n1,2\n"x\ny\n', 3, "unexpected end of data"),
+        ('a,b\n1,2\n"x"y,2\n', 3, "',' expected after '\"'"),
+        ("a,b,a\n1,2,3\n", 1, "the header has ['a'] more than once"),
+    ],
+)
+def test_a_bad_csv_record_is_named_with_the_line_it_begins_on(
+    tmp_path: Path, content: str, line: int, said: str
+) -> None:
+    file = written(tmp_path / "a.csv", content)
+    with pytest.raises(InvalidInput) as refused:
+        load_csv(file)
+    assert str(refused.value).startswith(f"{file}, line {line}: {said}")
+
+
+def test_csv_that_is_not_utf_8_is_named_with_its_line(tmp_path: Path) -> None:
+    file = written(tmp_path / "a.csv", b"a,b\n" + b"1,2\n" * 5000 + b"z\xfcrich,4\n")
+    with pytest.raises(InvalidInput, match=r"a\.csv, line 5002: not UTF-8: "):
+        load_csv(file)
+    excel = written(tmp_path / "b.csv", CSV.encode("utf-16"))
+    with pytest.raises(InvalidInput, match=r"b\.csv, line 1: not UTF-8: "):
+        load_csv(excel)
+
+
+def test_a_compressed_csv_file_that_was_cut_short_is_an_error(tmp_path: Path) -> None:
+    content = gzip.compress(CSV.encode() * 1000)
+    with pytest.raises(InvalidInput, match="cannot be read after line"):
+        load_csv(written(tmp_path / "a.csv.gz", content[:-20]))
+
+
+# --- Parquet ------------------------------------------------------------------------------------
+
+
+def test_parquet_rows_become_samples(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet", row_group_size=1)
+    assert load_parquet(tmp_path / "a.parquet", **COLUMNS) == SAMPLES
+
+
+def test_parquet_keeps_numbers_lists_and_objects(tmp_path: Path) -> None:
+    row = {
+        "id": 3,
+        "messages": [{"role": "user", "content": "?"}],
+        "ground_truth": 0.5,
+        "choices": ["a", "b"],
+    }
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
+    assert load_parquet(tmp_path / "a.parquet", metadata=["choices"]) == [
+        Sample("3", {"messages": row["messages"]}, 0.5, {"choices": ["a", "b"]})
+    ]
+
+
+def test_an_empty_parquet_file_has_no_samples(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "a.parquet")
+    assert load_parquet(tmp_path / "a.parquet") == []
+
+
+def test_a_wrong_column_of_a_parquet_file_is_named_with_its_row(tmp_path: Path) -> None:
+    pq.write_table(pa.Table.from_pylist(ROWS), tmp_path / "a.parquet")
+    with pytest.raises(InvalidInput, match=r"a\.parquet, row 0: there is no column 'truth'"):
+        load_parquet(tmp_path / "a.parquet", ground_truth="truth")
+
+
+def test_a_file_that_is_not_parquet_or_only_part_of_one_is_an_error(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pq.write_table(pa.Table.from_pylist(ROWS), file)
+    whole = file.read_bytes()
+    for content in (b"", b"text", jsonl(ROWS) * 10, whole[:-10], whole[: len(whole) // 2]):
+        with pytest.raises(InvalidInput, match=r"a\.parquet is not a readable Parquet file: "):
+            load_parquet(written(file, content))
+
+
+# --- Hugging Face -------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def datasets() -> Any:
+    return pytest.importorskip("datasets")
+
+
+def test_a_hugging_face_dataset_becomes_samples(datasets: Any) -> None:
+    dataset = datasets.Dataset.from_list(ROWS)
+    assert load_hf(dataset, **COLUMNS) == SAMPLES
+    assert load_hf(dataset.to_iterable_dataset(), **COLUMNS) == SAMPLES
+
+
+def test_any_iterable_of_dicts_will_do() -> None:
+    assert load_hf(ROWS, **COLUMNS) == SAMPLES
+    assert load_hf(iter(ROWS), **COLUMNS) == SAMPLES
+    assert load_hf([]) == []
+
+
+def test_a_dict_of_splits_needs_one_named_unless_there_is_only_one(datasets: Any) -> None:
+    test, train = (datasets.Dataset.from_list(rows) for rows in (ROWS, ROWS[:1]))
+    both = datasets.DatasetDict({"test": test, "train": train})
+    assert load_hf(both, split="test", **COLUMNS) == SAMPLES
+    assert load_hf(both, split="train", **COLUMNS) == SAMPLES[:1]
+    assert load_hf(datasets.DatasetDict({"test": test}), **COLUMNS) == SAMPLES
+    with pytest.raises(InvalidInput) as refused:
+        load_hf(both)
+    assert str(refused.value) == "DatasetDict has the splits ['test', 'train']; name one: split=…"
+    with pytest.raises(InvalidInput, match=r"splits \['test', 'train'\], not 'dev'; name one"):
+        load_hf(both, split="dev")
+    with pytest.raises(InvalidInput, match="Dataset has no splits, so there is no 'test'"):
+        load_hf(test, split="test")
+
+
+def test_a_saved_dataset_is_loaded_from_its_folder(datasets: Any, tmp_path: Path) -> None:
+    datasets.disable_progress_bars()
+    dataset = datasets.Dataset.from_list(ROWS)
+    dataset.save_to_disk(tmp_path / "one")
+    datasets.DatasetDict({"test": dataset}).save_to_disk(tmp_path / "splits")
+    assert load_hf(tmp_path / "one", **COLUMNS) == SAMPLES
+    assert load_hf(str(tmp_path / "splits"), **COLUMNS) == SAMPLES
+    with pytest.raises(InvalidInput, match=r"splits\['test'\], row 0: there is no column 'x'"):
+        load_hf(tmp_path / "splits", id="x")
+
+
+def test_a_folder_that_is_not_a_saved_dataset_is_named(datasets: Any, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match=r"is not a folder that save_to_disk made"):
+        load_hf(tmp_path)
+    with pytest.raises(InvalidInput, match=r"is not a folder that save_to_disk made"):
+        load_hf(written(tmp_path / "a.jsonl", jsonl(ROWS)))
+
+
+def test_the_name_of_a_dataset_on_the_hub_is_refused_with_what_to_do() -> None:
+    with pytest.raises(InvalidInput, match=r"no dataset folder at openai/gsm8k; .*load_dataset"):
+        load_hf("openai/gsm8k")
+
+
+# --- Files that are not there -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("load", [load_jsonl, iter_jsonl, load_csv, load_parquet])
+def test_a_missing_file_and_a_folder_are_refused_at_the_call(
+    tmp_path: Path, load: Callable[[Path], Any]
+) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        load(tmp_path / "none")
+    assert str(refused.value) == f"there is no file {tmp_path / 'none'}"
+    with pytest.raises(InvalidInput, match="is a folder, not a file"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("package", "extra", "call"),
+    [
+        ("zstandard", "zstd", lambda path: load_jsonl(path)),
+        ("pyarrow", "parquet", lambda path: load_parquet(path)),
+        ("datasets", "datasets", lambda path: load_hf(path.parent)),
+    ],
+)
+def test_a_package_that_is_not_installed_is_named_with_how_to_install_it(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    package: str,
+    extra: str,
+    call: Callable[[Path], Any],
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    file = written(tmp_path / "a.zst", zstd(jsonl(ROWS)))
+    with pytest.raises(InvalidInput) as refused:
+        call(file)
+    assert f"needs the package {package}: pip install 'heldout[{extra}]'" in str(refused.value)
