@@ -381,5 +381,6 @@ def test_a_run_is_found_by_its_name(
 
 
 def test_rows_decode_without_the_conversation() -> None:
-    line = b'{"index":1,"sample":{"id":"a","input":{}},"trajectory":{"messages":[1,2,3]}}'
+    said = b'"trajectory":{"messages":[1,2,3],"stop":{"ended_by":"no_reply"}}'
+    line = b'{"index":1,"sample":{"id":"a","input":{}},' + said + b"}"
     assert msgspec.json.decode(line, type=Row).sample.id == "a"
