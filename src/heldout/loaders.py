@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import io
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -200,7 +200,7 @@ def _existing(path: str | Path) -> Path:
     return path
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path) -> Generator[bytes, None, None]:
     with closing(_open(path)) as file:
         number = 0
         try:
@@ -277,18 +277,23 @@ class _Zstd(io.RawIOBase):
 
 def _jsonl_rows(path: Path) -> Rows:
     decode = msgspec.json.Decoder().decode
-    for number, line in enumerate(_lines(path), start=1):
-        if not line.strip():
-            continue
-        try:
-            row = decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-            raise InvalidInput(f"{path}, line {number}: not JSON: {problem}") from None
-        yield f"{path}, line {number}", row
+    with closing(_lines(path)) as lines:
+        for number, line in enumerate(lines, start=1):
+            if not line.strip():
+                continue
+            try:
+                row = decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+                raise InvalidInput(f"{path}, line {number}: not JSON: {problem}") from None
+            yield f"{path}, line {number}", row
 
 
 def _csv_rows(path: Path) -> Rows:
-    reader = csv.reader(_texts(path), strict=True)
+    with closing(_texts(path)) as texts:
+        yield from _csv_records(path, csv.reader(texts, strict=True))
+
+
+def _csv_records(path: Path, reader: Any) -> Rows:
     header: list[str] | None = None
     while True:
         # The line a record begins on: with line breaks in quotes it may end much later.
@@ -323,12 +328,13 @@ def _next_record(reader: Iterator[list[str]]) -> list[str] | None:
         csv.field_size_limit(limit)
 
 
-def _texts(path: Path) -> Iterator[str]:
-    for number, line in enumerate(_lines(path), start=1):
-        try:
-            yield line.decode()
-        except UnicodeDecodeError as problem:
-            raise InvalidInput(f"{path}, line {number}: not UTF-8: {problem}") from None
+def _texts(path: Path) -> Generator[str, None, None]:
+    with closing(_lines(path)) as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                yield line.decode()
+            except UnicodeDecodeError as problem:
+                raise InvalidInput(f"{path}, line {number}: not UTF-8: {problem}") from None
 
 
 def _parquet_rows(path: Path) -> Rows:
