@@ -37,6 +37,7 @@ from heldout.errors import (
     ItemFailed,
     ResumeMismatch,
     RunBusy,
+    RunDirectoryError,
     RunExists,
     SystemicFailure,
     TransientError,
@@ -334,11 +335,30 @@ def test_duplicate_ids_in_a_stream_stop_it_and_keep_what_was_done(
     assert len(EvalReport.load(tmp_path / "run").results) == 3
 
 
-def test_no_samples_is_an_error(run_eval: RunEval) -> None:
+def test_a_disk_that_fails_to_sync_stops_the_run(
+    run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    async def answer(messages: list[Message]) -> str:
+        if "is 3?" in messages[-1].text:
+            monkeypatch.setattr("os.fsync", broken)
+            await anyio.sleep_forever()
+        return await echo_number(messages)
+
+    monkeypatch.setattr("heldout.engine.SYNC_SECONDS", 0.02)
+    with pytest.raises(RunDirectoryError, match="Input/output error"):
+        run_eval(make_samples(10), endpoint=answer, max_concurrent=2)
+    monkeypatch.undo()
+
+
+def test_no_samples_is_an_error(run_eval: RunEval, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="no samples"):
         run_eval([])
     with pytest.raises(InvalidInput, match="no samples"):
         run_eval(iter([]))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_no_sample_is_refused(run_eval: RunEval, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -193,7 +193,7 @@ class _Run:
             journal.sync()
             await anyio.to_thread.run_sync(finish, self.dir, info)
         except BaseException as problem:
-            self._stop(info, journal, problem)
+            self._stop(info, problem)
             raise
         report = EvalReport.load(self.dir.path)
         if report.summary["n"] != self.asked:
@@ -203,12 +203,15 @@ class _Run:
             )
         return report
 
-    def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
+    def _stop(self, info: RunInfo, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
+        if self.asked == 0 and not self.ledger.finished:
+            self.dir.remove_empty()  # there was not even a first sample
+            return
         failed = isinstance(problem, Exception)
         info.status = "failed" if failed else "interrupted"
         info.reason = f"{type(problem).__name__}: {problem}"[:2000] if failed else None
-        info.asked = self.asked if isinstance(problem, SystemicFailure) else self.running.total
+        info.asked = self.running.total
         info.finished = now()
         if isinstance(problem, EvalFailed):
             problem.run_dir = self.dir.path
@@ -224,25 +227,31 @@ class _Run:
         if self.running.total is not None:
             workers = min(workers, self.running.total)
 
-        async def worker() -> None:
+        @contextmanager
+        def failing_together() -> Iterator[None]:
+            """One that fails ends all; and out of here alone, not wrapped in a group of one."""
             try:
-                for item in items:
-                    await self._one(item, journal)
-                    await self._give_way()
+                yield
             except Exception as problem:  # noqa: BLE001 - raised again by _run
-                # Out of the task group alone, not wrapped in a group of one.
                 self.failure = self.failure or problem
                 scope.cancel()
 
+        async def worker() -> None:
+            with failing_together():
+                for item in items:
+                    await self._one(item, journal)
+                    await self._give_way()
+
         async def sync() -> None:
-            while True:
-                await anyio.sleep(SYNC_SECONDS)
-                await anyio.to_thread.run_sync(journal.sync)
+            with failing_together():
+                while True:
+                    await anyio.sleep(SYNC_SECONDS)
+                    await anyio.to_thread.run_sync(journal.sync)
 
         try:
             async with anyio.create_task_group() as background:
-                background.start_soon(sync)
                 with anyio.CancelScope() as scope:
+                    background.start_soon(sync)
                     async with anyio.create_task_group() as pool:
                         for _ in range(workers):
                             pool.start_soon(worker)
@@ -276,6 +285,7 @@ class _Run:
                 self.asked += 1
                 if not self.ledger.is_finished(sample.id, repeat):
                     yield _Item(index, sample, repeat)
+        self.running.total = self.asked  # known at last, where it was not
 
     async def _one(self, item: _Item, journal: JournalWriter) -> None:
         result, problem = await run_item(item.sample, item.repeat, self.config, self.hooks)

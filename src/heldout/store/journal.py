@@ -199,9 +199,13 @@ class JournalWriter:
         self._synced = False
 
     def sync(self) -> None:
-        if not self._synced:
-            self._synced = True
+        if self._synced:
+            return
+        self._synced = True
+        try:
             os.fsync(self._fd)
+        except OSError as problem:
+            raise storage_error(self.path, problem) from problem
 
     def close(self) -> None:
         if self._fd >= 0:

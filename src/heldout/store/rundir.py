@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -137,6 +138,13 @@ class RunDir:
         info = RunInfo.new(config, functions, asked)
         self.write_info(info)
         return info
+
+    def remove_empty(self) -> None:
+        """Take back a directory in which nothing came to pass."""
+        self.journal.unlink(missing_ok=True)
+        self.run.unlink(missing_ok=True)
+        with suppress(OSError):  # it holds something that is not ours
+            self.path.rmdir()
 
     def check_resumable(self, config: dict[str, Any], functions: dict[str, Any]) -> None:
         info = self.read_info()
