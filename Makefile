@@ -33,7 +33,7 @@ demo: .venv/local
 	@$(BIN)/heldout slice outputs/evals/first_questions --by difficulty
 
 test: .venv/dev
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: .venv/dev
 	$(BIN)/ruff check .

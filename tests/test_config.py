@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,3 +111,10 @@ def test_a_function_whose_source_changed_is_another_function() -> None:
     assert first["name"] == second["name"]
     assert first["source"] != second["source"]
     assert describe_callable(len) == {"name": "len"}
+
+
+def test_a_partial_is_its_function_and_what_is_bound() -> None:
+    first = describe_callable(partial(int, base=2))
+    assert first == describe_callable(partial(int, base=2))
+    assert first != describe_callable(partial(int, base=3))
+    assert first != describe_callable(partial(float, base=2))

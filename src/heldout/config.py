@@ -5,6 +5,7 @@ The text under each field is also what `heldout run --help` prints for `--set`.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import inspect
 import math
@@ -171,6 +172,10 @@ def describe_callable(function: Callable[..., Any] | None) -> dict[str, Any] | N
     """Name and source fingerprint: enough to notice that a function is not the one it was."""
     if function is None:
         return None
+    if isinstance(function, functools.partial):
+        inner = describe_callable(function.func) or {}
+        bound = f"{function.args!r} {sorted(function.keywords.items())!r}"
+        return {**inner, "bound": hashlib.sha256(bound.encode()).hexdigest()[:16]}
     target = inspect.unwrap(function)
     name = getattr(target, "__qualname__", type(target).__qualname__)
     try:

@@ -60,7 +60,7 @@ EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
 SYNC_SECONDS = 1.0
 GIVE_WAY_SECONDS = 0.005
 UNREACHABLE_LIMIT = 10
-"""So many items that reached nobody, with none that did, end the run early."""
+"""So many items that got no answer at all, with none that did, end the run early."""
 
 
 async def evaluate(
@@ -123,7 +123,7 @@ class _Run:
         self.asked = 0
         self.last_error: str | None = None
         self.unreachable: int | None = 0
-        """Items that reached nobody, while no item has reached anybody."""
+        """Items that got no answer at all, while none has; None once one has."""
         self.failure: BaseException | None = None
         self.gave_way = time.perf_counter()
 
@@ -310,7 +310,7 @@ class _Run:
             self.unreachable += 1
             if self.unreachable >= UNREACHABLE_LIMIT:
                 raise SystemicFailure(
-                    f"no item reached the endpoint, so the eval was stopped after "
+                    f"no item got an answer from the endpoint, so the eval was stopped after "
                     f"{self.unreachable}: {problem}"
                 ) from problem
 

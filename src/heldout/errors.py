@@ -16,7 +16,7 @@
     │   └── ItemFailed          an item errored under on_error="raise"
     └── EndpointError           one request could not be answered: an error of that item
         ├── TransientError      … and trying again may help (429, 5xx, dropped connection)
-        │   └── Unreachable     … because nothing answers at that address at all
+        │   └── Unreachable     … but nothing ever answered there, or only with failures
         └── FatalEndpointError  … and no other request will be either (401, unknown model)
 
 Every message says what was wrong, where, and what to do.

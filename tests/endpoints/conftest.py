@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import anyio
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
-from faulty_server import FaultyServer
+from tests.faulty_server import FaultyServer
 
 KEY = "sk-test-0123456789abcdefghij"
 

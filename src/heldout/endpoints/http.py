@@ -14,6 +14,7 @@ import email.utils
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC
@@ -69,11 +70,12 @@ class HTTPEndpoint:
     @classmethod
     def parse(cls, text: str, *, max_connections: int) -> Self:
         """MODEL or MODEL@URL; a model name may hold an @ of its own."""
-        model, at, url = text.rpartition("@")
-        if not at or "://" not in url:
-            model, url = text, ""
+        # The @ before a scheme, not the last: a password in the address has one after it, and
+        # is refused with the address instead of becoming part of a model's name.
+        at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
+        model, url = (text[: at.start()], text[at.end() :]) if at else (text, "")
         if not model:
-            raise InvalidInput(f"endpoint openai:{text} names no model: openai:MODEL@URL")
+            raise InvalidInput("the endpoint names no model; it is openai:MODEL@URL")
         return cls(model, url or None, max_connections=max_connections)
 
     def describe(self) -> dict[str, Any]:
@@ -276,7 +278,8 @@ def _names_unknown_model(body: bytes, model: str) -> bool:
     text = body[:2000].decode("utf-8", "replace").lower()
     if "model_not_found" in text or "invalid_model" in text:
         return True
-    return model.lower() in text and any(
+    names_it = re.search(rf"(?<!\w){re.escape(model.lower())}(?!\w)", text)
+    return names_it is not None and any(
         phrase in text
         for phrase in ("not exist", "not found", "unknown model", "invalid model",
                        "not a valid model", "no such model")

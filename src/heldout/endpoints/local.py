@@ -108,10 +108,15 @@ class LocalEndpoint:
         return request.completion
 
     async def close(self) -> None:
-        if self._thread is not None:
+        thread = self._thread
+        if thread is None:
+            return
+        if not self._closing:
             self._closing = True
             self._queue.put(None)
-            await anyio.to_thread.run_sync(self._thread.join)
+        with anyio.CancelScope(shield=True):  # half closed, it could never be used again
+            await anyio.to_thread.run_sync(thread.join)
+        if self._thread is thread:
             self._thread, self._closing = None, False
 
     # --- The model's thread ---
@@ -128,9 +133,6 @@ class LocalEndpoint:
                         request.problem = _as_endpoint_error(problem, self._name)
             for request in batch:
                 self._notify(request)
-        while not self._queue.empty():  # who came after the end is told so
-            if (late := self._queue.get()) is not None:
-                self._notify(late)
 
     def _next_batch(self) -> list[_Request] | None:
         first = self._queue.get()

@@ -11,6 +11,7 @@ import urllib.request
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Protocol
 from urllib.parse import urlsplit
 
@@ -56,9 +57,7 @@ def _response(url: str, status: int, headers: Mapping[str, str], chunks: list[by
 def _unpacked(url: str, body: bytes, encoding: str) -> bytes:
     """Done here for both libraries: the bound holds for what comes out, too."""
     if encoding != "gzip":
-        raise TransientError(
-            f"{url} sent an answer packed as {encoding!r}, which was not asked for"
-        )
+        raise TransientError(f"{url} answered packed as {encoding!r}, which was not asked for")
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     try:
         unpacked = unpacker.decompress(body, MAX_BODY + 1)
@@ -132,7 +131,12 @@ class _Httpx2Transport:
         limits = httpx2.Limits(
             max_connections=max_connections, max_keepalive_connections=max_connections
         )
-        self._client: Any = httpx2.AsyncClient(limits=limits, timeout=None, follow_redirects=False)
+        self._client: Any = httpx2.AsyncClient(
+            limits=limits,
+            timeout=None,
+            follow_redirects=False,
+            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # keeps none
+        )
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
         httpx2 = self._httpx2

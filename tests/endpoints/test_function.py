@@ -1,0 +1,379 @@
+"""A function as the endpoint: plain or async, in whatever form Python has them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+import heldout
+from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout.endpoints import FunctionEndpoint, open_endpoint
+from heldout.errors import InvalidInput, TransientError
+from heldout.types import Completion, ToolCall, Trajectory
+
+Run = Callable[..., Any]
+
+QUESTION = [Message("system", "Count."), Message("user", "three")]
+
+
+def count(messages: list[Message]) -> str:
+    return f"{len(messages)} {messages[-1].text}"
+
+
+async def count_later(messages: list[Message]) -> str:
+    await anyio.lowlevel.checkpoint()
+    return count(messages)
+
+
+def hand_back_a_coroutine(messages: list[Message]) -> Awaitable[str]:
+    return count_later(messages)
+
+
+class Callable_:
+    def __call__(self, messages: list[Message]) -> str:
+        return count(messages)
+
+    def method(self, messages: list[Message]) -> str:
+        return count(messages)
+
+    async def later(self, messages: list[Message]) -> str:
+        return await count_later(messages)
+
+
+class AsyncCallable:
+    async def __call__(self, messages: list[Message]) -> str:
+        return await count_later(messages)
+
+
+@functools.wraps(count)
+async def async_around_plain(messages: list[Message]) -> str:
+    await anyio.lowlevel.checkpoint()
+    return count(messages)
+
+
+@functools.wraps(count_later)
+def plain_around_async(messages: list[Message]) -> str:
+    """As decorators do that let async code be called from elsewhere."""
+    return asyncio.run(_count_alone(messages))
+
+
+async def _count_alone(messages: list[Message]) -> str:
+    return count(messages)
+
+
+FORMS: dict[str, Any] = {
+    "function": count,
+    "async function": count_later,
+    "lambda": lambda messages: count(messages),
+    "function that returns a coroutine": hand_back_a_coroutine,
+    "callable object": Callable_(),
+    "async callable object": AsyncCallable(),
+    "method": Callable_().method,
+    "async method": Callable_().later,
+    "partial": functools.partial(lambda word, messages: count(messages), "word"),
+    "partial of async": functools.partial(count_later),
+    "async wrapper of a plain function": async_around_plain,
+    "plain wrapper of an async function": plain_around_async,
+}
+
+
+def answered(function: Any, messages: list[Message] = QUESTION) -> Callable[[], Any]:
+    async def main() -> Completion:
+        endpoint = FunctionEndpoint(function)
+        try:
+            with anyio.fail_after(20):
+                return await endpoint.complete(messages, Sampling(), ())
+        finally:
+            await endpoint.close()
+
+    return main
+
+
+def evaluated(function: Any, number: int, folder: Path, **settings: Any) -> Callable[[], Any]:
+    config = EvalConfig(
+        endpoint=function,
+        experiment_name="run",
+        output_dir=str(folder),
+        progress=False,
+        **settings,
+    )
+    asked = [Sample(f"s{i}", {"prompt": f"{i}"}, f"{i}") for i in range(number)]
+
+    async def main() -> EvalReport:
+        with anyio.fail_after(30):
+            return await heldout.evaluate(asked, config, right)
+
+    return main
+
+
+def right(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
+
+
+def repeat(messages: list[Message]) -> str:
+    return messages[-1].text
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_function_answers(run: Run, form: str) -> None:
+    assert run(answered(FORMS[form])) == Completion(Message("assistant", "2 three"))
+
+
+def test_a_message_is_taken_as_it_is(run: Run) -> None:
+    message = Message("assistant", "", tool_calls=(ToolCall("a", "f"),), reasoning="hm")
+    assert run(answered(lambda messages: message)).message is message
+
+
+def test_a_completion_is_taken_as_it_is(run: Run) -> None:
+    completion = Completion(Message("assistant", "x"), "length")
+    assert run(answered(lambda messages: completion)) is completion
+
+
+@pytest.mark.parametrize("wrong", [None, 4, b"bytes", ["a"], {"role": "assistant"}])
+def test_anything_else_is_refused_by_its_type(run: Run, wrong: Any) -> None:
+    with pytest.raises(TypeError, match=rf"returns str or Message, got {type(wrong).__name__}"):
+        run(answered(lambda messages: wrong))
+
+
+def test_a_wrong_type_is_the_items_error(run: Run, tmp_path: Path) -> None:
+    def sometimes(messages: list[Message]) -> Any:
+        return None if messages[-1].text == "1" else messages[-1].text
+
+    report = run(evaluated(sometimes, 3, tmp_path))
+    assert "returns str or Message, got NoneType" in str(report.results[1].error)
+    assert [result.ok for result in report.results] == [True, False, True]
+
+
+@pytest.mark.parametrize("raised", [ValueError("odd"), StopIteration(), StopAsyncIteration()])
+@pytest.mark.parametrize("form", ["plain", "async"])
+def test_what_a_function_raises_is_the_items_error(
+    run: Run, tmp_path: Path, form: str, raised: Exception
+) -> None:
+    def plain(messages: list[Message]) -> str:
+        if messages[-1].text == "1":
+            raise raised
+        return messages[-1].text
+
+    async def later(messages: list[Message]) -> str:
+        return plain(messages)
+
+    report = run(evaluated(plain if form == "plain" else later, 3, tmp_path))
+    assert str(report.results[1].error).startswith("endpoint: ")
+    assert [result.ok for result in report.results] == [True, False, True]
+
+
+def test_a_function_may_ask_to_be_tried_again(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    calls: list[str] = []
+
+    def flaky(messages: list[Message]) -> str:
+        calls.append(messages[-1].text)
+        if len(calls) < 3:
+            raise TransientError("not yet")
+        return messages[-1].text
+
+    report = run(evaluated(flaky, 1, tmp_path, retries=4))
+    assert report.summary["mean"] == 1.0
+    assert calls == ["0", "0", "0"]
+
+
+def test_a_function_cannot_change_the_conversation_it_is_shown(run: Run) -> None:
+    def greedy(messages: list[Message]) -> str:
+        messages.clear()
+        return "mine"
+
+    shown = list(QUESTION)
+    run(answered(greedy, shown))
+    assert shown == QUESTION
+
+
+def test_tools_are_refused_since_a_function_is_not_told_of_them(run: Run) -> None:
+    async def main() -> None:
+        await FunctionEndpoint(count).complete(QUESTION, Sampling(), [ToolSpec("f")])
+
+    with pytest.raises(InvalidInput, match="needs an endpoint that is told of them"):
+        run(main)
+
+
+def test_plain_functions_run_as_many_at_once_as_items_do(run: Run, tmp_path: Path) -> None:
+    together = threading.Barrier(24)
+
+    def meet(messages: list[Message]) -> str:
+        together.wait(20)  # passes only if all of them are here
+        return messages[-1].text
+
+    report = run(evaluated(meet, 48, tmp_path, max_concurrent=24))
+    assert (report.summary["n_scored"], report.summary["mean"]) == (48, 1.0)
+
+
+def test_threads_are_used_again_and_end_with_the_run(run: Run, tmp_path: Path) -> None:
+    threads: set[threading.Thread] = set()
+
+    def note(messages: list[Message]) -> str:
+        threads.add(threading.current_thread())
+        return messages[-1].text
+
+    run(evaluated(note, 100, tmp_path, max_concurrent=4))
+    assert 1 <= len(threads) <= 4
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()
+
+
+def test_a_plain_function_sees_the_context_it_was_asked_in(run: Run) -> None:
+    variable: contextvars.ContextVar[str] = contextvars.ContextVar("variable")
+
+    async def main() -> Any:
+        variable.set("outside")
+        return await answered(lambda messages: variable.get())()
+
+    assert run(main).message.content == "outside"
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """Blocks a function until the test is over."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def test_a_function_that_blocks_does_not_keep_the_timeout_from_coming(
+    run: Run, tmp_path: Path, release: threading.Event
+) -> None:
+    def stuck(messages: list[Message]) -> str:
+        if messages[-1].text == "1":
+            release.wait()
+        return messages[-1].text
+
+    report = run(evaluated(stuck, 4, tmp_path, timeout=0.5, max_concurrent=2))
+    assert report.results[1].error == "timeout: not done after 0.5 s (in endpoint)"
+    assert (report.summary["n"], report.summary["n_errors"]) == (4, 1)
+
+
+def test_calls_that_were_given_up_on_take_no_place_from_later_items(
+    run: Run, tmp_path: Path, release: threading.Event
+) -> None:
+    def stuck_at_first(messages: list[Message]) -> str:
+        if int(messages[-1].text) < 4:
+            release.wait()
+        return messages[-1].text
+
+    report = run(evaluated(stuck_at_first, 12, tmp_path, timeout=0.5, max_concurrent=2))
+    assert [result.ok for result in report.results] == [False] * 4 + [True] * 8
+
+
+def test_an_async_function_that_waits_for_ever_meets_the_timeout(run: Run, tmp_path: Path) -> None:
+    async def stuck(messages: list[Message]) -> str:
+        if messages[-1].text == "1":
+            await anyio.sleep_forever()
+        return messages[-1].text
+
+    report = run(evaluated(stuck, 3, tmp_path, timeout=0.5))
+    assert [result.ok for result in report.results] == [True, False, True]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_function_that_never_returns_does_not_keep_the_process_alive(
+    backend: str, tmp_path: Path
+) -> None:
+    program = f"""
+import threading
+import anyio, heldout
+
+def stuck(messages):
+    if messages[-1].text == "b":
+        threading.Event().wait()
+    return "x"
+
+async def main():
+    samples = [heldout.Sample(i, {{"prompt": i}}) for i in "ab"]
+    config = heldout.EvalConfig(stuck, timeout=0.5, output_dir={str(tmp_path)!r}, progress=False)
+    report = await heldout.evaluate(samples, config, lambda t, s: heldout.Score())
+    print(report.summary["n_errors"])
+
+anyio.run(main, backend={backend!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "1\n"
+
+
+def test_an_answer_that_comes_after_the_event_loop_ended_disturbs_nobody(
+    run: Run, tmp_path: Path
+) -> None:
+    release, returned = threading.Event(), threading.Event()
+    threads: list[threading.Thread] = []
+
+    def late(messages: list[Message]) -> str:
+        if messages[-1].text == "1":
+            threads.append(threading.current_thread())
+            release.wait()
+            returned.set()
+        return messages[-1].text
+
+    run(evaluated(late, 2, tmp_path, timeout=0.5))
+    release.set()
+    assert returned.wait(10)
+    threads[0].join(10)
+    assert not threads[0].is_alive()
+
+
+def test_the_users_random_state_is_left_alone(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    calls: list[int] = []
+
+    async def flaky(messages: list[Message]) -> str:
+        calls.append(1)
+        if len(calls) == 1:
+            raise TransientError("once")  # so that a wait is drawn
+        return messages[-1].text
+
+    state = random.getstate()
+    run(evaluated(flaky, 2, tmp_path))
+    assert len(calls) == 3
+    assert random.getstate() == state
+
+
+def test_a_run_records_which_function_answered(run: Run, tmp_path: Path) -> None:
+    endpoint = run(evaluated(repeat, 1, tmp_path)).config["endpoint"]
+    assert (endpoint["kind"], endpoint["name"]) == ("function", "repeat")
+    assert len(endpoint["source"]) == 16
+
+
+def test_an_object_with_complete_is_an_endpoint_itself_and_its_owners_to_close(
+    run: Run, tmp_path: Path
+) -> None:
+    class Endpoint:
+        closed = False
+
+        async def complete(self, messages: Any, sampling: Any, tools: Any) -> Completion:
+            return Completion(Message("assistant", messages[-1].text))
+
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "own"}
+
+        async def close(self) -> None:
+            self.closed = True
+
+    endpoint = Endpoint()
+    assert open_endpoint(endpoint, max_concurrent=1) is endpoint
+    assert run(evaluated(endpoint, 2, tmp_path)).summary["mean"] == 1.0
+    assert not endpoint.closed

@@ -1,0 +1,646 @@
+"""A transformers model in this process. The model is random and tiny; the decoding is real."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+import torch
+
+import heldout
+import heldout.endpoints.local as local
+from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout.endpoints import open_endpoint
+from heldout.endpoints.local import LocalEndpoint
+from heldout.errors import EndpointError, FatalEndpointError, InvalidInput, SystemicFailure
+from heldout.types import Completion, Trajectory, Usage
+
+Run = Callable[..., Any]
+
+CONTEXT = 64
+WORDS = [f"w{i}" for i in range(56)]
+SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "system", "user", "assistant", "tool"]
+TEMPLATE = (
+    "{{ bos_token }}{% for message in messages %}"
+    "{% if message['content'] == 'forbidden' %}{{ raise_exception('no such word') }}{% endif %}"
+    " {{ message['role'] }} {{ message['content'] }}{% endfor %}"
+    "{% if add_generation_prompt %} assistant{% endif %}"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small are slower in two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def tiny() -> tuple[Any, Any]:
+    """(model, tokenizer). Random weights, but large: greedy choices are not close calls."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        chat_template=TEMPLATE,
+    )
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        initializer_range=1.0,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(11)
+        model = LlamaForCausalLM(config).eval()
+    return model, tokenizer
+
+
+@pytest.fixture(scope="module")
+def folder(tiny: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    path = tmp_path_factory.mktemp("tiny")
+    for part in tiny:
+        part.save_pretrained(path)
+    return str(path)
+
+
+@pytest.fixture
+def full_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch starts when it is full, however slowly requests come in."""
+    monkeypatch.setattr(local, "LINGER_SECONDS", 20.0)
+
+
+PROMPTS = [" ".join(WORDS[i : i + 1 + (i * 7) % 13]) for i in range(12)]
+GREEDY = Sampling(max_tokens=16)
+
+
+def asking(
+    endpoint: LocalEndpoint, prompts: Sequence[str], samplings: Sampling | Sequence[Sampling]
+) -> Callable[[], Any]:
+    """All at once: the answers, or what was raised instead."""
+    each = [samplings] * len(prompts) if isinstance(samplings, Sampling) else samplings
+    answers: list[Any] = [None] * len(prompts)
+
+    async def one(place: int) -> None:
+        try:
+            answers[place] = await endpoint.complete(
+                [Message("user", prompts[place])], each[place], ()
+            )
+        except EndpointError as problem:
+            answers[place] = problem
+
+    async def main() -> list[Any]:
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                for place in range(len(prompts)):
+                    group.start_soon(one, place)
+            await endpoint.close()
+        return answers
+
+    return main
+
+
+@functools.cache
+def generated(tiny: tuple[Any, Any], prompt: str, max_tokens: int) -> Completion:
+    """What transformers itself makes of it, one prompt at a time."""
+    model, tokenizer = tiny
+    messages = [{"role": "user", "content": prompt}]
+    ids = tokenizer.apply_chat_template(
+        messages, add_generation_prompt=True, return_tensors="pt", return_dict=False
+    )
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens
+    )
+    new = out[0, ids.shape[1] :].tolist()
+    return Completion(
+        Message("assistant", tokenizer.decode(new, skip_special_tokens=True)),
+        "stop" if new[-1] == 2 else "length",
+        Usage(ids.shape[1], len(new)),
+    )
+
+
+# --- Greedy -------------------------------------------------------------------------------------
+
+
+def test_a_batch_answers_as_one_at_a_time_and_as_transformers_does(
+    run: Run, tiny: tuple[Any, Any], full_batches: None
+) -> None:
+    together = run(asking(LocalEndpoint(*tiny, max_batch=12), PROMPTS, GREEDY))
+    alone = run(asking(LocalEndpoint(*tiny, max_batch=1), PROMPTS, GREEDY))
+    theirs = [generated(tiny, prompt, 16) for prompt in PROMPTS]
+    assert together == alone == theirs
+    # The comparison means something: rows differ, and they end at different times.
+    assert len({answer.message.content for answer in together}) > 6
+    assert {answer.finish_reason for answer in together} == {"stop", "length"}
+    assert len({answer.usage.prompt_tokens for answer in together}) > 4
+
+
+def test_rows_are_decoded_together_and_leave_when_they_are_done(
+    run: Run, tiny: tuple[Any, Any], full_batches: None
+) -> None:
+    with Steps(tiny[0], hold_at=0) as steps:
+        answers = run(asking(LocalEndpoint(*tiny, max_batch=12), PROMPTS, GREEDY))
+    tokens = [answer.usage.completion_tokens for answer in answers]
+    # What the prompts share is read first, by itself; then a step for each token of the longest.
+    assert steps.sizes == [1] + [sum(n > step for n in tokens) for step in range(max(tokens))]
+
+
+def test_a_batch_is_no_larger_than_was_asked_for(tiny: tuple[Any, Any]) -> None:
+    with Steps(tiny[0], hold_at=0) as steps:
+        answers = anyio.run(asking(LocalEndpoint(*tiny, max_batch=5), PROMPTS, GREEDY))
+    assert max(steps.sizes) <= 5
+    assert answers == [generated(tiny, prompt, 16) for prompt in PROMPTS]
+
+
+def test_prompts_that_share_all_but_the_end_answer_as_alone(tiny: tuple[Any, Any]) -> None:
+    shared = " ".join(WORDS[:20])
+    prompts = [shared, shared, f"{shared} w30", f"{shared} w30 w31 w32", "w7"]
+    answers = anyio.run(asking(LocalEndpoint(*tiny), prompts[:4], GREEDY))
+    assert answers == [generated(tiny, prompt, 16) for prompt in prompts[:4]]
+    answers = anyio.run(asking(LocalEndpoint(*tiny), prompts, GREEDY))
+    assert answers == [generated(tiny, prompt, 16) for prompt in prompts]
+
+
+def test_each_row_has_its_own_length(tiny: tuple[Any, Any]) -> None:
+    limits = [1 + i for i in range(len(PROMPTS))]
+    samplings = [Sampling(max_tokens=limit) for limit in limits]
+    answers = anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, samplings))
+    theirs = [generated(tiny, p, limit) for p, limit in zip(PROMPTS, limits, strict=True)]
+    assert answers == theirs
+
+
+def test_a_stop_text_ends_the_turn_before_it(tiny: tuple[Any, Any]) -> None:
+    whole = next(g for p in PROMPTS if len((g := generated(tiny, p, 16)).message.text.split()) > 8)
+    prompt = next(p for p in PROMPTS if generated(tiny, p, 16) == whole)
+    words = whole.message.text.split()
+    stop = words[5]
+    first = words.index(stop)
+    before = whole.message.text.split(stop)[0]
+    sampling = Sampling(max_tokens=16, stop=("never", stop))
+    [answer, other] = anyio.run(asking(LocalEndpoint(*tiny), [prompt, prompt], [sampling, GREEDY]))
+    assert answer.message.content == before
+    assert answer.finish_reason == "stop"
+    assert answer.usage.completion_tokens == first + 1
+    assert other == whole
+
+
+def test_a_turn_never_goes_beyond_the_context(tiny: tuple[Any, Any]) -> None:
+    prompt = " ".join(WORDS[:50])  # and 3 of the template
+    [answer] = anyio.run(asking(LocalEndpoint(*tiny), [prompt], Sampling(max_tokens=500)))
+    assert answer.usage.prompt_tokens == 53
+    assert answer.usage.completion_tokens <= CONTEXT - 53
+    assert answer == generated(tiny, prompt, CONTEXT - 53)
+
+
+# --- Sampled ------------------------------------------------------------------------------------
+
+
+def seeded(seed: int | None) -> Sampling:
+    return Sampling(temperature=2.0, top_p=0.95, max_tokens=12, seed=seed)
+
+
+def test_a_sampled_answer_does_not_depend_on_its_neighbours(tiny: tuple[Any, Any]) -> None:
+    samplings = [seeded(i) for i in range(len(PROMPTS))]
+    together = anyio.run(asking(LocalEndpoint(*tiny, max_batch=12), PROMPTS, samplings))
+    alone = anyio.run(asking(LocalEndpoint(*tiny, max_batch=1), PROMPTS, samplings))
+    backwards = anyio.run(asking(LocalEndpoint(*tiny, max_batch=6), PROMPTS[::-1], samplings[::-1]))
+    assert together == alone == backwards[::-1]
+    assert together != anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, GREEDY))
+
+
+def test_seeds_make_rows_differ_and_no_seed_makes_runs_differ(tiny: tuple[Any, Any]) -> None:
+    prompts = ["w1 w2"] * 8
+    different = anyio.run(asking(LocalEndpoint(*tiny), prompts, [seeded(i) for i in range(8)]))
+    assert len({answer.message.content for answer in different}) > 1
+    same = anyio.run(asking(LocalEndpoint(*tiny), prompts, seeded(3)))
+    assert len({answer.message.content for answer in same}) == 1
+    unseeded = anyio.run(asking(LocalEndpoint(*tiny), prompts, seeded(None)))
+    assert len({answer.message.content for answer in unseeded}) > 1
+
+
+def test_a_small_nucleus_is_greedy(tiny: tuple[Any, Any]) -> None:
+    narrow = Sampling(temperature=1.0, top_p=1e-9, max_tokens=16, seed=1)
+    answers = anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, narrow))
+    assert answers == [generated(tiny, prompt, 16) for prompt in PROMPTS]
+
+
+def test_the_random_state_of_torch_is_left_alone(tiny: tuple[Any, Any]) -> None:
+    before = torch.get_rng_state()
+    anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, seeded(None)))
+    anyio.run(asking(LocalEndpoint(*tiny), PROMPTS, seeded(1)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+# --- What goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_prompt_that_cannot_be_answered_is_that_items_error_alone(
+    run: Run, tiny: tuple[Any, Any]
+) -> None:
+    prompts = ["w1 w2", " ".join(["w1"] * CONTEXT), "w3", "forbidden"]
+    first, long, third, refused = run(asking(LocalEndpoint(*tiny, name="tiny"), prompts, GREEDY))
+    assert str(long) == f"the prompt has {CONTEXT + 3} tokens, tiny takes {CONTEXT}"
+    assert "no such word" in str(refused)
+    assert not isinstance(long, FatalEndpointError)
+    assert not isinstance(refused, FatalEndpointError)
+    assert [first, third] == [generated(tiny, p, 16) for p in ("w1 w2", "w3")]
+
+
+def test_a_model_that_fails_is_reported_to_all_it_failed_and_goes_on(
+    run: Run, tiny: tuple[Any, Any]
+) -> None:
+    def fail(module: Any, args: Any) -> None:
+        hook.remove()
+        raise RuntimeError("out of memory")
+
+    async def main() -> tuple[str, Completion]:
+        endpoint = LocalEndpoint(*tiny, name="tiny")
+        with anyio.fail_after(30):
+            with pytest.raises(EndpointError) as caught:
+                await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            answer = await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            await endpoint.close()
+        return str(caught.value), answer
+
+    hook = tiny[0].register_forward_pre_hook(fail)
+    said, answer = run(main)
+    assert said == "tiny: RuntimeError: out of memory"
+    assert answer == generated(tiny, "w1", 16)
+
+
+def test_without_a_chat_template_one_message_is_continued_and_two_are_refused(
+    run: Run, tiny: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, tokenizer = tiny
+    monkeypatch.setattr(tokenizer, "chat_template", None)
+
+    async def main() -> Completion:
+        endpoint = LocalEndpoint(model, tokenizer)
+        with anyio.fail_after(30):
+            answer = await endpoint.complete([Message("user", "w1 w2")], GREEDY, ())
+            with pytest.raises(FatalEndpointError, match="has no chat template"):
+                await endpoint.complete([Message("user", "w1")] * 2, GREEDY, ())
+            with pytest.raises(EndpointError, match="the prompt has no tokens"):
+                await endpoint.complete([Message("user", "")], GREEDY, ())
+            await endpoint.close()
+        return answer
+
+    assert run(main).usage.prompt_tokens == 2
+
+
+def test_tools_are_refused(run: Run, tiny: tuple[Any, Any]) -> None:
+    async def main() -> None:
+        await LocalEndpoint(*tiny).complete([Message("user", "w1")], GREEDY, [ToolSpec("f")])
+
+    with pytest.raises(InvalidInput, match="a local model is not told of tools"):
+        run(main)
+
+
+# --- Coming and going ---------------------------------------------------------------------------
+
+
+class Steps:
+    """Watches the model's steps, and holds it at one of them until `go_on`."""
+
+    def __init__(self, model: Any, hold_at: int) -> None:
+        self.sizes: list[int] = []
+        self.reached, self.go_on = threading.Event(), threading.Event()
+        self._hold_at, self._in_time = hold_at, True
+        self._hook = model.register_forward_pre_hook(self._step, with_kwargs=True)
+
+    def _step(self, module: Any, args: Any, kwargs: Any) -> None:
+        self.sizes.append(len(kwargs["input_ids"]))
+        if len(self.sizes) == self._hold_at:
+            self.reached.set()
+            self._in_time = self.go_on.wait(20)
+
+    async def wait(self) -> None:
+        assert await anyio.to_thread.run_sync(self.reached.wait, 20)
+
+    def __enter__(self) -> Steps:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.go_on.set()
+        self._hook.remove()
+        assert self._in_time, "nobody let the model go on"
+
+
+@pytest.fixture(scope="module")
+def long_winded(tiny: tuple[Any, Any]) -> str:
+    """A prompt whose answer does not end by itself."""
+    return next(p for p in PROMPTS if generated(tiny, p, 16).finish_reason == "length")
+
+
+def test_who_gives_up_leaves_the_batch(
+    run: Run, tiny: tuple[Any, Any], long_winded: str, full_batches: None
+) -> None:
+    answers: list[Completion] = []
+
+    async def main() -> None:
+        endpoint = LocalEndpoint(*tiny, max_batch=2)
+
+        async def ask() -> None:
+            answers.append(await endpoint.complete([Message("user", long_winded)], GREEDY, ()))
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as staying:
+                staying.start_soon(ask)
+                async with anyio.create_task_group() as leaving:
+                    leaving.start_soon(ask)
+                    await steps.wait()
+                    leaving.cancel_scope.cancel()
+                steps.go_on.set()
+            await endpoint.close()
+
+    with Steps(tiny[0], hold_at=4) as steps:
+        run(main)
+    # First what both prompts share, then both rows, and from the cancellation on only one.
+    assert steps.sizes[:4] == [1, 2, 2, 2]
+    assert set(steps.sizes[4:]) == {1}
+    assert answers == [generated(tiny, long_winded, 16)]
+
+
+def test_who_gives_up_while_waiting_is_not_decoded(
+    run: Run, tiny: tuple[Any, Any], long_winded: str
+) -> None:
+    async def main() -> None:
+        endpoint = LocalEndpoint(*tiny, max_batch=1)
+
+        async def ask() -> None:
+            await endpoint.complete([Message("user", long_winded)], GREEDY, ())
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as staying:
+                staying.start_soon(ask)
+                await steps.wait()
+                async with anyio.create_task_group() as leaving:
+                    leaving.start_soon(ask)
+                    await anyio.wait_all_tasks_blocked()
+                    leaving.cancel_scope.cancel()
+                staying.start_soon(ask)  # behind it in the queue
+                steps.go_on.set()
+            await endpoint.close()
+
+    with Steps(tiny[0], hold_at=1) as steps:
+        run(main)
+    assert len(steps.sizes) == 2 * 16
+
+
+def test_an_answer_does_not_wait_for_the_longest_of_its_batch(
+    run: Run, tiny: tuple[Any, Any], long_winded: str, full_batches: None
+) -> None:
+    async def main() -> None:
+        endpoint = LocalEndpoint(*tiny, max_batch=3)
+
+        async def ask(prompt: str, max_tokens: int) -> Completion:
+            message = Message("user", prompt)
+            return await endpoint.complete([message], Sampling(max_tokens=max_tokens), ())
+
+        async def ask_for_too_much() -> None:
+            with pytest.raises(EndpointError, match="the prompt has"):
+                await ask(" ".join(["w1"] * CONTEXT), 1)
+            early.append("refused")
+
+        async def ask_for_little() -> None:
+            await ask(long_winded, 1)
+            early.append("short")
+
+        early: list[str] = []
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask, long_winded, 16)
+                async with anyio.create_task_group() as first:
+                    first.start_soon(ask_for_little)
+                    first.start_soon(ask_for_too_much)
+                # Both are here although the third is held in the middle of its turn.
+                assert sorted(early) == ["refused", "short"]
+                assert not steps.go_on.is_set()
+                steps.go_on.set()
+            await endpoint.close()
+
+    with Steps(tiny[0], hold_at=5) as steps:
+        run(main)
+
+
+def model_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "heldout-model"]
+
+
+def test_close_ends_the_thread_and_the_endpoint_can_be_used_again(
+    run: Run, tiny: tuple[Any, Any]
+) -> None:
+    endpoint = LocalEndpoint(*tiny)
+
+    async def main() -> Completion:
+        with anyio.fail_after(30):
+            await endpoint.close()  # never used: nothing to do
+            answer = await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            assert len(model_threads()) == 1
+            await endpoint.close()
+            assert model_threads() == []
+        return answer
+
+    assert run(main) == run(main) == generated(tiny, "w1", 16)
+
+
+def test_closing_twice_at_once_is_closing(run: Run, tiny: tuple[Any, Any]) -> None:
+    endpoint = LocalEndpoint(*tiny)
+
+    async def main() -> None:
+        with anyio.fail_after(30):
+            await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            async with anyio.create_task_group() as group:
+                group.start_soon(endpoint.close)
+                group.start_soon(endpoint.close)
+            assert model_threads() == []
+            await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            with anyio.CancelScope() as scope:
+                scope.cancel()
+                await endpoint.close()
+            assert model_threads() == []
+            await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            await endpoint.close()
+
+    run(main)
+
+
+def test_close_does_not_wait_for_answers_and_says_so_to_who_does(
+    run: Run, tiny: tuple[Any, Any], long_winded: str
+) -> None:
+    said: list[str] = []
+
+    async def main() -> None:
+        endpoint = LocalEndpoint(*tiny, name="tiny", max_batch=1)
+
+        async def ask() -> None:
+            with pytest.raises(EndpointError) as caught:
+                await endpoint.complete([Message("user", long_winded)], GREEDY, ())
+            said.append(str(caught.value))
+
+        with anyio.fail_after(30):
+            async with anyio.create_task_group() as group:
+                group.start_soon(ask)  # in the middle of its turn
+                await steps.wait()
+                group.start_soon(ask)  # in the queue
+                await anyio.wait_all_tasks_blocked()
+                group.start_soon(endpoint.close)
+                await anyio.wait_all_tasks_blocked()
+                await ask()  # too late
+                steps.go_on.set()
+            assert model_threads() == []
+
+    with Steps(tiny[0], hold_at=3) as steps:
+        run(main)
+    assert len(steps.sizes) == 3
+    assert said == ["tiny is being closed"] + ["tiny was closed before it had answered"] * 2
+
+
+def test_an_endpoint_left_open_by_one_event_loop_works_in_the_next(
+    tiny: tuple[Any, Any], long_winded: str
+) -> None:
+    endpoint = LocalEndpoint(*tiny)
+
+    async def give_up() -> None:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as group:
+                group.start_soon(endpoint.complete, [Message("user", long_winded)], GREEDY, ())
+                await steps.wait()
+                scope.cancel()
+
+    async def ask() -> Any:
+        with anyio.fail_after(30):
+            answer = await endpoint.complete([Message("user", "w1")], GREEDY, ())
+            await endpoint.close()
+        return answer
+
+    for first, second in (("asyncio", "trio"), ("trio", "asyncio")):
+        with Steps(tiny[0], hold_at=2) as steps:
+            anyio.run(give_up, backend=first)  # the model is still at it when the loop has ended
+        assert anyio.run(ask, backend=second) == generated(tiny, "w1", 16)
+
+
+# --- Through evaluate ---------------------------------------------------------------------------
+
+
+def evaluated(
+    asked: Sequence[Sample], endpoint: Any, folder: Path, **settings: Any
+) -> Callable[[], Any]:
+    config = EvalConfig(
+        endpoint=endpoint,
+        experiment_name="run",
+        output_dir=str(folder),
+        progress=False,
+        **{"sampling": GREEDY, "timeout": 30.0, **settings},
+    )
+
+    def right(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("right", trajectory.answer == sample.ground_truth, 1.0),))
+
+    async def main() -> EvalReport:
+        with anyio.fail_after(60):
+            return await heldout.evaluate(asked, config, right)
+
+    return main
+
+
+def test_a_folder_is_evaluated(
+    run: Run, tiny: tuple[Any, Any], folder: str, tmp_path: Path
+) -> None:
+    asked = [
+        Sample(f"s{i}", {"prompt": prompt}, generated(tiny, prompt, 16).message.text)
+        for i, prompt in enumerate(PROMPTS)
+    ]
+    asked.append(Sample("long", {"prompt": " ".join(["w1"] * CONTEXT)}))
+    report = run(evaluated(asked, f"hf:{folder}", tmp_path))
+    assert (report.summary["n"], report.summary["n_errors"]) == (13, 1)
+    assert report.summary["mean_scored"] == 1.0
+    assert "endpoint: the prompt has 67 tokens" in str(report.results[12].error)
+    assert {result.trajectory.stop.truncated for result in report.results[:12]} == {True, False}
+    described = {"kind": "local", "model": folder, "max_batch": 16}
+    assert report.config["endpoint"] == described
+    assert model_threads() == []
+
+
+def test_repeats_are_sampled_apart_and_the_same_in_the_next_run(
+    run: Run, folder: str, tmp_path: Path
+) -> None:
+    asked = [Sample(f"s{i}", {"prompt": prompt}) for i, prompt in enumerate(PROMPTS[:3])]
+    settings = {"sampling": seeded(5), "repeats": 4}
+    runs = [
+        [
+            result.trajectory.answer
+            for result in run(
+                evaluated(asked, f"hf:{folder}", tmp_path / f"{n}", max_concurrent=n, **settings)
+            ).results
+        ]
+        for n in (2, 12)
+    ]
+    assert runs[0] == runs[1]
+    assert len(set(runs[0][:4])) > 1
+
+
+def spoiled(folder: str, tmp_path: Path, what: str) -> str:
+    import shutil
+
+    bad = tmp_path / "bad"
+    if what == "no folder":
+        return str(bad)
+    if what == "an empty folder":
+        bad.mkdir()
+        return str(bad)
+    shutil.copytree(folder, bad)
+    if what == "half the weights":
+        weights = bad / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
+    else:
+        (bad / "config.json").write_text("{")
+    return str(bad)
+
+
+@pytest.mark.parametrize(
+    "what", ["no folder", "an empty folder", "half the weights", "half a config"]
+)
+def test_what_cannot_be_loaded_ends_the_run_at_once(
+    run: Run, folder: str, tmp_path: Path, what: str
+) -> None:
+    path = spoiled(folder, tmp_path, what)
+    asked = [Sample(f"s{i}", {"prompt": "w1"}) for i in range(50)]
+    with pytest.raises(SystemicFailure, match=r"cannot load a model from .*/bad: \w") as caught:
+        run(evaluated(asked, f"hf:{path}", tmp_path / "runs", max_concurrent=4))
+    assert "\n" not in str(caught.value)
+    journal = tmp_path / "runs" / "run" / "results.jsonl"
+    assert len(journal.read_bytes().splitlines()) <= 1 + 4
+    assert model_threads() == []
+
+
+def test_opening_loads_nothing(tmp_path: Path) -> None:
+    endpoint = open_endpoint(f"hf:{tmp_path}", max_concurrent=3)
+    assert endpoint.describe() == {"kind": "local", "model": str(tmp_path), "max_batch": 3}
+    assert model_threads() == []

@@ -1,0 +1,190 @@
+"""Against `transformers serve`, a real OpenAI-compatible server, with a tiny random model."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+import heldout
+from heldout import EvalConfig, EvalReport, Metric, Sample, Sampling, Score
+from heldout.errors import SystemicFailure
+from heldout.types import Trajectory, Usage
+
+pytestmark = pytest.mark.integration
+
+COMMAND = Path(sys.executable).parent / "transformers"
+WORDS = [f"w{i}" for i in range(56)]
+START_SECONDS = 120.0
+
+
+@dataclass(frozen=True)
+class Served:
+    url: str
+    model: str
+    log: Path
+
+    def posts(self) -> int:
+        """Requests for a completion so far."""
+        return self.log.read_text().count('"POST /v1/chat/completions')
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A folder with a random Llama of two layers and a tokenizer of sixty words."""
+    import torch
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    special = ["<pad>", "<s>", "</s>", "<unk>"]
+    vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
+    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        chat_template="{{ bos_token }}{% for m in messages %} {{ m['content'] }}{% endfor %}",
+    )
+    config = LlamaConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        max_position_embeddings=64,
+        initializer_range=1.0,
+        bos_token_id=1,
+        eos_token_id=2,
+        pad_token_id=0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        policy = LlamaForCausalLM(config)
+    folder = tmp_path_factory.mktemp("served")
+    policy.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@pytest.fixture(scope="module")
+def served(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Served]:
+    log = tmp_path_factory.mktemp("serve") / "log"
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETRY": "1"}
+    command = [str(COMMAND), "serve", "--host", "127.0.0.1", "--port", str(port)]
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            command, env=environment, stdout=output, stderr=subprocess.STDOUT
+        )
+    try:
+        model = request.getfixturevalue("model")  # made while the server starts
+        _wait_until_up(process, port, log)
+        yield Served(f"http://127.0.0.1:{port}/v1", model, log)
+    finally:
+        process.terminate()
+        try:
+            process.wait(10)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(10)
+
+
+def _wait_until_up(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
+    """Nothing tells when it listens, so it is asked until it answers."""
+    end = time.monotonic() + START_SECONDS
+    while time.monotonic() < end:
+        if process.poll() is not None:
+            pytest.fail(f"transformers serve ended with {process.returncode}:\n{log.read_text()}")
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10):
+                return
+        except urllib.error.URLError:
+            time.sleep(0.1)
+    pytest.fail(f"transformers serve did not come up:\n{log.read_text()}")
+
+
+@pytest.fixture(autouse=True)
+def _without_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+SAMPLES = [Sample(f"s{i}", {"prompt": " ".join(WORDS[i : i + 1 + i % 5])}) for i in range(12)]
+
+
+def evaluated(endpoint: str, folder: Path, backend: str, **settings: Any) -> EvalReport:
+    config = EvalConfig(
+        endpoint=endpoint,
+        experiment_name="run",
+        output_dir=str(folder),
+        progress=False,
+        **{"sampling": Sampling(max_tokens=8), "max_concurrent": 4, "timeout": 60.0, **settings},
+    )
+
+    def length(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("length", len(trajectory.answer.split()), 1.0),))
+
+    async def main() -> EvalReport:
+        with anyio.fail_after(120):
+            return await heldout.evaluate(SAMPLES, config, length)
+
+    return anyio.run(main, backend=backend)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_served_model_answers_as_the_same_model_in_this_process(
+    served: Served, tmp_path: Path, backend: str
+) -> None:
+    theirs = evaluated(f"openai:{served.model}@{served.url}", tmp_path / "served", backend)
+    ours = evaluated(f"hf:{served.model}", tmp_path / "local", backend)
+    assert theirs.summary["n_scored"] == ours.summary["n_scored"] == len(SAMPLES)
+    assert [r.trajectory.answer for r in theirs.results] == [
+        r.trajectory.answer for r in ours.results
+    ]
+    assert len({r.trajectory.answer for r in theirs.results}) > 6
+    assert theirs.summary["mean"] == ours.summary["mean"] > 0
+    for result in theirs.results:
+        assert isinstance(result.trajectory.usage, Usage)
+        assert result.trajectory.usage.completion_tokens > 0
+        assert result.trajectory.timing is not None
+        assert result.trajectory.timing.requests == 1
+    assert [r.trajectory.stop.truncated for r in theirs.results] == [
+        r.trajectory.stop.truncated for r in ours.results
+    ]
+    described = {"kind": "openai", "model": served.model, "base_url": served.url}
+    assert theirs.config["endpoint"] == described
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/folder"])
+def test_a_model_that_is_not_served_ends_the_run_early(
+    served: Served, tmp_path: Path, backend: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """This server says no more of it than of anything else, and hangs up."""
+    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.01)
+    before = served.posts()
+    with pytest.raises(SystemicFailure, match=f"is '{name}' served"):
+        evaluated(f"openai:{name}@{served.url}", tmp_path, backend, retries=2, repeats=100)
+    journal = (tmp_path / "run" / "results.jsonl").read_text()
+    assert "answered 500: Internal Server Error" in journal
+    assert 0 < served.posts() - before <= (10 + 4) * 3  # and not 1200 items, three times each
