@@ -12,12 +12,17 @@ import time
 from typing import Any
 
 import anyio
-from common import HERE, child, emit, middle, options, peer, say, scratch
 
+from common import HERE, child, emit, middle, options, peer, say, scratch
 from heldout import EvalConfig, Message, Metric, Sample, Score, Trajectory, evaluate
 
 CONCURRENCY = 500
 LATENCY = 0.2
+PEERS = {
+    "verifiers": ("--no-save", "nothing saved"),
+    "inspect": ("--no-realtime", "without its real-time log"),
+}
+"""By name: the option of its script under which it does less, and what is missing then."""
 
 
 def reply(question: str) -> str:
@@ -84,14 +89,18 @@ def main() -> None:
 
     # Between the peers, not in one go: what disturbs the machine for a while disturbs all.
     measure_own()
-    peers: dict[str, dict[float, dict[str, Any]]] = {}
-    for name in ("verifiers", "inspect"):
+    found: dict[str, dict[str, Any]] = {}
+    for name, (lighter, _) in PEERS.items():
         script = HERE / "peers" / f"{name}_bench.py"
-        for latency in (0.0, LATENCY):
-            say(f"{name}, latency {latency} s, {count} samples")
-            command = ["--samples", count, "--latency", latency, "--concurrency", CONCURRENCY]
-            line = child(peer(args.peers_dir, name), script, *map(str, command))
-            peers.setdefault(f"{line['package']} {line['version']}", {})[latency] = line
+        for case, more in (
+            ("at once", ()),
+            ("lighter", (lighter,)),
+            ("latency", ("--latency", str(LATENCY))),
+        ):
+            say(f"{name}, {case}, {count} samples")
+            sizes = "--samples", str(count), "--concurrency", str(CONCURRENCY)
+            line = child(peer(args.peers_dir, name), script, *sizes, *more)
+            found.setdefault(name, {})[case] = line
         measure_own()
 
     cpu = middle(own["async"], "cpu_ms_per_sample")
@@ -108,11 +117,14 @@ def main() -> None:
         "x",
         target=1.25,
     )
-    for name, lines in peers.items():
-        found = lines[0.0]["cpu_ms_per_sample"]
-        emit(f"{name}: CPU a sample, async function", found, "ms", ratio=found / cpu)
-        over = lines[LATENCY]["wall_s"]
-        emit(f"{name}: wall with latency, over the ideal", over / ideal, "x", ratio=over / wall)
+    for name, (_, without) in PEERS.items():
+        lines = found[name]
+        title = f"{lines['at once']['package']} {lines['at once']['version']}"
+        for case, note in (("at once", ""), ("lighter", f", {without}")):
+            spent = lines[case]["cpu_ms_per_sample"]
+            emit(f"{title}: CPU a sample{note}", spent, "ms", ratio=spent / cpu)
+        over = lines["latency"]["wall_s"]
+        emit(f"{title}: wall with latency, over the ideal", over / ideal, "x", ratio=over / wall)
 
 
 if __name__ == "__main__":

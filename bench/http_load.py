@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import Any
 
 import anyio
+
 from common import HERE, child, emit, middle, options, say
 
 IN_FLIGHT = 500
@@ -32,7 +33,8 @@ def server() -> Iterator[str]:
     """Its address, while it runs."""
     command = [sys.executable, str(HERE / "server.py")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin and process.stdout
+        assert process.stdin is not None
+        assert process.stdout is not None
         yield f"http://127.0.0.1:{int(process.stdout.readline())}/v1"
         process.stdin.close()
 
@@ -98,7 +100,7 @@ def main() -> None:
     parser.add_argument("--client", choices=CLIENTS, help="measure one alone")
     parser.add_argument("--url", help="the server it asks")
     args = parser.parse_args()
-    count = 1000 if args.quick else 10_000
+    count = 1000 if args.quick else 4000
     if args.client:
         backend = "trio" if args.client == "heldout-trio" else "asyncio"
         line = anyio.run(measure, args.client, args.url, count, backend=backend)

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-from common import child, emit, options, say, scratch
 
+from common import child, emit, options, say, scratch
 from heldout import EvalConfig, Message, Metric, Sample, Score, Trajectory, evaluate
 
 CONCURRENCY = 100
@@ -86,7 +86,7 @@ def main() -> None:
         emit(f"peak memory, {count:,} samples", line["peak_mb"], "MB")
         emit("in use when the last sample was handed out", line["ran_mb"], "MB")
         emit("wall", line["wall_s"], "s")
-    emit(f"imported, before the first sample", line["imported_mb"], "MB")
+    emit("imported, before the first sample", line["imported_mb"], "MB")
     emit(
         f"peak of {sizes[2]:,} samples over that of {sizes[1]:,}",
         peaks[2] / peaks[1],

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from common import child, emit, options, say, scratch
-
 from heldout import (
     EvalConfig,
     EvalReport,
@@ -27,7 +26,7 @@ from heldout import (
 from heldout.config import config_to_dict
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
-from heldout.store.rundir import RunDir
+from heldout.store.rundir import RunDir, RunInfo
 
 REPEATED = 5
 """Opening is milliseconds, so one try says little."""
@@ -46,7 +45,7 @@ def write(folder: Path, count: int) -> dict[str, Any]:
     """Write the journal of a run as `evaluate` would, and derive its report."""
     run = RunDir(folder)
     config = EvalConfig(endpoint=print, experiment_name="reports")
-    info = run.create(config_to_dict(config, {"kind": "function"}), {})
+    info = RunInfo.new(config_to_dict(config, {"kind": "function"}), {})
     start = time.perf_counter()
     journal = JournalWriter(run.journal)
     for i in range(count):
@@ -75,7 +74,8 @@ def load(folder: Path, count: int) -> dict[str, Any]:
 
 def slice_by_kind(folder: Path, count: int) -> float:
     """Wall time of the whole command, from start to exit."""
-    command = [Path(sys.executable).parent / "heldout", "slice", folder, "--by", "kind", "--json"]
+    program = Path(sys.executable).parent / "heldout"
+    command = [str(program), "slice", str(folder), "--by", "kind", "--json"]
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     seconds = time.perf_counter() - start
@@ -96,7 +96,9 @@ def main() -> None:
         print(json.dumps(step(args.folder, count)))
         return
     folder = scratch("reports")
-    this = [sys.executable, __file__, "--folder", folder, *(["--quick"] if args.quick else [])]
+    this = [sys.executable, __file__, "--folder", str(folder)]
+    if args.quick:
+        this.append("--quick")
     try:
         say(f"reports, writing {count:,} results")
         made = child(*this, "--step", "write")

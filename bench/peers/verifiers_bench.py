@@ -5,7 +5,9 @@ Run with the Python of an environment made from requirements-verifiers.txt:
     python verifiers_bench.py --samples 5000 --latency 0.2 --concurrency 500
 
 Prints one JSON line on stdout; whatever the package prints goes to stderr. Wall and CPU
-time cover the `evaluate` call alone, results saved to a temporary folder, progress bar off.
+time cover the `evaluate` call alone, progress bar off. Results are saved to a temporary folder,
+which the package then does after every sample; `--no-save` leaves that out, as `evaluate` does
+unless it is asked. This is the package's classic API (`verifiers.legacy`), not `verifiers.v1`.
 """
 
 import argparse
@@ -64,18 +66,21 @@ async def exact_match(completion, answer) -> float:
     return float(completion[-1]["content"] == answer)
 
 
-def measure(samples: int, latency: float, concurrency: int) -> tuple[float, float]:
+def measure(samples: int, latency: float, concurrency: int, save: bool) -> tuple[float, float]:
     rows = [{"question": f"What is {i} + 25?", "answer": str(i + 25)} for i in range(samples)]
     env = ENV_CLASS(eval_dataset=Dataset.from_list(rows), rubric=vf.Rubric(funcs=[exact_match]))
     client = FunctionClient(latency)
     with tempfile.TemporaryDirectory() as folder:
-        options = {"results_path": Path(folder) / "results", "save_results": True}
+        options = {"results_path": Path(folder) / "results", "save_results": save}
         options |= {"max_concurrent": concurrency, "on_start": lambda *_: None}
         wall, cpu = time.perf_counter(), time.process_time()
         outputs = asyncio.run(env.evaluate(client, "function", **options))
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-        saved = (Path(folder) / "results" / "results.jsonl").read_text().splitlines()
-    scores = [json.loads(line)["reward"] for line in saved]
+        results = outputs["outputs"]
+        if save:
+            saved = (Path(folder) / "results" / "results.jsonl").read_text().splitlines()
+            results = [json.loads(line) for line in saved]
+    scores = [result["reward"] for result in results]
     expected = sum(i % 4 != 3 for i in range(samples)) / samples
     found = outputs["metadata"]["avg_reward"], sum(scores) / samples
     if len(scores) != samples or any(abs(score - expected) > 1e-9 for score in found):
@@ -89,11 +94,12 @@ if __name__ == "__main__":
     parser.add_argument("--samples", type=int, default=5000)
     parser.add_argument("--latency", type=float, default=0.0, help="seconds per model call")
     parser.add_argument("--concurrency", type=int, default=500)
+    parser.add_argument("--no-save", dest="save", action="store_false", help="keep no results")
     args = parser.parse_args()
     with contextlib.redirect_stdout(sys.stderr):
-        wall_s, cpu_s = measure(args.samples, args.latency, args.concurrency)
+        wall_s, cpu_s = measure(args.samples, args.latency, args.concurrency, args.save)
     line = {"package": "verifiers", "version": vf.__version__, "samples": args.samples}
-    line |= {"latency_s": args.latency, "concurrency": args.concurrency}
+    line |= {"latency_s": args.latency, "concurrency": args.concurrency, "save": args.save}
     line |= {"wall_s": round(wall_s, 3), "cpu_s": round(cpu_s, 3)}
     line |= {"cpu_ms_per_sample": round(1000 * cpu_s / args.samples, 4)}
     print(json.dumps(line | {"import_s": round(IMPORT_S, 3)}))
