@@ -20,18 +20,9 @@ from heldout.endpoints import open_endpoint
 from heldout.endpoints.local import LocalEndpoint
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput, SystemicFailure
 from heldout.types import Completion, Trajectory, Usage
+from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model
 
 Run = Callable[..., Any]
-
-CONTEXT = 64
-WORDS = [f"w{i}" for i in range(56)]
-SPECIAL = ["<pad>", "<s>", "</s>", "<unk>", "system", "user", "assistant", "tool"]
-TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{% if message['content'] == 'forbidden' %}{{ raise_exception('no such word') }}{% endif %}"
-    " {{ message['role'] }} {{ message['content'] }}{% endfor %}"
-    "{% if add_generation_prompt %} assistant{% endif %}"
-)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,49 +36,12 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def tiny() -> tuple[Any, Any]:
-    """(model, tokenizer). Random weights, but large: greedy choices are not close calls."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-
-    vocabulary = {word: i for i, word in enumerate([*SPECIAL, *WORDS])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        chat_template=TEMPLATE,
-    )
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=CONTEXT,
-        initializer_range=1.0,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(11)
-        model = LlamaForCausalLM(config).eval()
-    return model, tokenizer
+    return tiny_model()
 
 
 @pytest.fixture(scope="module")
-def folder(tiny: tuple[Any, Any], tmp_path_factory: pytest.TempPathFactory) -> str:
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    path = tmp_path_factory.mktemp("tiny")
-    for part in tiny:
-        part.save_pretrained(path)
-    return str(path)
+def folder(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return save_tiny_model(tmp_path_factory.mktemp("tiny"))
 
 
 @pytest.fixture

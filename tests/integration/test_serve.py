@@ -21,11 +21,11 @@ import heldout
 from heldout import EvalConfig, EvalReport, Metric, Sample, Sampling, Score
 from heldout.errors import SystemicFailure
 from heldout.types import Trajectory, Usage
+from tests.tiny_model import WORDS, save_tiny_model
 
 pytestmark = pytest.mark.integration
 
 COMMAND = Path(sys.executable).parent / "transformers"
-WORDS = [f"w{i}" for i in range(56)]
 START_SECONDS = 120.0
 
 
@@ -42,44 +42,7 @@ class Served:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A folder with a random Llama of two layers and a tokenizer of sixty words."""
-    import torch
-    from tokenizers import Tokenizer, models, pre_tokenizers
-    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
-    from transformers.utils import logging
-
-    logging.disable_progress_bar()
-    special = ["<pad>", "<s>", "</s>", "<unk>"]
-    vocabulary = {word: i for i, word in enumerate([*special, *WORDS])}
-    words = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words,
-        bos_token="<s>",
-        eos_token="</s>",
-        unk_token="<unk>",
-        pad_token="<pad>",
-        chat_template="{{ bos_token }}{% for m in messages %} {{ m['content'] }}{% endfor %}",
-    )
-    config = LlamaConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        max_position_embeddings=64,
-        initializer_range=1.0,
-        bos_token_id=1,
-        eos_token_id=2,
-        pad_token_id=0,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(3)
-        policy = LlamaForCausalLM(config)
-    folder = tmp_path_factory.mktemp("served")
-    policy.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
+    return save_tiny_model(tmp_path_factory.mktemp("served"))
 
 
 @pytest.fixture(scope="module")
