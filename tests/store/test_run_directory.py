@@ -272,6 +272,15 @@ def test_the_order_in_which_items_finish_does_not_matter(
     assert set(superseded(path)) == {(i // repeats, i % repeats) for i in errored_first}
 
 
+def test_few_rows_wait_in_memory_however_slow_one_item_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.store.journal.WAITING_ROWS", 3)
+    order = [5, 4, 3, 9, 8, 7, 6, 2, 1, 0]
+    path = write(tmp_path / "results.jsonl", [(i, result(i)) for i in order])
+    assert [r.sample.id for r in in_order(path, 1)] == [f"s{i}" for i in range(10)]
+
+
 def test_a_damaged_line_in_the_middle_is_named_and_moved_aside_on_request(
     run_eval: RunEval, tmp_path: Path
 ) -> None:

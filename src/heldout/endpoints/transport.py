@@ -119,6 +119,11 @@ class _AiohttpTransport:
         await self._session.close()
 
 
+POOL = 16
+"""Connections of one httpx2 client: it walks all of them for every request, so a pool of 500
+spends its time walking. Measured at 500 in flight: 3.5 ms of CPU a request, against 1.0."""
+
+
 class _Httpx2Transport:
     def __init__(self, max_connections: int) -> None:
         try:
@@ -128,23 +133,38 @@ class _Httpx2Transport:
                 "HTTP endpoints under trio need httpx2: pip install 'heldout[trio]'"
             ) from None
         self._httpx2: Any = httpx2
-        limits = httpx2.Limits(
-            max_connections=max_connections, max_keepalive_connections=max_connections
-        )
-        self._client: Any = httpx2.AsyncClient(
-            limits=limits,
-            timeout=None,
-            follow_redirects=False,
-            cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # keeps none
-        )
+        whole, rest = divmod(max_connections, POOL)
+        self._sizes = [POOL] * whole + [rest] * (rest > 0)
+        self._busy = [0] * len(self._sizes)
+        ssl_context = httpx2.create_ssl_context()  # 50 ms each, so one for all
+        self._clients: list[Any] = [
+            httpx2.AsyncClient(
+                limits=httpx2.Limits(max_connections=size, max_keepalive_connections=size),
+                timeout=None,
+                follow_redirects=False,
+                verify=ssl_context,
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # keeps none
+            )
+            for size in self._sizes
+        ]
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
+        least = min(range(len(self._sizes)), key=lambda i: self._busy[i] / self._sizes[i])
+        self._busy[least] += 1
+        try:
+            return await self._post(self._clients[least], url, body, headers)
+        finally:
+            self._busy[least] -= 1
+
+    async def _post(
+        self, client: Any, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> Response:
         httpx2 = self._httpx2
         headers = {**headers, "accept-encoding": "gzip"}
         chunks: list[bytes] = []
         size = 0
         try:
-            async with self._client.stream("POST", url, content=body, headers=headers) as response:
+            async with client.stream("POST", url, content=body, headers=headers) as response:
                 async for chunk in response.aiter_raw():
                     size += len(chunk)
                     if size <= MAX_BODY:
@@ -164,4 +184,5 @@ class _Httpx2Transport:
             raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
 
     async def close(self) -> None:
-        await self._client.aclose()
+        for client in self._clients:
+            await client.aclose()

@@ -140,6 +140,9 @@ _record_decoder = msgspec.json.Decoder(Record)
 _key_decoder = msgspec.json.Decoder(Key)
 _header = msgspec.json.encode(Header(FORMAT, VERSION)) + b"\n"
 
+WAITING_ROWS = 16_384
+"""Rows held in memory while results are put in order; of more, only the place in the file."""
+
 R = TypeVar("R", bound=msgspec.Struct)
 
 
@@ -338,20 +341,31 @@ def in_order(
     `stale` is what `superseded` found, for a caller that has read the journal already.
     """
     stale = superseded(path) if stale is None else dict(stale)
-    waiting: list[tuple[int, int, int, Row]] = []
+    waiting: list[tuple[int, int, int, int, Row | None]] = []
     expected = (0, 0)
-    for arrival, record in enumerate(records(path, Row)):
-        item = (record.index, record.repeat)
-        if stale.get(item):
-            stale[item] -= 1
-            continue
-        heapq.heappush(waiting, (*item, arrival, record))
-        while waiting and waiting[0][:2] <= expected:
-            index, repeat, _, ready = heapq.heappop(waiting)
-            expected = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
-            yield ready
-    while waiting:
-        yield heapq.heappop(waiting)[3]
+    decode = msgspec.json.Decoder(Row).decode
+    with path.open("rb") as file:
+
+        def read_again(offset: int, number: int) -> Row:
+            file.seek(offset)
+            return _decoded(decode, path, number, file.readline())
+
+        for number, offset, line in lines(path):
+            row = _decoded(decode, path, number, line)
+            item = (row.index, row.repeat)
+            if stale.get(item):
+                stale[item] -= 1
+                continue
+            # Behind one slow item there may be a million: then only where they stand is kept.
+            held = row if len(waiting) < WAITING_ROWS else None
+            heapq.heappush(waiting, (*item, offset, number, held))
+            while waiting and waiting[0][:2] <= expected:
+                index, repeat, *place, ready = heapq.heappop(waiting)
+                expected = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+                yield ready or read_again(*place)
+        while waiting:
+            _, _, *place, ready = heapq.heappop(waiting)
+            yield ready or read_again(*place)
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:

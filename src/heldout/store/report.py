@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,10 +52,10 @@ class Results(Sequence[EvalResult]):
         """(line numbers, byte offsets), one for each item's last record, in dataset order."""
         if self._places is None:
             journal = self._run.journal
-            places = []
+            places = array("q")  # eight bytes a number: a million results are 24 MB
             for number, offset, line in lines(journal):
                 key = decode_key(journal, number, line)
-                places.append((key.index, key.repeat, offset))
+                places.extend((key.index, key.repeat, offset))
             table = np.array(places, dtype=np.int64).reshape(-1, 3)
             offsets, table = table[:, 2], table[:, :2]
             order = np.lexsort((offsets, table[:, 1], table[:, 0]))
