@@ -8,11 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import hypothesis
 import pytest
 
 from heldout import EvalConfig, EvalReport, Metric, Sample, Score, Trajectory, evaluate
 
 RunEval = Callable[..., EvalReport]
+
+# The same examples every time: a suite that fails by chance is not believed when it is right.
+hypothesis.settings.register_profile("heldout", derandomize=True, deadline=None)
+hypothesis.settings.load_profile("heldout")
 
 
 def make_samples(n: int) -> list[Sample]:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import anyio
 import numpy as np
 import pytest
 
+import heldout.engine
 from heldout import (
     EvalConfig,
     EvalReport,
@@ -316,6 +318,55 @@ def test_on_error_raise_stops_at_the_first(run_eval: RunEval) -> None:
         run_eval(make_samples(100), score, on_error="raise", max_concurrent=1)
 
 
+def test_a_cancellation_out_of_the_users_code_is_an_error_of_the_item(tmp_path: Path) -> None:
+    """Otherwise it ends a worker in silence, and the run is called complete without the rest."""
+
+    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s3":
+            gone = asyncio.ensure_future(asyncio.sleep(10))
+            gone.cancel()
+            await gone
+        return exact(trajectory, sample)
+
+    config = EvalConfig(endpoint=echo_number, output_dir=str(tmp_path), max_concurrent=1)
+    report = asyncio.run(evaluate(make_samples(10), config, score))
+    assert report.summary["n"] == 10
+    assert report.summary["n_errors"] == 1
+    assert "CancelledError" in (report.results[3].error or "")
+
+
+def test_a_value_that_json_cannot_hold_is_an_error_of_the_item(run_eval: RunEval) -> None:
+    async def answer(messages: list[Message]) -> str:
+        number = await echo_number(messages)
+        if number == "1":
+            return "\ud800 lone"
+        if number == "2":
+            raise ValueError("about \ud800")
+        return number
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        odd = {"why": object()} if sample.id == "s3" else {}
+        return Score((Metric("m", 1.0, 1.0, odd),))
+
+    report = run_eval(make_samples(5), score, endpoint=answer)
+    errors = [r.error or "" for r in report.results]
+    assert [bool(e) for e in errors] == [False, True, True, True, False]
+    assert "store: " in errors[1]
+    assert "about \\ud800" in errors[2]
+    assert "a value of type object" in errors[3]
+    again = run_eval(make_samples(5), score, endpoint=answer, resume=True)
+    assert again.summary == report.summary
+
+
+def test_sys_exit_in_a_score_function_is_what_it_is(run_eval: RunEval, tmp_path: Path) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        raise SystemExit(5)
+
+    with pytest.raises(SystemExit, match="5"):
+        run_eval(make_samples(3), score)
+    assert EvalReport.load(tmp_path / "run").status == "interrupted"
+
+
 # --- Bad input ---
 
 
@@ -412,6 +463,87 @@ def test_runs_without_a_name_get_one_each(tmp_path: Path) -> None:
     assert first.path != second.path
 
 
+def test_a_run_that_another_process_began_meanwhile_is_left_alone(run_eval: RunEval) -> None:
+    """Between the look at the directory and the first line may lie seconds of looking ahead."""
+    refused = []
+
+    class Slow(list[Sample]):
+        def __iter__(self) -> Iterator[Sample]:
+            if not refused:
+                refused.append(True)
+                with pytest.raises((RunBusy, RunExists)):
+                    JournalWriter(Path(path) / "results.jsonl")
+            return super().__iter__()
+
+    path = ""
+    report = run_eval(make_samples(1), experiment_name="other")
+    assert report.path is not None
+    path = str(report.path.parent / "run")
+    assert run_eval(Slow(make_samples(5))).summary["n"] == 5
+    assert refused
+
+
+def test_an_output_dir_that_cannot_be_used_is_an_error_in_words(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match=r"cannot write .*file"):
+        run_eval(make_samples(1), output_dir=str(tmp_path / "file"))
+
+
+def test_cancelled_while_it_derives_the_report_it_writes_nothing_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go, begun = threading.Event(), threading.Event()
+    real = heldout.engine.finish
+
+    def slow(*args: Any) -> Any:
+        begun.set()
+        go.wait(10)
+        return real(*args)
+
+    monkeypatch.setattr("heldout.engine.finish", slow)
+    config = EvalConfig(endpoint=echo_number, output_dir=str(tmp_path), experiment_name="run")
+
+    async def main() -> None:
+        task = asyncio.create_task(evaluate(make_samples(3), config, exact))
+        while not begun.is_set():
+            await asyncio.sleep(0.001)
+        task.cancel()
+        await asyncio.sleep(0.01)
+        assert not task.done()
+        go.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    report = EvalReport.load(tmp_path / "run")
+    assert report.status == "interrupted"
+    assert len(report.results) == 3
+
+
+def test_an_environment_is_closed_even_if_there_is_nothing_to_open_with(run_eval: RunEval) -> None:
+    log: list[str] = []
+    with pytest.raises(SystemicFailure):
+        run_eval(make_samples(1), exact, lambda s: None, lambda s: Counting(1, log))
+    assert log == ["closed"]
+
+
+def test_an_item_that_timed_out_says_so_in_its_stop(run_eval: RunEval) -> None:
+    async def answer(messages: list[Message]) -> str:
+        if "is 1?" in messages[-1].text:
+            await anyio.sleep_forever()
+        if "is 2?" in messages[-1].text:
+            raise RuntimeError("no")
+        return await echo_number(messages)
+
+    report = run_eval(make_samples(3), endpoint=answer, timeout=0.1)
+    stops = [r.trajectory.stop for r in report.results]
+    assert [(s.ended_by, s.limit) for s in stops] == [
+        ("no_reply", None), ("limit", "timeout"), ("error", None),
+    ]  # fmt: skip
+
+
 # --- Resume ---
 
 
@@ -486,16 +618,51 @@ def test_resuming_with_another_score_function_is_refused(run_eval: RunEval) -> N
     [
         (lambda: [*make_samples(2), Sample("s2", {"question": "what is 2?"}, "9")], "'s2'"),
         (lambda: [*make_samples(3)[::-1]], "'s[02]' was number [02]"),
+        (
+            lambda: [*make_samples(2), Sample("x2", {"question": "?"})],
+            "number 2 of the dataset was 's2' when this run began and is 'x2' now",
+        ),
         (lambda: make_samples(2), "'s2' among them"),
     ],
 )
 def test_resuming_with_other_samples_is_refused_by_name(
     run_eval: RunEval, stream: bool, samples: Any, named: str
 ) -> None:
-    run_eval(make_samples(3))
+    before = run_eval(make_samples(3))
     changed = samples()
     with pytest.raises(ResumeMismatch, match=named):
         run_eval(iter(changed) if stream else changed, resume=True)
+    # And the run is what it was.
+    assert before.path is not None
+    after = EvalReport.load(before.path)
+    assert after.status == "complete"
+    assert after.summary == before.summary
+
+
+def test_a_sample_with_a_set_is_the_same_sample_when_it_is_resumed(run_eval: RunEval) -> None:
+    sample = Sample("a", {"question": "what is 1?", "tags": {"x", "y", "zz", "w"}}, "1")
+    assert run_eval([sample]).summary == run_eval([sample], resume=True).summary
+
+
+THRESHOLD = 1
+
+
+def helper(answer: str) -> bool:
+    return len(answer) >= THRESHOLD
+
+
+def by_helper(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("long", helper(trajectory.answer), 1.0),))
+
+
+def test_a_changed_constant_that_a_score_function_uses_is_noticed(
+    run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_eval(make_samples(3), by_helper)
+    run_eval(make_samples(3), by_helper, resume=True)
+    monkeypatch.setattr(sys.modules[__name__], "THRESHOLD", 2)
+    with pytest.raises(ResumeMismatch, match="by_helper"):
+        run_eval(make_samples(3), by_helper, resume=True)
 
 
 def test_a_run_of_nothing_but_errors_may_be_resumed_with_another_config(

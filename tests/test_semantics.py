@@ -66,7 +66,8 @@ def test_clause_01_n_is_what_was_asked_for_and_stands_beside_every_number(
     assert list(summary) == [
         "n", "n_scored", "n_errors", "n_truncated", "mean", "mean_scored", "stderr", "ci_low",
         "ci_high", "std", "min", "max", "pass_rate", "pass_rate_ci_low", "pass_rate_ci_high",
-        "stderr_scored", "metric_tenth", "metric_tenth_n", "metric_tenth_stderr",
+        "stderr_scored", "ci_scored_low", "ci_scored_high", "metric_tenth", "metric_tenth_n",
+        "metric_tenth_stderr", "metric_tenth_ci_low", "metric_tenth_ci_high",
     ]  # fmt: skip
 
 
@@ -129,6 +130,19 @@ def test_clause_04_a_metric_is_averaged_over_the_items_that_reported_it() -> Non
     assert summary["metric_judge_n"] == 2
     assert summary["metric_judge_stderr"] == pytest.approx(0.25)
     assert summary["metric_r_n"] == 3
+
+
+def test_clause_04_a_metric_has_the_interval_that_a_reward_of_the_same_values_has() -> None:
+    summary = summarize([scored(i, reward(1.0)) for i in range(4)])
+    assert summary["metric_r_ci_low"] == summary["ci_low"] == summary["ci_scored_low"]
+    assert summary["ci_low"] < 0.6
+    assert summary["metric_r_ci_high"] == summary["ci_high"] == 1.0
+
+
+def test_clause_02_a_reward_that_no_metric_has_weight_for_is_named_as_such() -> None:
+    summary = summarize([scored(0, Metric("tracked", 1.0)), scored(1, reward(1.0)), errored(2)])
+    assert summary["n_unweighted"] == 1
+    assert "n_unweighted" not in summarize([scored(1, reward(1.0))])
 
 
 def test_clause_05_a_score_function_that_raises_is_an_error_never_a_zero(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
-from heldout.stats import Moments, t_quantile, wilson
+from heldout.stats import Moments, t_quantile
 
 finite = st.floats(-1e3, 1e3).map(lambda x: round(x, 6))
 
@@ -38,7 +38,7 @@ def test_with_repeats_the_standard_error_is_clustered(groups: list[list[float]])
     squares = sum(sum(v - mean for v in group) ** 2 for group in groups)
     g = len(groups)
     expected = math.sqrt(squares * g / (g - 1)) / len(values)
-    assert moments(values, clusters).stderr == pytest.approx(expected, abs=1e-6)
+    assert moments(values, clusters).stderr == pytest.approx(expected, abs=1e-4)
 
 
 @given(
@@ -56,7 +56,7 @@ def test_where_batches_end_does_not_matter(groups: list[list[float]], data: st.D
     assert parts.n == whole.n
     assert parts.clusters == whole.clusters
     assert parts.mean == pytest.approx(whole.mean, abs=1e-9)
-    assert parts.stderr == pytest.approx(whole.stderr, abs=1e-7)
+    assert parts.stderr == pytest.approx(whole.stderr, abs=1e-4)
     assert (parts.min, parts.max) == (whole.min, whole.max)
 
 
@@ -104,11 +104,28 @@ def test_values_without_bounds_get_the_t_interval() -> None:
     assert (interval.low, interval.high) == pytest.approx(expected)
 
 
-def test_rewards_of_two_kinds_are_a_rate_on_another_scale() -> None:
-    interval = moments([1.0] * 9 + [-1.0]).interval()
-    rate = wilson(0.9, 10)
+def test_an_interval_may_reach_beyond_the_values_that_were_seen() -> None:
+    interval = moments([4.0] * 5 + [5.0]).interval()
     assert interval is not None
-    assert (interval.low, interval.high) == pytest.approx((2 * rate.low - 1, 2 * rate.high - 1))
+    assert interval.low < 4
+
+
+def test_values_an_ulp_apart_do_not_divide_by_zero() -> None:
+    interval = moments([1.0, sum([0.1] * 10)]).interval()
+    assert interval is not None
+    assert interval.high == 1.0
+    assert interval.low < 0.5
+
+
+@pytest.mark.parametrize("values", [[1e160, 2e160], [1e308, -1e308, 1e308], [1e300] * 3])
+def test_numbers_too_large_to_square_have_no_spread_rather_than_a_wrong_one(
+    values: list[float],
+) -> None:
+    found = moments(values)
+    assert found.n == len(values)
+    assert found.stderr in (None, 0.0)
+    assert found.std in (None, 0.0)
+    assert found.interval() is None
 
 
 def test_equal_values_without_bounds_say_nothing_about_their_spread() -> None:

@@ -55,6 +55,17 @@ def test_two_metrics_of_one_name_are_refused() -> None:
         Score((Metric("a", 1), Metric("a", 0)))
 
 
+def test_a_metric_that_would_be_taken_for_anothers_denominator_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="'acc_n'.*'acc'"):
+        Score((Metric("acc", 1), Metric("acc_n", 4)))
+    assert Score((Metric("other_n", 4),)).metrics
+
+
+def test_a_reward_that_is_no_number_any_more_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="too large"):
+        Score((Metric("a", 1e308, 10.0),))
+
+
 def test_a_score_refuses_what_is_no_metric() -> None:
     with pytest.raises(InvalidInput):
         Score((0.5,))  # type: ignore[arg-type]

@@ -10,9 +10,11 @@ import hashlib
 import inspect
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import CodeType
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
@@ -139,8 +141,8 @@ class EvalConfig:
 
 # What may differ between a run and its resumption without changing any result.
 _HARMLESS = {
-    "experiment_name", "max_concurrent", "timeout", "retries", "on_error", "max_error_rate",
-    "pass_threshold", "output_dir", "resume", "progress",
+    "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
+    "max_error_rate", "pass_threshold", "output_dir", "resume", "progress",
 }  # fmt: skip
 
 
@@ -159,30 +161,79 @@ def result_changing(config: dict[str, Any]) -> dict[str, Any]:
     """The part of a stored config that a resumed run must share, flattened to dotted names."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
-        if key in _HARMLESS:
-            continue
         if isinstance(value, dict):
             flat.update({f"{key}.{inner}": v for inner, v in value.items()})
         else:
             flat[key] = value
-    return flat
+    return {key: value for key, value in flat.items() if key not in _HARMLESS}
 
 
 def describe_callable(function: Callable[..., Any] | None) -> dict[str, Any] | None:
-    """Name and source fingerprint: enough to notice that a function is not the one it was."""
+    """Name and fingerprint: enough to notice that a function is not the one it was.
+
+    The fingerprint covers its source, that of functions of the same module that it calls, and
+    the plain constants it uses, so that a changed helper or threshold is noticed too.
+    """
     if function is None:
         return None
-    if isinstance(function, functools.partial):
-        inner = describe_callable(function.func) or {}
-        bound = f"{function.args!r} {sorted(function.keywords.items())!r}"
-        return {**inner, "bound": hashlib.sha256(bound.encode()).hexdigest()[:16]}
-    target = inspect.unwrap(function)
-    name = getattr(target, "__qualname__", type(target).__qualname__)
-    try:
-        source = inspect.getsource(target if hasattr(target, "__qualname__") else type(target))
-    except (OSError, TypeError):
+    inner = function.func if isinstance(function, functools.partial) else function
+    inner = inspect.unwrap(inner)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    parts = sorted(_identity(function, seen=set()))
+    if not parts:
         return {"name": name}
-    return {"name": name, "source": hashlib.sha256(source.encode()).hexdigest()[:16]}
+    return {"name": name, "source": hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]}
+
+
+_PLAIN = (str, bytes, int, float, bool, type(None))
+
+
+def _identity(value: Any, seen: set[int]) -> Iterator[str]:
+    if isinstance(value, functools.partial):
+        yield from _identity(value.func, seen)
+        for name, bound in [*enumerate(value.args), *value.keywords.items()]:
+            yield f"{name}={bound!r}" if isinstance(bound, _PLAIN) else f"{name}: {type(bound)}"
+        return
+    value = inspect.unwrap(value)
+    value = getattr(value, "__func__", value)
+    if not inspect.isfunction(value):
+        with suppress(OSError, TypeError):  # built in, or typed at a prompt: then only its name
+            yield inspect.getsource(value if inspect.isclass(value) else type(value))
+        return
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    yield from _code(value)
+    names = {name for code in _codes(value.__code__) for name in code.co_names}
+    used = {n: value.__globals__[n] for n in names if n in value.__globals__}
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a cell that is not filled yet
+            # Numbers in closures are counters as often as not.
+            if not isinstance(cell.cell_contents, int | float):
+                used[name] = cell.cell_contents
+    for name, other in used.items():
+        if isinstance(other, _PLAIN):
+            yield f"{name}={other!r}"
+        elif inspect.isfunction(other) and other.__module__ == value.__module__:
+            yield from _identity(other, seen)
+
+
+def _code(function: Any) -> Iterator[str]:
+    if function.__name__ != "<lambda>":
+        with suppress(OSError, TypeError):
+            yield inspect.getsource(function)
+            return
+    # The source of a lambda is the line it stands in, whatever else is there.
+    for code in _codes(function.__code__):
+        constants = [c for c in code.co_consts if isinstance(c, _PLAIN)]
+        yield f"{code.co_code.hex()} {code.co_names!r} {constants!r}"
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
 
 
 def check_endpoint(endpoint: Any) -> None:

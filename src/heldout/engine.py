@@ -8,6 +8,7 @@ The clauses named here are those of docs/semantics.md.
 
 from __future__ import annotations
 
+import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
@@ -15,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -47,6 +49,7 @@ from heldout.types import (
     Message,
     Sample,
     Score,
+    Stop,
     Timing,
     ToolSpec,
     Trajectory,
@@ -126,6 +129,10 @@ class _Run:
         """Items that got no answer at all, while none has; None once one has."""
         self.failure: BaseException | None = None
         self.gave_way = time.perf_counter()
+        self.exhausted = False
+        """Whether the last sample has been handed out."""
+        self.previous: RunInfo | None = None
+        """What run.json said before this run went on with it."""
 
     async def run(self) -> EvalReport:
         try:
@@ -147,27 +154,36 @@ class _Run:
             "prepare_messages": describe_callable(hooks.prepare_messages),
             "environment_factory": describe_callable(hooks.environment_factory),
         }
-        if not (self.config.resume and self.dir.exists()):
-            self.dir.refuse_existing()
-            self._look_ahead()
-            info = self.dir.create(config, functions, self.running.total)
-            return info, JournalWriter(self.dir.journal)
-        journal = JournalWriter(self.dir.journal)  # first the lock, then the reading
+        going_on = self.config.resume and self.dir.exists()
+        # First the lock, then everything else: nobody else may come in between.
+        journal = JournalWriter(self.dir.journal) if going_on else self.dir.claim()
         try:
-            for index, reward in self.ledger.read_journal(self.dir.journal):
-                self.running.add(index, reward)
-                self.running.trim()
-            if self.ledger.finished:
-                self.dir.check_resumable(config, functions)
-            else:  # nothing to keep, so nothing that could fail to belong together
-                self.ledger.close()
-                self.ledger = Ledger()
-                journal.clear()
+            if going_on:
+                self._take_over(config, functions)
             self._look_ahead()
-            return self.dir.create(config, functions, self.running.total), journal
+            if not self.ledger.finished:
+                journal.clear()  # of errors only, which are run again
+            info = self.dir.create(config, functions, self.running.total)
+            if self.previous is not None:
+                info.started = self.previous.started
+            return info, journal
         except BaseException:
             journal.close()
+            if not going_on:
+                self.dir.remove_empty()
             raise
+
+    def _take_over(self, config: dict[str, Any], functions: dict[str, Any]) -> None:
+        """What a stopped run finished, if it belongs together with what is to come."""
+        for index, reward in self.ledger.read_journal(self.dir.journal):
+            self.running.add(index, reward)
+            self.running.trim()
+        if self.ledger.finished:
+            self.previous = self.dir.read_info()
+            self.dir.check_resumable(self.previous, config, functions)
+        else:  # nothing to keep, so nothing that could fail to belong together
+            self.ledger.close()
+            self.ledger = Ledger()
 
     def _look_ahead(self) -> None:
         """Where all samples are at hand, refuse bad ones before anything runs."""
@@ -189,22 +205,26 @@ class _Run:
             if self.asked == 0:
                 raise InvalidInput("there are no samples to evaluate")
             self.ledger.check_all_seen()
+            if not self.exhausted or self.running.done != self.asked:
+                raise EvalFailed(
+                    f"only {self.running.done} items came to an end; the run is not complete, "
+                    "and can be resumed"
+                )
             self._check_errors()
             journal.sync()
-            await anyio.to_thread.run_sync(finish, self.dir, info)
+            await _in_thread_to_the_end(finish, self.dir, info, self.asked)
         except BaseException as problem:
-            self._stop(info, problem)
+            self._stop(info, journal, problem)
             raise
-        report = EvalReport.load(self.dir.path)
-        if report.summary["n"] != self.asked:
-            raise RunDirectoryError(
-                f"{self.dir.journal} has {report.summary['n']} results where {self.asked} were "
-                "asked for: it was changed from outside while the eval ran"
-            )
-        return report
+        return EvalReport.load(self.dir.path)
 
-    def _stop(self, info: RunInfo, problem: BaseException) -> None:
+    def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
+        if self.previous is not None and journal.written == 0:
+            info = self.previous  # nothing was added to it: it is what it was
+            with suppress(RunDirectoryError):
+                self.dir.write_info(info)
+            return
         if self.asked == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
@@ -232,7 +252,8 @@ class _Run:
             """One that fails ends all; and out of here alone, not wrapped in a group of one."""
             try:
                 yield
-            except Exception as problem:  # noqa: BLE001 - raised again by _run
+            # Raised again by _run.
+            except (Exception, KeyboardInterrupt, SystemExit) as problem:  # noqa: BLE001
                 self.failure = self.failure or problem
                 scope.cancel()
 
@@ -257,9 +278,11 @@ class _Run:
                             pool.start_soon(worker)
                 background.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            if group.subgroup(KeyboardInterrupt):
-                raise KeyboardInterrupt from None
-            raise
+            # Ctrl-C under trio: as if there were no group.
+            problem: BaseException = group
+            while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
+                problem = problem.exceptions[0]
+            raise problem from None
 
     async def _give_way(self) -> None:
         """Let the event loop have a turn, now and then.
@@ -285,11 +308,25 @@ class _Run:
                 self.asked += 1
                 if not self.ledger.is_finished(sample.id, repeat):
                     yield _Item(index, sample, repeat)
+        self.exhausted = True
         self.running.total = self.asked  # known at last, where it was not
 
     async def _one(self, item: _Item, journal: JournalWriter) -> None:
+        self.running.under_way += 1
         result, problem = await run_item(item.sample, item.repeat, self.config, self.hooks)
-        journal.append(item.index, result)
+        self.running.under_way -= 1
+        try:
+            journal.append(item.index, result)
+        except InvalidInput as refused:  # what JSON cannot hold: an error of this item
+            problem = refused
+            result = EvalResult(
+                item.sample.id,
+                item.sample,
+                Trajectory((), Stop("error")),
+                repeat=item.repeat,
+                error=f"store: {printable_error(refused)}",
+            )
+            journal.append(item.index, result)
         self.running.add(item.index, result.score.reward, ok=result.ok)
         self.running.trim()
         if result.ok:
@@ -383,12 +420,19 @@ async def run_item(
         except Exception as raised:  # noqa: BLE001 - kept as the item's error
             problem = raised
             error = _describe(stage, raised)
+        except anyio.get_cancelled_exc_class() as stray:
+            # Goes on if this item or the run was cancelled. If not, the user's code let a
+            # cancellation of its own get out, which would otherwise end this worker in silence.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            error = f"{stage}: {type(stray).__name__}: its own code cancelled it"
+    stop = Stop("error")
     if scope.cancelled_caught:
+        stop = Stop("limit", "timeout")
         waiting = f"; the last answer was: {retried}" if retried is not None else ""
         error = f"timeout: not done after {config.timeout:g} s (in {stage}){waiting}"
         score = Score()
     timing = Timing(time.perf_counter() - started, requests)
-    trajectory = trajectory or Trajectory(tuple(said))
+    trajectory = trajectory or Trajectory(tuple(said), stop)
     done = Trajectory(
         trajectory.messages, trajectory.stop, trajectory.usage, trajectory.tokens, timing
     )
@@ -399,10 +443,44 @@ def _default_messages(sample: Sample) -> list[Message]:
     return messages_of(sample.input, f"sample {sample.id!r}: input")
 
 
+async def _in_thread_to_the_end(function: Callable[..., Any], *args: Any) -> None:
+    """Run in a thread and wait for it, even if cancelled: it must not write after we are gone.
+
+    asyncio's own `task.cancel()`, which is what Ctrl-C does, reaches through anyio's shield.
+    """
+    problem: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            function(*args)
+        except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
+            problem.append(raised)
+
+    thread = threading.Thread(target=work, name="heldout-finish")
+    thread.start()
+    cancelled: BaseException | None = None
+    with anyio.CancelScope(shield=True):
+        while thread.is_alive():
+            try:
+                await anyio.sleep(0.002)
+            except anyio.get_cancelled_exc_class() as stray:
+                cancelled = stray
+    if problem:
+        raise problem[0]
+    if cancelled is not None:
+        raise cancelled
+
+
+def printable_error(problem: BaseException) -> str:
+    """Its message, with what UTF-8 has no bytes for (lone surrogates) spelled out."""
+    return str(problem).encode("utf-8", "backslashreplace").decode()
+
+
 def _describe(stage: str, problem: Exception) -> str:
     """An item's error: where, what, and for the user's own code the line."""
+    said = printable_error(problem)
     if isinstance(problem, EndpointError | InvalidInput) and stage != "score_fn":
-        return f"{stage}: {problem}"[:2000]
+        return f"{stage}: {said}"[:2000]
     ours = Path(__file__).parent
     theirs = [
         frame
@@ -411,7 +489,7 @@ def _describe(stage: str, problem: Exception) -> str:
     ]
     last = theirs[-1] if theirs else None
     where = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
-    return f"{stage}: {type(problem).__name__}: {problem}{where}"[:2000]
+    return f"{stage}: {type(problem).__name__}: {said}{where}"[:2000]
 
 
 __all__ = ["EnvironmentFactory", "PrepareMessages", "ScoreFn", "evaluate"]

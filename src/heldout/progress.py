@@ -33,6 +33,7 @@ class Running:
     def __init__(self, repeats: int) -> None:
         self.done = 0
         self.errors = 0
+        self.under_way = 0
         self.total: int | None = None
         self._repeats = repeats
         self._partial: dict[int, list[float]] = {}
@@ -58,8 +59,8 @@ class Running:
             self._fold()
             if self._moments.mean is None or self.errors == self.done:
                 return "mean –"
-            stderr = self._moments.stderr
-            bar = "" if stderr is None else f" ± {1.96 * stderr:.3f}"
+            interval = self._moments.interval()
+            bar = "" if interval is None else f" ({interval.low:.3f} … {interval.high:.3f})"
             return f"mean {self._moments.mean:.3f}{bar}"
 
     def trim(self) -> None:
@@ -100,9 +101,12 @@ class Line:
             parts["rate"] = f"{rate:5.1f}/s" if rate >= 1 else f"{rate * 60:3.1f}/min"
         if self.ended:
             parts["time"] = f"in {_duration(now - self._started)}"
-        elif rate and total is not None:
+        elif rate and total is not None and done - self._at_start >= total / 10:
             parts["time"] = f"{_duration((total - done) / rate)} left"
-        parts["mean"] = running.mean()
+        if done == self._at_start and running.under_way:
+            parts["mean"] = f"{running.under_way} under way"
+        else:
+            parts["mean"] = running.mean()
         if running.errors:
             parts["errors"] = f"{running.errors} error{'s' * (running.errors > 1)}"
         return parts

@@ -68,13 +68,17 @@ class Moments:
         self.max = max(self.max, float(values.max()))
         if len(self._distinct) <= 2:
             self._distinct.update(np.unique(values)[:3].tolist())
-        distance = values - self._shift
+        # Sums that overflow become infinite here, and None where they would be reported.
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._add_sums(values - self._shift, clusters)
+
+    def _add_sums(self, distance: Floats, clusters: Ints) -> None:
         self._sum += float(distance.sum())
         self._squares += float(np.dot(distance, distance))
 
         starts = np.flatnonzero(np.concatenate(([True], clusters[1:] != clusters[:-1])))
         sums = np.add.reduceat(distance, starts)
-        sizes = np.diff(np.append(starts, len(values))).astype(np.float64)
+        sizes = np.diff(np.append(starts, len(distance))).astype(np.float64)
         if self._open is not None and self._open == clusters[0]:
             sums[0] += self._open_D
             sizes[0] += self._open_m
@@ -91,9 +95,9 @@ class Moments:
         if self._open is None:
             return
         self._closed += 1
-        self._sum_DD += self._open_D**2
+        self._sum_DD += self._open_D * self._open_D
         self._sum_Dm += self._open_D * self._open_m
-        self._sum_mm += self._open_m**2
+        self._sum_mm += self._open_m * self._open_m
         self._open = None
 
     @property
@@ -102,14 +106,14 @@ class Moments:
 
     @property
     def mean(self) -> float | None:
-        return self._shift + self._sum / self.n if self.n else None
+        return _finite(self._shift + self._sum / self.n) if self.n else None
 
     @property
     def std(self) -> float | None:
         """Sample standard deviation; None for fewer than two values."""
         if self.n < 2:
             return None
-        return math.sqrt(max(0.0, self._squares - self._sum**2 / self.n) / (self.n - 1))
+        return _root((self._squares - self._sum * self._sum / self.n) / (self.n - 1))
 
     @property
     def stderr(self) -> float | None:
@@ -121,45 +125,39 @@ class Moments:
         groups = self.clusters
         if groups < 2:
             return None
-        mean = self._sum / self.n
-        sum_DD = self._sum_DD + self._open_D**2
-        sum_Dm = self._sum_Dm + self._open_D * self._open_m
-        sum_mm = self._sum_mm + self._open_m**2
-        between = max(0.0, sum_DD - 2 * mean * sum_Dm + mean**2 * sum_mm)
-        # All values alike leaves rounding dust, which a square root would blow up.
         if self.min == self.max:
+            return 0.0  # rounding dust, which a square root would blow up
+        mean = self._sum / self.n
+        sum_DD = self._sum_DD + self._open_D * self._open_D
+        sum_Dm = self._sum_Dm + self._open_D * self._open_m
+        sum_mm = self._sum_mm + self._open_m * self._open_m
+        parts = sum_DD, -2 * mean * sum_Dm, mean * mean * sum_mm
+        between = sum(parts)
+        # What is left of large terms that cancel is rounding, which the root would blow up.
+        if between < 1e-14 * sum(map(abs, parts)):
             return 0.0
-        return math.sqrt(between * groups / (groups - 1)) / self.n
+        root = _root(between * groups / (groups - 1))
+        return None if root is None else root / self.n
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
         """The confidence interval of the mean; None where the values cannot tell.
 
-        Values between 0 and 1 (and values of two kinds, such as -1 and 1) get a score interval,
-        which keeps its width at 0 of 40 and 40 of 40 and stays inside the bounds; for a plain
-        rate it is Wilson's. Others get the t interval. One value, or values that are all alike
-        without known bounds, say nothing about their spread.
+        Values between 0 and 1 get a score interval, which keeps its width at 0 of 40 and 40 of 40
+        and stays inside the bounds; for a plain rate it is Wilson's. Others get the t interval.
+        One of those, or several that are all alike, say nothing about their spread.
         """
         mean, stderr = self.mean, self.stderr
         if mean is None:
             return None
-        if self.min >= 0 and self.max <= 1:
-            low, high = 0.0, 1.0
-        elif len(self._distinct) == 2:
-            low, high = self.min, self.max
-        elif stderr:
+        if self.min < 0 or self.max > 1:
+            if not stderr:
+                return None
             margin = t_quantile((1 + confidence) / 2, self.clusters - 1) * stderr
             return Interval(mean - margin, mean + margin)
-        else:
-            return None
-        width = high - low
-        rate = min(1.0, max(0.0, (mean - low) / width))
-        if self.clusters == self.n and self._distinct <= {low, high}:
-            scaled = wilson(rate, self.n, confidence)
-        else:
-            scaled = _score_interval_from_stderr(
-                rate, (stderr or 0.0) / width, self.clusters, confidence
-            )
-        return Interval(low + width * scaled.low, low + width * scaled.high)
+        rate = min(1.0, max(0.0, mean))
+        if self.clusters == self.n and self._distinct <= {0.0, 1.0}:
+            return wilson(rate, self.n, confidence)
+        return _score_interval_from_stderr(rate, stderr or 0.0, self.clusters, confidence)
 
 
 # --- Intervals ----------------------------------------------------------------------------------
@@ -178,7 +176,9 @@ def _score_interval_from_stderr(
     `rate * (1 - rate) / stderr^2` is the number of independent yes/no trials that would be as
     uncertain (the effective sample size); without any spread, it is the number of clusters.
     """
-    effective = rate * (1 - rate) / stderr**2 if stderr > 0 else float(clusters)
+    spread, error = rate * (1 - rate), stderr * stderr
+    # Both can round to nothing: at 1 minus an ulp, say.
+    effective = spread / error if spread > 0 and error > 0 else float(clusters)
     if clusters < 2:
         return _score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
     return _score_interval(rate, effective, t_quantile((1 + confidence) / 2, clusters - 1))
@@ -192,6 +192,15 @@ def _score_interval(rate: float, n: float, quantile: float) -> Interval:
     low = 0.0 if rate == 0.0 else max(0.0, center - margin)
     high = 1.0 if rate == 1.0 else min(1.0, center + margin)
     return Interval(low, high)
+
+
+def _finite(x: float) -> float | None:
+    return x if math.isfinite(x) else None
+
+
+def _root(x: float) -> float | None:
+    """Square root of what cannot be negative but for rounding; None where it overflowed."""
+    return math.sqrt(max(0.0, x)) if math.isfinite(x) else None
 
 
 # --- Student's t --------------------------------------------------------------------------------

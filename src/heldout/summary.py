@@ -1,7 +1,7 @@
 """Results to summary: every denominator heldout reports is decided here, once.
 
 A `Tally` takes batches of results as columns and gives the summary dict. `evaluate`, slices,
-`heldout.analysis.summarize` and the progress line all go through it. The clauses named here are
+and `heldout.analysis.summarize` all go through it. The clauses named here are
 those of docs/semantics.md.
 """
 
@@ -32,6 +32,8 @@ class Batch:
     reward: Floats
     """NaN where the item errored: it has no score (clause 2)."""
     truncated: NDArray[np.bool_]
+    weighted: NDArray[np.bool_]
+    """False where no metric has a weight: the reward is then 0 by definition."""
     metrics: Mapping[str, Floats]
     """By name; NaN where the item did not report that metric (clause 4)."""
 
@@ -43,6 +45,7 @@ class Batch:
             self.cluster[which],
             self.reward[which],
             self.truncated[which],
+            self.weighted[which],
             {name: values[which] for name, values in self.metrics.items()},
         )
 
@@ -53,6 +56,7 @@ class Tally:
 
     pass_threshold: float
     n_truncated: int = 0
+    n_unweighted: int = 0
     all: Moments = field(default_factory=Moments)
     scored: Moments = field(default_factory=Moments)
     passed: Moments = field(default_factory=Moments)
@@ -62,6 +66,7 @@ class Tally:
         ok = ~np.isnan(batch.reward)
         reward = np.where(ok, batch.reward, 0.0)
         self.n_truncated += int(batch.truncated.sum())
+        self.n_unweighted += int((ok & ~batch.weighted).sum())
         self.all.add(reward, batch.cluster)
         self.scored.add(batch.reward[ok], batch.cluster[ok])
         self.passed.add((ok & (reward >= self.pass_threshold)).astype(np.float64), batch.cluster)
@@ -91,12 +96,16 @@ class Tally:
             "pass_rate": passed.mean,
             **_bounds("pass_rate_ci", passed.interval()),
             "stderr_scored": self.scored.stderr,
+            **_bounds("ci_scored", self.scored.interval()),
         }
+        if self.n_unweighted:
+            summary["n_unweighted"] = self.n_unweighted
         for name in sorted(self.metrics):
             moments = self.metrics[name]
             summary[f"metric_{name}"] = moments.mean
             summary[f"metric_{name}_n"] = moments.n
             summary[f"metric_{name}_stderr"] = moments.stderr
+            summary.update(_bounds(f"metric_{name}_ci", moments.interval()))
         return summary
 
 
@@ -105,6 +114,10 @@ def _bounds(prefix: str, interval: Interval | None) -> Summary:
         f"{prefix}_low": interval.low if interval else None,
         f"{prefix}_high": interval.high if interval else None,
     }
+
+
+EMPTY_SUMMARY = Tally(0.0).summary()
+"""What every summary has, whatever it is of."""
 
 
 def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
@@ -123,6 +136,7 @@ def batch_of(rows: list[tuple[int, EvalResult]]) -> Batch:
         [number for number, _ in rows],
         [r.score.reward if r.ok else None for _, r in rows],
         [r.trajectory.stop.truncated for _, r in rows],
+        [any(m.weight for m in r.score.metrics) for _, r in rows],
         [{m.name: m.value for m in r.score.metrics} for _, r in rows],
     )
 
@@ -131,6 +145,7 @@ def make_batch(
     clusters: list[int],
     rewards: list[float | None],
     truncated: list[bool],
+    weighted: list[bool],
     metrics: list[dict[str, float]],
 ) -> Batch:
     names = dict.fromkeys(name for row in metrics for name in row)
@@ -138,5 +153,6 @@ def make_batch(
         np.array(clusters, dtype=np.int64),
         np.array(rewards, dtype=np.float64),  # None becomes NaN
         np.array(truncated, dtype=np.bool_),
+        np.array(weighted, dtype=np.bool_),
         {n: np.array([row.get(n) for row in metrics], dtype=np.float64) for n in names},
     )

@@ -44,12 +44,13 @@ async def rollout(
     cancelled leaves behind what was said.
     """
     messages = record if record is not None else []
-    messages.extend(opening)
     if environment is None:
+        messages.extend(opening)
         completion = await policy(messages, ())
         messages.append(completion.message)
         return _trajectory(messages, completion, completion.usage, "no_reply")
     try:
+        messages.extend(opening)
         return await _with_environment(policy, messages, environment, max_turns)
     finally:
         # A cancelled rollout must still get to close; but not for ever.

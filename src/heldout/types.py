@@ -76,6 +76,10 @@ class Metric:
             )
 
 
+METRIC_SUFFIXES = ("_n", "_stderr", "_ci_low", "_ci_high")
+"""What a summary puts behind `metric_<name>`."""
+
+
 class Weighted(Protocol):
     @property
     def value(self) -> float: ...
@@ -113,6 +117,15 @@ class Score:
             if metric.name in names:
                 raise InvalidInput(f"two metrics are named {metric.name!r}; names are unique")
             names.add(metric.name)
+        for name in names:
+            for suffix in METRIC_SUFFIXES:
+                if name.endswith(suffix) and name.removesuffix(suffix) in names:
+                    raise InvalidInput(
+                        f"a metric named {name!r} would be taken for what a summary says of "
+                        f"{name.removesuffix(suffix)!r}; rename one of the two"
+                    )
+        if not math.isfinite(self.reward):
+            raise InvalidInput("the weighted mean of the metrics is too large a number")
 
     @property
     def reward(self) -> float:
@@ -178,12 +191,12 @@ class ToolSpec:
 class Stop:
     """Why a trajectory ended. Three signals that must not be mixed up.
 
-    `ended_by` says who ended it: the environment, a limit (`limit` names which), or nobody
-    having anything to reply. `truncated` says, apart from that, that the model's last turn was
-    cut off in the middle (finish reason `length`).
+    `ended_by` says who ended it: the environment, a limit (`limit` names which), nobody having
+    anything to reply, or an error in the middle. `truncated` says, apart from that, that the
+    model's last turn was cut off (finish reason `length`).
     """
 
-    ended_by: Literal["environment", "limit", "no_reply"] = "no_reply"
+    ended_by: Literal["environment", "limit", "no_reply", "error"] = "no_reply"
     limit: str | None = None
     truncated: bool = False
 

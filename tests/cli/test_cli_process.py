@@ -197,7 +197,7 @@ def test_a_terminal_shows_progress_in_one_line_that_ends_with_the_time_it_took(
     terminal.read_until(" left")
     shown = terminal.written
     assert "six" in shown
-    assert "mean 1.000 ± 0.000" in shown
+    assert "mean 1.000 (0.439 … 1.000)" in shown
     assert "/s" in shown or "/min" in shown
     assert "error" not in shown
     Path("go").touch()
@@ -206,7 +206,7 @@ def test_a_terminal_shows_progress_in_one_line_that_ends_with_the_time_it_took(
     last = progress.split("\x1b[2K")[-1]
     assert "6/6" in last
     assert "in 0:0" in last
-    assert "mean 0.667 ± 0.413" in last
+    assert "mean 0.667 (0.300 … 0.903)" in last
     # Redrawn in place: only the last one is followed by a new line.
     assert progress.count("\n") == 1
     assert "kept in outputs/evals/six" in report

@@ -198,7 +198,10 @@ def test_a_config_from_elsewhere_is_not_taken_at_its_word(
 def test_a_run_that_is_not_there_is_named(heldout: Heldout, folder: Path) -> None:
     outcome = heldout("show", "outputs/evals/none")
     assert (outcome.code, outcome.err) == (1, "Error: there is no run at outputs/evals/none\n")
-    assert heldout("slice", "none", "--by", "x").err == "Error: there is no run at none\n"
+    assert (
+        heldout("slice", "none", "--by", "x").err
+        == "Error: there is no run at none, nor at outputs/evals/none\n"
+    )
     (folder / "empty").mkdir()
     assert "empty is not a run directory" in heldout("show", "empty").err
 

@@ -372,6 +372,64 @@ def test_a_run_file_that_is_none_is_an_error_in_words(tmp_path: Path, content: s
         EvalReport.load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"format":"heldout.summary","version":1,"summary":{"n":"\\u001b]0;PWNED"}}',
+        b'{"format":"heldout.summary","version":1,"summary":{"n":1}}',
+        b"{",
+    ],
+)
+def test_a_summary_file_that_is_none_is_passed_over_for_the_journal(
+    run_eval: RunEval, tmp_path: Path, content: bytes
+) -> None:
+    expected = run_eval(make_samples(4)).summary
+    (tmp_path / "run" / "summary.json").write_bytes(content)
+    assert EvalReport.load(tmp_path / "run").summary == expected
+
+
+def test_a_link_to_somebody_elses_file_is_not_written_through(tmp_path: Path) -> None:
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text("no newline")
+    (tmp_path / "results.jsonl").symlink_to(theirs)
+    with pytest.raises(RunDirectoryError, match="symbolic link"):
+        JournalWriter(tmp_path / "results.jsonl")
+    with pytest.raises(RunDirectoryError, match="symbolic link"):
+        repair(tmp_path / "results.jsonl")
+    assert theirs.read_text() == "no newline"
+
+
+@pytest.mark.parametrize("content", [b"no newline", b"a line\nand more"])
+def test_a_file_that_is_no_journal_is_not_written_to(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "results.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(DamagedJournal, match="header"):
+        JournalWriter(path)
+    assert path.read_bytes() == content
+
+
+def test_columns_too_many_to_keep_are_not_silently_missing_from_slices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.store.columns.MAX_COLUMNS", 13)
+    EvalReport([result(i) for i in range(6)], {}, {}).save(tmp_path / "run")
+    report = EvalReport.load(tmp_path / "run")
+    (first, *_) = report.slice("tag").values()
+    assert first["metric_m_n"] == 3
+    assert first["metric_extra_n"] == 3
+
+
+def test_slices_by_many_keys_at_once(tmp_path: Path) -> None:
+    metadata = [{f"k{k}": f"{i}" for k in range(7)} for i in range(2000)]
+    results = [
+        EvalResult(f"s{i}", Sample(f"s{i}", {}, metadata=each), Trajectory(()))
+        for i, each in enumerate(metadata)
+    ]
+    EvalReport(results, {}, {}).save(tmp_path / "run")
+    slices = EvalReport.load(tmp_path / "run").slice(*(f"k{k}" for k in range(7)))
+    assert len(slices) == 2000
+
+
 def test_what_is_no_run_is_an_error_in_words(tmp_path: Path) -> None:
     with pytest.raises(RunDirectoryError, match=r"no run\.json"):
         EvalReport.load(tmp_path)

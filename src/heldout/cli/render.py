@@ -88,7 +88,7 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
         table.add_row(
             "reward, scored only",
             number(summary["mean_scored"]),
-            _plus_minus(summary["stderr_scored"]),
+            interval(summary["ci_scored_low"], summary["ci_scored_high"]),
             str(summary["n_scored"]),
         )
     table.add_row(
@@ -101,11 +101,16 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
         table.add_row(
             _text(name_of_metric),
             number(summary[f"metric_{name_of_metric}"]),
-            _plus_minus(summary[f"metric_{name_of_metric}_stderr"]),
+            interval(
+                summary[f"metric_{name_of_metric}_ci_low"],
+                summary[f"metric_{name_of_metric}_ci_high"],
+            ),
             str(summary[f"metric_{name_of_metric}_n"]),
         )
     console.print(table)
     console.print(_counts(summary))
+    for note in _notes(summary):
+        console.print(_text(note, "yellow"))
     if report.path is not None:
         console.print(_text(f"kept in {report.path}", "dim"), soft_wrap=True)
 
@@ -141,8 +146,22 @@ def _counts(summary: Summary) -> Text:
     return line
 
 
-def _plus_minus(stderr: float | None) -> str:
-    return "–" if stderr is None else f"± {number(1.96 * stderr)}"
+def _notes(summary: Summary) -> list[str]:
+    """What a reader of the table must know to read it right."""
+    notes = []
+    if summary.get("n_unweighted"):
+        notes.append(
+            f"{summary['n_unweighted']} items have no metric with a weight above 0, so their "
+            "reward is 0 by definition, not by measurement"
+        )
+    if summary["n_errors"] and (summary["min"] or 0) < 0:
+        notes.append(
+            "errored items count as 0 in the reward, which is more than some items scored: "
+            "read the scored only"
+        )
+    if summary["n_errors"]:
+        notes.append("`heldout show RUN --failures 5` says why items errored")
+    return notes
 
 
 def _metric_names(summary: Summary) -> list[str]:
@@ -154,7 +173,10 @@ def _metric_names(summary: Summary) -> list[str]:
 
 
 def print_slices(
-    by: Sequence[str], slices: Mapping[tuple[Any, ...], Summary], report: EvalReport
+    by: Sequence[str],
+    slices: Mapping[tuple[Any, ...], Summary],
+    total: Summary,
+    report: EvalReport,
 ) -> None:
     console = _console()
     _print_unfinished(console, report, None)
@@ -164,7 +186,7 @@ def print_slices(
     for name in ("items", "mean", "95% interval", "passed", "errors"):
         side = "left" if name == "95% interval" else "right"
         table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
-    rows = [*slices.items(), (("all", *[""] * (len(by) - 1)), report.summary)]
+    rows = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
     for i, (values, summary) in enumerate(rows):
         table.add_row(
             *(_text("–" if value is None else value) for value in values),

@@ -31,14 +31,13 @@ def command(run: str, by: tuple[str, ...], as_json: bool) -> None:
     from heldout.store.rundir import find_run
 
     report = EvalReport.load(find_run(run))
-    found = report.slice(*by)
+    found, total = report.slices_and_total(*by)
     slices = {values: found[values] for values in in_order(found)}
     if as_json:
-        unfinished = {"complete": False} if report.summary.get("complete") is False else {}
         for values, summary in slices.items():
-            print_json({"slice": dict(zip(by, values, strict=True)), **summary, **unfinished})
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
     else:
-        print_slices(by, slices, report)
+        print_slices(by, slices, total, report)
 
 
 def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

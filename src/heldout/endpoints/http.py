@@ -63,6 +63,7 @@ class HTTPEndpoint:
         self._max_connections = max_connections
         self._transport: Transport | None = None
         self._loop: Any = None
+        self._answered = False
         self._heard = False
         """Whether the server ever answered with something of its own."""
         self._url = base_url + "/chat/completions"
@@ -74,6 +75,12 @@ class HTTPEndpoint:
         # is refused with the address instead of becoming part of a model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
         model, url = (text[: at.start()], text[at.end() :]) if at else (text, "")
+        meant = text.rpartition("@")[2] if "@" in text and not at else None
+        if meant is not None and (not meant or ":" in meant or meant.startswith("localhost")):
+            raise InvalidInput(
+                f"the endpoint's address {meant!r} does not start with http:// or https://, as in "
+                "openai:MODEL@http://localhost:8000/v1"
+            )
         if not model:
             raise InvalidInput("the endpoint names no model; it is openai:MODEL@URL")
         return cls(model, url or None, max_connections=max_connections)
@@ -99,7 +106,9 @@ class HTTPEndpoint:
                 self._heard = True
             if response.status != 200:
                 raise self._problem(response)
-            return self._completion(response)
+            completion = self._completion(response)
+            self._answered = True
+            return completion
         except TransientError as problem:
             # A line that is no HTTP is quoted by whoever could not read it, key and all.
             problem.args = (self._without_key(str(problem)),)
@@ -186,7 +195,8 @@ class HTTPEndpoint:
         """Which of three: this item's, worth another try, or everybody's."""
         said = self._excerpt(response)
         what = f"{self._url} answered {response.status}: {said}"
-        if response.status in (401, 403):
+        # A 403 is about the key until something was allowed; after that, about this one request.
+        if response.status == 401 or (response.status == 403 and not self._answered):
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
             return FatalEndpointError(f"{what} (sent {key})")
         if response.status == 404 or (

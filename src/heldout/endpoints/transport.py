@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import sniffio
+import yarl
 
 from heldout.errors import EndpointError, InvalidInput, TransientError, Unreachable
 
@@ -75,7 +76,7 @@ class _AiohttpTransport:
         import aiohttp
 
         self._aiohttp = aiohttp
-        self._proxy_for: dict[str, str | None] = {}
+        self._proxy_for: dict[str, tuple[yarl.URL | None, Any]] = {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=max_connections),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -86,9 +87,15 @@ class _AiohttpTransport:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
         aiohttp = self._aiohttp
         headers = {**headers, "accept-encoding": "gzip"}
+        proxy, auth = self._proxy(url)
         try:
             async with self._session.post(
-                url, data=body, headers=headers, allow_redirects=False, proxy=self._proxy(url)
+                url,
+                data=body,
+                headers=headers,
+                allow_redirects=False,
+                proxy=proxy,
+                proxy_auth=auth,
             ) as response:
                 chunks: list[bytes] = []
                 size = 0
@@ -103,16 +110,18 @@ class _AiohttpTransport:
         except (aiohttp.ClientError, OSError) as problem:
             raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
 
-    def _proxy(self, url: str) -> str | None:
+    def _proxy(self, url: str) -> tuple[yarl.URL | None, Any]:
         """HTTP_PROXY and its like, as httpx2 has it. aiohttp's own `trust_env` would also read
         ~/.netrc, and let what is there stand against the key."""
         if url not in self._proxy_for:
             parts, proxies = urlsplit(url), urllib.request.getproxies()
             proxy = proxies.get(parts.scheme) or proxies.get("all")
             if proxy is None or urllib.request.proxy_bypass(parts.netloc):
-                self._proxy_for[url] = None
+                self._proxy_for[url] = None, None
             else:
-                self._proxy_for[url] = proxy if "://" in proxy else f"http://{proxy}"
+                proxy = proxy if "://" in proxy else f"http://{proxy}"
+                # Its password goes into a header: in the address it would be in every message.
+                self._proxy_for[url] = self._aiohttp.helpers.strip_auth_from_url(yarl.URL(proxy))
         return self._proxy_for[url]
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import heapq
 import os
+import stat
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -122,6 +123,10 @@ class Row(Shape, kw_only=True):
         """None where the item errored: it has no score (clause 2)."""
         return weighted_mean(self.score.metrics) if self.error is None else None
 
+    @property
+    def weighted(self) -> bool:
+        return any(m.weight for m in self.score.metrics)
+
 
 class Header(msgspec.Struct):
     format: str
@@ -132,10 +137,14 @@ def plain_value(value: Any) -> Any:
     """What JSON has no word for but means something plain: numpy and torch numbers and arrays."""
     if callable(getattr(value, "tolist", None)):
         return value.tolist()
-    raise NotImplementedError
+    raise NotImplementedError(f"a value of type {type(value).__name__}")
 
 
-_encoder = msgspec.json.Encoder(enc_hook=plain_value)
+UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionError, OverflowError)
+"""What encoding raises for values that JSON has no words for."""
+
+# Sorted, so that a set is stored in the same order whichever process stores it.
+_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _record_decoder = msgspec.json.Decoder(Record)
 _key_decoder = msgspec.json.Decoder(Key)
 _header = msgspec.json.encode(Header(FORMAT, VERSION)) + b"\n"
@@ -152,21 +161,25 @@ R = TypeVar("R", bound=msgspec.Struct)
 class JournalWriter:
     """Appends results to one journal. Holds a lock: two writers would make one damaged file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, new: bool = False) -> None:
+        """`new`: the journal must not be there yet (FileExistsError)."""
         self.path = path
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.written = 0
         self._synced = True
-        if not _lock_for_writing(self._fd):
+        self._fd = _open_locked(path, new=new)
+        try:
+            self._size = _end_of_last_line(self._fd)
+            head = os.pread(self._fd, 4096, 0)
+            if self._size:
+                _check_header(path, head.partition(b"\n")[0])
+            elif not _header.startswith(head):
+                raise DamagedJournal(path, 1, "not a heldout journal header")
+            os.ftruncate(self._fd, self._size)
+            if self._size == 0:
+                self._append(_header)
+        except BaseException:
             os.close(self._fd)
-            raise RunBusy(
-                f"{path.parent} is being written by another process; wait for it, or use another "
-                "experiment_name"
-            )
-        self._size = _end_of_last_line(self._fd)
-        os.ftruncate(self._fd, self._size)
-        if self._size == 0:
-            self._append(_header)
+            raise
 
     def clear(self) -> None:
         os.ftruncate(self._fd, 0)
@@ -176,7 +189,7 @@ class JournalWriter:
     def append(self, index: int, result: EvalResult) -> None:
         try:
             line = _encoder.encode(Record.of(index, result)) + b"\n"
-        except (TypeError, NotImplementedError) as problem:
+        except UNENCODABLE as problem:
             raise InvalidInput(
                 f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
                 f"{problem}"
@@ -224,16 +237,42 @@ def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDir
     return kind(f"cannot write {path}: {problem.strerror}{consequence}")
 
 
-def _lock_for_writing(fd: int) -> bool:
-    """Try for a moment: a reader that looks whether there is a writer holds it that long."""
+def _open_locked(path: Path, *, new: bool = False) -> int:
+    """A file of our own (no link to somebody else's), which nobody else writes."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags | (os.O_EXCL if new else 0), 0o644)
+    except OSError as problem:
+        if new and problem.errno == errno.EEXIST:
+            raise
+        if problem.errno == errno.ELOOP:
+            raise RunDirectoryError(f"{path} is a symbolic link; it is not followed") from None
+        raise storage_error(path, problem) from problem
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RunDirectoryError(f"{path} is not an ordinary file")
+    # For a moment: a reader that looks whether there is a writer holds the lock that long.
     for _ in range(10):
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            time.sleep(0.01)
-        else:
-            return True
-    return False
+        if _try_lock(fd, fcntl.LOCK_EX):
+            return fd
+        time.sleep(0.01)
+    os.close(fd)
+    raise RunBusy(
+        f"{path.parent} is being written by another process; wait for it, or use another "
+        "experiment_name"
+    )
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as problem:
+        if problem.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+            raise
+        return True  # a file system without locks: go on without
+    return True
 
 
 def has_writer(path: Path) -> bool:
@@ -241,11 +280,7 @@ def has_writer(path: Path) -> bool:
     if not path.exists():
         return False
     with path.open("rb") as file:
-        try:
-            fcntl.flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-    return False
+        return not _try_lock(file.fileno(), fcntl.LOCK_SH)
 
 
 def _end_of_last_line(fd: int) -> int:
@@ -383,14 +418,20 @@ def repair(path: Path) -> list[int]:
     """Move lines that cannot be read to `results.damaged`; returns their numbers."""
     damaged: list[int] = []
     kept = path.with_suffix(".repaired")
-    writer = JournalWriter(path)  # nobody else may write meanwhile
+    lock = _open_locked(path)  # nobody else may write meanwhile
+    aside = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
     try:
-        with kept.open("wb") as good, path.with_suffix(".damaged").open("ab") as bad:
+        with (
+            kept.open("wb") as good,
+            os.fdopen(os.open(path.with_suffix(".damaged"), aside, 0o644), "wb") as bad,
+        ):
             good.write(_header)
             with path.open("rb") as file:
                 for number, line in enumerate(file, start=1):
                     if number == 1 and _is_header(path, line):
                         continue
+                    if not line.endswith(b"\n"):
+                        break  # torn: not damage, only unfinished
                     try:
                         _decoded(_record_decoder.decode, path, number, line)
                         good.write(line)
@@ -402,7 +443,7 @@ def repair(path: Path) -> list[int]:
         if damaged:
             kept.replace(path)
     finally:
-        writer.close()
+        os.close(lock)
         kept.unlink(missing_ok=True)
         if not damaged and path.with_suffix(".damaged").stat().st_size == 0:
             path.with_suffix(".damaged").unlink()

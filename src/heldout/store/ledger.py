@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import plain_value, records
+from heldout.store.journal import UNENCODABLE, plain_value, records
 from heldout.types import Sample, Score
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
@@ -35,7 +35,7 @@ def fingerprint(sample: Sample) -> bytes:
     """Of all a sample holds; the same before and after a journey through the journal."""
     try:
         content = _encoder.encode(sample)
-    except (TypeError, NotImplementedError) as problem:
+    except UNENCODABLE as problem:
         raise InvalidInput(
             f"sample {sample.id!r} holds a value that JSON cannot, so it cannot be stored: "
             f"{problem}"
@@ -50,7 +50,8 @@ class Ledger:
             """
             PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -4096;
             CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID;
-            CREATE TABLE kept (id TEXT, place INTEGER, print BLOB, PRIMARY KEY (id)) WITHOUT ROWID;
+            CREATE TABLE kept (id TEXT PRIMARY KEY, place INTEGER, print BLOB) WITHOUT ROWID;
+            CREATE INDEX place ON kept (place);
             CREATE TABLE done (id TEXT, repeat INTEGER, PRIMARY KEY (id, repeat)) WITHOUT ROWID;
             BEGIN;
             """
@@ -94,6 +95,12 @@ class Ledger:
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))
         was = row.fetchone()
         if was is None:
+            other = self._db.execute("SELECT id FROM kept WHERE place = ?", (index,)).fetchone()
+            if other is not None:
+                raise ResumeMismatch(
+                    f"sample number {index} of the dataset was {other[0]!r} when this run began "
+                    f"and is {sample.id!r} now. Restore it, or choose another experiment_name"
+                )
             return
         self._kept_seen += 1
         if was[1] != found:

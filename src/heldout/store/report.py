@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
-from heldout.store.columns import derive, slice_keys, slice_summaries, summarize_journal
+from heldout.store.columns import TOTAL, derive, slice_keys, slice_summaries, summarize_journal
 from heldout.store.journal import (
+    Header,
     JournalWriter,
     check_version,
     decode_key,
@@ -23,7 +24,7 @@ from heldout.store.journal import (
     lines,
 )
 from heldout.store.rundir import RunDir, RunInfo, now, replace_file
-from heldout.summary import Summary
+from heldout.summary import EMPTY_SUMMARY, Summary
 from heldout.types import EvalResult
 
 FORMAT = "heldout.summary"
@@ -35,7 +36,7 @@ class SummaryFile(msgspec.Struct):
 
     format: str
     version: int
-    summary: dict[str, Any]
+    summary: dict[str, int | float | bool | None]
 
 
 class Results(Sequence[EvalResult]):
@@ -121,7 +122,9 @@ class EvalReport:
         run = RunDir(Path(path))
         info = run.read_info()
         if info.status == "running" and not has_writer(run.journal):
-            info.status = "interrupted"  # kill -9 leaves no time to write that down
+            info = run.read_info()  # it may have finished just now
+            if info.status == "running":
+                info.status = "interrupted"  # kill -9 leaves no time to write that down
         return cls(Results(run), _summary(run, info), info.config, run.path, info.status)
 
     def save(self, path: str | Path) -> None:
@@ -131,7 +134,7 @@ class EvalReport:
             return
         if target.exists():
             raise RunExists(f"{target.path} already holds a run; save to another path")
-        target.path.mkdir(parents=True, exist_ok=True)
+        target.make()
         if self.path is not None:
             source = RunDir(self.path)
             for file in (source.journal, source.run, source.columns, source.summary):
@@ -146,14 +149,26 @@ class EvalReport:
             journal.append(index[result.sample_id], result)
         journal.close()
         info = RunInfo.new(self.config, {})
-        finish(target, info)
+        finish(target, info, journal.written)
+        if self.summary.get("complete") is False:
+            info.status, info.asked = "interrupted", self.summary.get("n_asked")
+            target.write_info(info)
 
     def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
         """A summary for each value of these metadata keys (each combination, if several)."""
         if not by:
             raise InvalidInput(f"slice by what? This run has {slice_keys(self._run())}")
+        return self.slices_and_total(*by)[0]
+
+    def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
+        """… and the summary of all, from one reading: a live run grows between two."""
         repeats, threshold = _repeats(self.config), _threshold(self.config)
-        return slice_summaries(self._run(), by, repeats=repeats, pass_threshold=threshold)
+        slices = slice_summaries(self._run(), by, repeats=repeats, pass_threshold=threshold)
+        total = slices.pop(TOTAL)
+        if self.summary.get("complete") is False:
+            for summary in (total, *slices.values()):
+                summary["complete"] = False
+        return slices, total
 
     def _run(self) -> RunDir:
         if self.path is None:
@@ -163,9 +178,14 @@ class EvalReport:
         return RunDir(self.path)
 
 
-def finish(run: RunDir, info: RunInfo) -> Summary:
+def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete."""
     summary = derive(run, repeats=_repeats(info.config), pass_threshold=_threshold(info.config))
+    if summary["n"] != asked:
+        raise RunDirectoryError(
+            f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
+            "changed from outside?"
+        )
     content = SummaryFile(FORMAT, VERSION, summary)
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
@@ -176,15 +196,9 @@ def finish(run: RunDir, info: RunInfo) -> Summary:
 
 def _summary(run: RunDir, info: RunInfo) -> Summary:
     if run.summary.exists() and run.derived_are_current(info):
-        try:
-            stored = msgspec.json.decode(run.summary.read_bytes(), type=SummaryFile)
-        except (msgspec.MsgspecError, RecursionError) as problem:
-            raise RunDirectoryError(
-                f"{run.summary} cannot be read ({problem}); remove it, it is derived from "
-                f"{run.journal.name}"
-            ) from None
-        check_version(run.summary, stored.format, stored.version, FORMAT, VERSION)
-        return stored.summary
+        stored = _stored_summary(run)
+        if stored is not None:
+            return stored
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary = summarize_journal(
@@ -193,6 +207,18 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     if info.asked == summary["n"] and info.status == "complete":
         return summary
     return {**summary, "complete": False, "n_asked": info.asked}
+
+
+def _stored_summary(run: RunDir) -> Summary | None:
+    """summary.json, if it is one: it is derived, so whatever else stands there is passed over."""
+    raw = run.summary.read_bytes()
+    try:
+        head = msgspec.json.decode(raw, type=Header)
+        check_version(run.summary, head.format, head.version, FORMAT, VERSION)
+        summary = msgspec.json.decode(raw, type=SummaryFile).summary
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return summary if set(EMPTY_SUMMARY) <= set(summary) else None
 
 
 def _repeats(config: dict[str, Any]) -> int:

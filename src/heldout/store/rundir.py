@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ import msgspec
 import heldout
 from heldout.config import result_changing
 from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.journal import check_version, storage_error
+from heldout.store.journal import JournalWriter, check_version, storage_error
 
 FORMAT = "heldout.run"
 VERSION = 1
@@ -120,21 +119,30 @@ class RunDir:
 
     # --- Entering ---
 
-    def refuse_existing(self) -> None:
+    def claim(self) -> JournalWriter:
+        """Make the directory and its journal, which must not be there yet, and lock it."""
+        taken = RunExists(
+            f"{self.path} already holds a run. Go on with it (--resume, "
+            "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
+        )
         if self.exists():
-            raise RunExists(
-                f"{self.path} already holds a run. Go on with it (--resume, "
-                "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
-            )
+            raise taken
+        self.make()
+        try:
+            return JournalWriter(self.journal, new=True)
+        except FileExistsError:
+            raise taken from None
+
+    def make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise storage_error(self.path, problem) from problem
 
     def create(
         self, config: dict[str, Any], functions: dict[str, Any], asked: int | None
     ) -> RunInfo:
-        """Make the directory ready for results to come."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        # Derived files of an earlier try would be stale from the first new result on.
-        self.summary.unlink(missing_ok=True)
-        self.columns.unlink(missing_ok=True)
+        """Say that results are to come. Derived files of an earlier try do not count from here."""
         info = RunInfo.new(config, functions, asked)
         self.write_info(info)
         return info
@@ -146,8 +154,9 @@ class RunDir:
         with suppress(OSError):  # it holds something that is not ours
             self.path.rmdir()
 
-    def check_resumable(self, config: dict[str, Any], functions: dict[str, Any]) -> None:
-        info = self.read_info()
+    def check_resumable(
+        self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
+    ) -> None:
         different = [
             *_differences(result_changing(info.config), result_changing(config)),
             *_differences(info.functions, functions),
@@ -202,9 +211,20 @@ def replace_file(path: Path, content: bytes) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
+        sync_directory(path.parent)
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise storage_error(path, problem) from problem
+
+
+def sync_directory(path: Path) -> None:
+    """A new name survives the machine only once its directory is on the disk, too."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def now() -> str:
@@ -224,12 +244,11 @@ def package_versions() -> dict[str, str]:
 def find_run(given: str | Path) -> Path:
     """A run named by its path, or by its name under the default output directory."""
     path = Path(given)
-    if RunDir(path).exists():
-        return path
-    if re.fullmatch(r"[\w][\w.+=@ -]*", str(given)):
-        named = Path("outputs/evals") / path
-        if RunDir(named).exists():
-            return named
+    named = Path("outputs/evals") / path
+    for place in (path, named):
+        if RunDir(place).exists():
+            return place
     if not path.exists():
-        raise RunDirectoryError(f"there is no run at {path}")
+        nor = f", nor at {named}" if len(path.parts) == 1 else ""
+        raise RunDirectoryError(f"there is no run at {path}{nor}")
     raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
