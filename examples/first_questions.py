@@ -1,7 +1,7 @@
 """A hundred short questions for a small model. The eval that `make demo` runs.
 
 heldout run examples/first_questions.py
-heldout run examples/first_questions.py --endpoint openai:gpt-4o-mini
+heldout run examples/first_questions.py --endpoint openai:gpt-4o-mini --set experiment_name=4o
 """
 
 import re

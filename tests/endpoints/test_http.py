@@ -465,6 +465,16 @@ def test_a_refusal_of_everything_ends_the_run_at_once(
     assert isinstance(caught.value.__cause__, FatalEndpointError)
 
 
+def test_a_403_after_something_was_allowed_is_the_items_own(
+    run: Run, server: FaultyServer, tmp_path: Path
+) -> None:
+    flagged = status(403, {"error": {"message": "flagged by moderation"}})
+    server.behave = lambda request: flagged if request.text == "item 3" else REPEATED
+    report = run(evaluated(samples(6), server.url, tmp_path, max_concurrent=1))
+    assert [r.ok for r in report.results] == [True, True, True, False, True, True]
+    assert "flagged by moderation" in str(report.results[3].error)
+
+
 def test_a_missing_key_is_named(
     run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -570,6 +580,18 @@ def test_a_proxy_from_the_environment_is_used(
     run(asked_once("http://model.invalid/v1"))
     [request] = server.requests
     assert request.target == "http://model.invalid/v1/chat/completions"
+
+
+def test_the_password_of_a_proxy_stays_out_of_messages(
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    proxy = server.url.removesuffix("/v1").replace("http://", "http://alice:s3cretpassword@")
+    monkeypatch.setenv("http_proxy", proxy)
+    server.script(status(407, "who are you?"))
+    with pytest.raises(EndpointError) as caught:
+        run(asked_once("http://nowhere.invalid/v1"))
+    assert "s3cret" not in str(caught.value)
+    assert "proxy-authorization" in server.requests[0].headers
 
 
 def test_no_proxy_keeps_the_proxy_out(
@@ -806,6 +828,15 @@ def test_an_address_that_holds_a_secret_is_refused_without_showing_it(url: str, 
             make()
         assert "hunter2" not in str(caught.value)
         assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["m@localhost:8000", "m@http:/localhost:8000/v1", "m@", "m@h:1/v1"]
+)
+def test_an_address_without_a_scheme_is_not_taken_for_a_model_of_openais(text: str) -> None:
+    with pytest.raises(InvalidInput, match="does not start with http://"):
+        HTTPEndpoint.parse(text, max_connections=1)
+    assert HTTPEndpoint.parse("claude@20250101", max_connections=1).model == "claude@20250101"
 
 
 def test_an_address_without_a_model_is_refused() -> None:

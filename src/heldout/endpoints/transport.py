@@ -7,16 +7,16 @@ item's own covers it.
 
 from __future__ import annotations
 
+import base64
 import urllib.request
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import Any, Protocol
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 import sniffio
-import yarl
 
 from heldout.errors import EndpointError, InvalidInput, TransientError, Unreachable
 
@@ -76,7 +76,7 @@ class _AiohttpTransport:
         import aiohttp
 
         self._aiohttp = aiohttp
-        self._proxy_for: dict[str, tuple[yarl.URL | None, Any]] = {}
+        self._proxy_for: dict[str, tuple[str | None, dict[str, str]]] = {}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=max_connections),
             timeout=aiohttp.ClientTimeout(total=None),
@@ -87,7 +87,9 @@ class _AiohttpTransport:
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> Response:
         aiohttp = self._aiohttp
         headers = {**headers, "accept-encoding": "gzip"}
-        proxy, auth = self._proxy(url)
+        proxy, proxy_headers = self._proxy(url)
+        if url.startswith("http://"):  # then the proxy reads the request itself, not a CONNECT
+            headers, proxy_headers = {**headers, **proxy_headers}, {}
         try:
             async with self._session.post(
                 url,
@@ -95,7 +97,7 @@ class _AiohttpTransport:
                 headers=headers,
                 allow_redirects=False,
                 proxy=proxy,
-                proxy_auth=auth,
+                proxy_headers=proxy_headers,
             ) as response:
                 chunks: list[bytes] = []
                 size = 0
@@ -110,22 +112,33 @@ class _AiohttpTransport:
         except (aiohttp.ClientError, OSError) as problem:
             raise TransientError(f"{url}: {type(problem).__name__}: {problem}") from None
 
-    def _proxy(self, url: str) -> tuple[yarl.URL | None, Any]:
+    def _proxy(self, url: str) -> tuple[str | None, dict[str, str]]:
         """HTTP_PROXY and its like, as httpx2 has it. aiohttp's own `trust_env` would also read
         ~/.netrc, and let what is there stand against the key."""
         if url not in self._proxy_for:
             parts, proxies = urlsplit(url), urllib.request.getproxies()
             proxy = proxies.get(parts.scheme) or proxies.get("all")
             if proxy is None or urllib.request.proxy_bypass(parts.netloc):
-                self._proxy_for[url] = None, None
+                self._proxy_for[url] = None, {}
             else:
                 proxy = proxy if "://" in proxy else f"http://{proxy}"
-                # Its password goes into a header: in the address it would be in every message.
-                self._proxy_for[url] = self._aiohttp.helpers.strip_auth_from_url(yarl.URL(proxy))
+                self._proxy_for[url] = _without_password(proxy)
         return self._proxy_for[url]
 
     async def close(self) -> None:
         await self._session.close()
+
+
+def _without_password(proxy: str) -> tuple[str, dict[str, str]]:
+    """A proxy's address, and its user and password as a header: in the address they would be in
+    every message about it."""
+    parts = urlsplit(proxy)
+    if parts.username is None:
+        return proxy, {}
+    login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+    address = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    encoded = base64.b64encode(login.encode()).decode()
+    return address, {"Proxy-Authorization": f"Basic {encoded}"}
 
 
 POOL = 16
