@@ -52,7 +52,7 @@ def write(folder: Path, count: int) -> dict[str, Any]:
         journal.append(i, result(i))
     journal.close()
     written = time.perf_counter()
-    finish(run, info)
+    finish(run, info, journal.written)
     return {
         "journal_s": written - start,
         "finish_s": time.perf_counter() - written,

@@ -665,6 +665,13 @@ def test_a_changed_constant_that_a_score_function_uses_is_noticed(
         run_eval(make_samples(3), by_helper, resume=True)
 
 
+def test_another_endpoint_function_is_named_as_such(run_eval: RunEval) -> None:
+    run_eval(make_samples(2), endpoint=lambda messages: "1")
+    with pytest.raises(ResumeMismatch, match="the endpoint function is not the one it was"):
+        run_eval(make_samples(2), endpoint=lambda messages: "2", resume=True)
+    run_eval(make_samples(2), endpoint=lambda messages: "1", resume=True)
+
+
 def test_a_run_of_nothing_but_errors_may_be_resumed_with_another_config(
     run_eval: RunEval,
 ) -> None:

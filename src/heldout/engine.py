@@ -220,21 +220,18 @@ class _Run:
 
     def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
-        if self.previous is not None and journal.written == 0:
-            info = self.previous  # nothing was added to it: it is what it was
-            with suppress(RunDirectoryError):
-                self.dir.write_info(info)
-            return
         if self.asked == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
-        failed = isinstance(problem, Exception)
-        info.status = "failed" if failed else "interrupted"
-        info.reason = f"{type(problem).__name__}: {problem}"[:2000] if failed else None
-        info.asked = self.running.total
-        info.finished = now()
         if isinstance(problem, EvalFailed):
             problem.run_dir = self.dir.path
+        if self.previous is not None and journal.written == 0:
+            info = self.previous  # nothing was added to it: it is what it was
+        else:
+            failed = isinstance(problem, Exception)
+            said = f"{type(problem).__name__}: {printable_error(problem)}"[:2000]
+            info.status, info.reason = ("failed", said) if failed else ("interrupted", None)
+            info.asked, info.finished = self.running.total, now()
         # A full disk may refuse this too. The journal, which is what counts, is whole anyway.
         with suppress(RunDirectoryError):
             self.dir.write_info(info)

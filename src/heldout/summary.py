@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from heldout.stats import Floats, Interval, Ints, Moments
 from heldout.types import EvalResult
 
-BATCH = 16_384
+BATCH = 8_192
 """Results per batch. Fixed, because sums depend on it in their last bits."""
 
 Summary = dict[str, Any]

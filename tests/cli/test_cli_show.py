@@ -412,3 +412,9 @@ def test_slices_are_in_the_order_people_expect(expected: Any) -> None:
     for seed in range(5):
         mixed = random.Random(seed).sample(keys, len(keys))
         assert in_order(mixed) == keys
+
+
+def test_an_id_with_line_breaks_cannot_pass_for_another_row() -> None:
+    from heldout.cli.render import _label
+
+    assert _label("easy\n hard   20").plain == "easy\\n hard   20"

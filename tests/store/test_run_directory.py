@@ -140,6 +140,12 @@ def test_a_journal_that_changed_is_believed_over_the_summary(
     assert summary["mean"] == pytest.approx(5 / 6)
 
 
+def test_a_report_is_short_where_it_is_printed(run_eval: RunEval, tmp_path: Path) -> None:
+    shown = repr(run_eval(make_samples(50)))
+    assert shown.startswith("EvalReport({'n': 50, 'n_errors': 0, 'mean': 1.0}, status='complete'")
+    assert len(shown) < 100 + len(str(tmp_path))
+
+
 def test_results_behave_as_a_sequence(run_eval: RunEval) -> None:
     results = run_eval(make_samples(7)).results
     assert len(results) == 7

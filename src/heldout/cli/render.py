@@ -41,6 +41,11 @@ def _console() -> Console:
     return _Console(highlight=False, width=UNBROKEN)
 
 
+def _label(value: object, style: str = "") -> Text:
+    """On one line: an id or a value with line breaks could pass for rows of the table."""
+    return _text(str(value).replace("\n", "\\n"), style)
+
+
 def _text(value: object, style: str = "") -> Text:
     return Text(printable(str(value)), style=style)
 
@@ -72,7 +77,7 @@ def _table() -> Table:
 
 def print_report(report: EvalReport, reason: str | None = None) -> None:
     console, summary = _console(), report.summary
-    name = _text(report.config.get("experiment_name") or "report", "bold")
+    name = _label(report.config.get("experiment_name") or "report", "bold")
     console.print(name + _who(report))
     _print_unfinished(console, report, reason)
     table = _table()
@@ -99,7 +104,7 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
     )
     for name_of_metric in _metric_names(summary):
         table.add_row(
-            _text(name_of_metric),
+            _label(name_of_metric),
             number(summary[f"metric_{name_of_metric}"]),
             interval(
                 summary[f"metric_{name_of_metric}_ci_low"],
@@ -182,14 +187,14 @@ def print_slices(
     _print_unfinished(console, report, None)
     table = _table()
     for key in by:
-        table.add_column(_text(key), overflow="fold")
+        table.add_column(_label(key), overflow="fold")
     for name in ("items", "mean", "95% interval", "passed", "errors"):
         side = "left" if name == "95% interval" else "right"
         table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
     rows = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
     for i, (values, summary) in enumerate(rows):
         table.add_row(
-            *(_text("–" if value is None else value) for value in values),
+            *(_label("–" if value is None else value) for value in values),
             str(summary["n"]),
             number(summary["mean"]),
             interval(summary["ci_low"], summary["ci_high"]),
@@ -213,7 +218,7 @@ def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
     for i, result in enumerate(results):
         if i:
             console.print()
-        title = _text(result.sample_id, "bold")
+        title = _label(result.sample_id, "bold")
         if result.repeat or report.config.get("repeats") != 1:
             title.append(f", repeat {result.repeat}")
         console.print(Text("── ", "dim") + title, soft_wrap=True)

@@ -112,6 +112,11 @@ class EvalReport:
     path: Path | None = None
     status: str = "complete"
 
+    def __repr__(self) -> str:
+        where = f", path={str(self.path)!r}" if self.path is not None else ""
+        numbers = {key: self.summary.get(key) for key in ("n", "n_errors", "mean")}
+        return f"EvalReport({numbers}, status={self.status!r}{where})"
+
     @classmethod
     def load(cls, path: str | Path) -> EvalReport:
         """Open a run directory. Runs no code from it and follows no path in it (clause 19).

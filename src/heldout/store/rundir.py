@@ -175,12 +175,14 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         was, is_now = before.get(key), now.get(key)
         if was == is_now:
             continue
-        if (
+        if key == "endpoint.source":
+            found.append("the endpoint function is not the one it was")
+        elif (
             isinstance(was, dict)
             and isinstance(is_now, dict)
             and was.get("name") == is_now.get("name")
         ):
-            found.append(f"{key} ({was.get('name')}) has other source code now")
+            found.append(f"{key} ({was.get('name')}), or what it uses, is not what it was")
         else:
             found.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
     return found
