@@ -582,14 +582,16 @@ def test_a_proxy_from_the_environment_is_used(
     assert request.target == "http://model.invalid/v1/chat/completions"
 
 
+@pytest.mark.parametrize("scheme", ["http", "https"])
 def test_the_password_of_a_proxy_stays_out_of_messages(
-    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch
+    run: Run, server: FaultyServer, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     proxy = server.url.removesuffix("/v1").replace("http://", "http://alice:s3cretpassword@")
-    monkeypatch.setenv("http_proxy", proxy)
+    monkeypatch.setenv(f"{scheme}_proxy", proxy)
     server.script(status(407, "who are you?"))
     with pytest.raises(EndpointError) as caught:
-        run(asked_once("http://nowhere.invalid/v1"))
+        run(asked_once(f"{scheme}://nowhere.invalid/v1"))
+    assert "407" in str(caught.value)
     assert "s3cret" not in str(caught.value)
     assert "proxy-authorization" in server.requests[0].headers
 
