@@ -208,7 +208,7 @@ import hashlib, os, sys
 import anyio
 from heldout import EvalConfig, Metric, Sample, Score, evaluate
 calls = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-samples = [Sample(f"s{i}", {"question": f"{i}"}, metadata={"k": i % 3}) for i in range(150)]
+samples = [Sample(f"s{i}", {"question": f"{i}"}, metadata={"k": i % 3}) for i in range(400)]
 
 async def answer(messages):
     await anyio.sleep(0.001 * (int(messages[-1].text) * 7919 % 5))
@@ -252,7 +252,8 @@ def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupte
     journal = tmp_path / "killed" / "run" / "results.jsonl"
     calls = tmp_path / "killed.calls"
     killed = 0
-    for target in sorted(rng.sample(range(0, 290), 20)):
+    # All in the first half, so that however late a kill comes there is something left to kill.
+    for target in sorted(rng.sample(range(0, 400), 20)):
         process = start(script, tmp_path / "killed", calls)
         # Kill it once the journal has grown to a random size, at a random moment after.
         while process.poll() is None and len(journal_items(journal)) < target:
@@ -267,10 +268,10 @@ def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupte
         whole = (tmp_path / "whole" / "run" / name).read_bytes()
         assert (tmp_path / "killed" / "run" / name).read_bytes() == whole
     items = journal_items(journal)
-    assert len(items) == 300
-    assert len(set(items)) == 300, "an item that was finished was run again"
+    assert len(items) == 800
+    assert len(set(items)) == 800, "an item that was finished was run again"
     # Only what was under way at a kill may have been scored twice: at most 7 a kill.
-    assert 300 <= len(calls.read_text().split()) <= 300 + 20 * 7
+    assert 800 <= len(calls.read_text().split()) <= 800 + 20 * 7
 
 
 def test_clause_18_what_was_reported_as_done_is_in_the_file_before_anything_else_happens(
