@@ -392,7 +392,7 @@ async def run_item(
                 retried = transient
                 raise
 
-        completion, _ = await with_retries(request, config.retries)
+        completion = await with_retries(request, config.retries)
         stage = outer
         return completion
 

@@ -74,7 +74,7 @@ def with_waits(url: str, retries: int = 4, *, heard: bool = False) -> Callable[[
             if heard:
                 await ask(endpoint, "are you there?")
             with anyio.fail_after(20):
-                completion, _ = await with_retries(
+                completion = await with_retries(
                     lambda: endpoint.complete(QUESTION, GREEDY, ()), retries, sleep=sleep
                 )
                 return completion, waits

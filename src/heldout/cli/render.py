@@ -62,12 +62,6 @@ def interval(low: float | None, high: float | None) -> str:
     return "–" if low is None else f"{number(low)} … {number(high)}"
 
 
-def pass_threshold(report: EvalReport) -> float:
-    # A run directory may come from anywhere, so its config is not taken at its word.
-    value = report.config.get("pass_threshold", 0.5)
-    return float(value) if isinstance(value, int | float) else 0.5
-
-
 def _table() -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False)
 
@@ -97,7 +91,7 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
             str(summary["n_scored"]),
         )
     table.add_row(
-        f"passed (≥ {pass_threshold(report):g})",
+        f"passed (≥ {report.pass_threshold:g})",
         number(summary["pass_rate"]),
         interval(summary["pass_rate_ci_low"], summary["pass_rate_ci_high"]),
         f"{n}",
@@ -212,7 +206,7 @@ def print_slices(
 def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
     console = _console()
     if not results:
-        threshold = pass_threshold(report)
+        threshold = report.pass_threshold
         console.print(f"No failures: every item is scored and has reward ≥ {threshold:g}.")
         return
     for i, result in enumerate(results):

@@ -16,7 +16,6 @@ import click
 def command(run: str, failures: int | None, repair: bool, as_json: bool) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli.render import (
-        pass_threshold,
         print_failures,
         print_json,
         print_report,
@@ -37,7 +36,7 @@ def command(run: str, failures: int | None, repair: bool, as_json: bool) -> None
         else:
             print_report(report, reason)
         return
-    threshold = pass_threshold(report)
+    threshold = report.pass_threshold
     failed = (r for r in report.results if not r.ok or r.score.reward < threshold)
     shown = list(islice(failed, failures))
     if as_json:

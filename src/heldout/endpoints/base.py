@@ -159,6 +159,23 @@ def waker() -> Callable[[Callable[[], object]], None]:
     return wake
 
 
+def to_chat_api(message: Message) -> dict[str, Any]:
+    """A message as chat APIs and chat templates have it."""
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        body["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    return body
+
+
 # --- Retries ------------------------------------------------------------------------------------
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
@@ -171,15 +188,15 @@ async def with_retries(
     retries: int,
     *,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
-) -> tuple[Completion, int]:
-    """The completion, and how many requests it took."""
+) -> Completion:
+    """What the request gives, tried again after transient failures, with growing waits."""
     for attempt in range(retries + 1):
         try:
-            return await request(), attempt + 1
+            return await request()
         except TransientError as problem:
             if attempt == retries:
                 raise
             wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt) * _jitter.uniform(0.5, 1.0)
-            # What the server asks for is honoured, up to a bound: the item's timeout still holds.
+            # What the server asks for is honoured; the item's timeout is what bounds it.
             await sleep(max(wait, problem.retry_after or 0.0))
     raise AssertionError("unreachable")

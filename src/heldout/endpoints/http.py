@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from heldout.config import Sampling
-from heldout.endpoints.base import current_loop
+from heldout.endpoints.base import current_loop, to_chat_api
 from heldout.endpoints.transport import Response, Transport, open_transport
 from heldout.errors import (
     EndpointError,
@@ -248,22 +248,6 @@ def _check_address(url: str, key_variable: str, key: str) -> None:
             "the endpoint's address holds a user, password, key or query; keys do not belong "
             f"there, since it is stored with the report. Set {key_variable} instead"
         )
-
-
-def to_chat_api(message: Message) -> dict[str, Any]:
-    body: dict[str, Any] = {"role": message.role, "content": message.content}
-    if message.tool_calls:
-        body["tool_calls"] = [
-            {
-                "id": call.id,
-                "type": "function",
-                "function": {"name": call.name, "arguments": call.arguments},
-            }
-            for call in message.tool_calls
-        ]
-    if message.tool_call_id is not None:
-        body["tool_call_id"] = message.tool_call_id
-    return body
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:

@@ -19,8 +19,7 @@ import anyio
 import anyio.to_thread
 
 from heldout.config import Sampling
-from heldout.endpoints.base import waker
-from heldout.endpoints.http import to_chat_api
+from heldout.endpoints.base import to_chat_api, waker
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
 from heldout.types import Completion, Message, ToolSpec, Usage
 

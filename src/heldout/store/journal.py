@@ -332,10 +332,19 @@ def _check_header(path: Path, line: bytes) -> None:
         header = msgspec.json.decode(line, type=Header)
     except msgspec.MsgspecError:
         raise DamagedJournal(path, 1, "not a heldout journal header") from None
-    check_version(path, header.format, header.version, FORMAT, VERSION)
+    _check_version(path, header.format, header.version, FORMAT, VERSION)
 
 
-def check_version(path: Path, found: str, version: int, expected: str, newest: int) -> None:
+def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> None:
+    """A newer version may not decode at all: so ask for the version before the rest."""
+    try:
+        head = msgspec.json.decode(raw, type=Header)
+    except (msgspec.MsgspecError, RecursionError):
+        return  # then it is no version of anything, and decoding it says so
+    _check_version(path, head.format, head.version, expected, newest)
+
+
+def _check_version(path: Path, found: str, version: int, expected: str, newest: int) -> None:
     if found != expected or not 1 <= version <= newest:
         raise UnknownFormat(
             f"{path} is {found!r} version {version}; this heldout reads {expected!r} up to "

@@ -15,13 +15,12 @@ import numpy as np
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
 from heldout.store.columns import TOTAL, derive, slice_keys, slice_summaries, summarize_journal
 from heldout.store.journal import (
-    Header,
     JournalWriter,
-    check_version,
     decode_key,
     decode_result,
     has_writer,
     lines,
+    refuse_unknown,
 )
 from heldout.store.rundir import RunDir, RunInfo, now, replace_file
 from heldout.summary import EMPTY_SUMMARY, Summary
@@ -159,6 +158,11 @@ class EvalReport:
             info.status, info.asked = "interrupted", self.summary.get("n_asked")
             target.write_info(info)
 
+    @property
+    def pass_threshold(self) -> float:
+        """The reward from which an item counts as passed."""
+        return _threshold(self.config)
+
     def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
         """A summary for each value of these metadata keys (each combination, if several)."""
         if not by:
@@ -167,8 +171,9 @@ class EvalReport:
 
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
         """… and the summary of all, from one reading: a live run grows between two."""
-        repeats, threshold = _repeats(self.config), _threshold(self.config)
-        slices = slice_summaries(self._run(), by, repeats=repeats, pass_threshold=threshold)
+        slices = slice_summaries(
+            self._run(), by, repeats=_repeats(self.config), pass_threshold=self.pass_threshold
+        )
         total = slices.pop(TOTAL)
         if self.summary.get("complete") is False:
             for summary in (total, *slices.values()):
@@ -217,13 +222,15 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
 def _stored_summary(run: RunDir) -> Summary | None:
     """summary.json, if it is one: it is derived, so whatever else stands there is passed over."""
     raw = run.summary.read_bytes()
+    refuse_unknown(run.summary, raw, FORMAT, VERSION)
     try:
-        head = msgspec.json.decode(raw, type=Header)
-        check_version(run.summary, head.format, head.version, FORMAT, VERSION)
         summary = msgspec.json.decode(raw, type=SummaryFile).summary
     except (msgspec.MsgspecError, RecursionError):
         return None
     return summary if set(EMPTY_SUMMARY) <= set(summary) else None
+
+
+# A run directory may come from anywhere, so its config is not taken at its word.
 
 
 def _repeats(config: dict[str, Any]) -> int:

@@ -21,7 +21,7 @@ import msgspec
 import heldout
 from heldout.config import result_changing
 from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.journal import JournalWriter, check_version, storage_error
+from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
 
 FORMAT = "heldout.run"
 VERSION = 1
@@ -93,26 +93,11 @@ class RunDir:
             raise RunDirectoryError(
                 f"{self.path} is not a run directory: it has no run.json"
             ) from None
+        refuse_unknown(self.run, raw, FORMAT, VERSION)
         try:
-            info = msgspec.json.decode(raw, type=RunInfo)
+            return msgspec.json.decode(raw, type=RunInfo)
         except (msgspec.MsgspecError, RecursionError) as problem:
-            self._refuse_unknown(raw)
             raise RunDirectoryError(f"{self.run} cannot be read: {problem}") from None
-        check_version(self.run, info.format, info.version, FORMAT, VERSION)
-        return info
-
-    def _refuse_unknown(self, raw: bytes) -> None:
-        """A newer version may not decode at all: then say the version, not the field."""
-
-        class Head(msgspec.Struct):
-            format: str
-            version: int
-
-        try:
-            head = msgspec.json.decode(raw, type=Head)
-        except (msgspec.MsgspecError, RecursionError):
-            return
-        check_version(self.run, head.format, head.version, FORMAT, VERSION)
 
     def write_info(self, info: RunInfo) -> None:
         replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
