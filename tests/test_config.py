@@ -21,6 +21,7 @@ from heldout.errors import InvalidInput
         ("max_concurrent", True),
         ("repeats", 0),
         ("max_turns", 0),
+        ("token_budget", 0),
         ("timeout", 0),
         ("timeout", -1),
         ("timeout", float("nan")),

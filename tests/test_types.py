@@ -22,8 +22,9 @@ from heldout import (
     ToolCall,
     Trajectory,
 )
+from heldout.chat import messages_of
 from heldout.errors import InvalidInput
-from heldout.types import messages_of, without_reasoning
+from heldout.types import without_reasoning
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])

@@ -76,6 +76,9 @@ class EvalConfig:
     """Times each sample is run; error bars are clustered by sample."""
     max_turns: int = 16
     """Most model turns of one item, where an environment replies."""
+    token_budget: int | None = None
+    """Length of a conversation, in tokens of prompt, model and environment, at which no further
+    turn starts; the endpoint must report its usage. None is without bound."""
     sampling: Sampling = field(default_factory=Sampling)
     """How tokens are drawn: sampling.temperature, .top_p, .max_tokens, .stop, .seed."""
     timeout: float | None = 600.0
@@ -116,6 +119,8 @@ class EvalConfig:
         _count("max_concurrent", self.max_concurrent, low=1)
         _count("repeats", self.repeats, low=1)
         _count("max_turns", self.max_turns, low=1)
+        if self.token_budget is not None:
+            _count("token_budget", self.token_budget, low=1)
         _count("retries", self.retries, low=0)
         if self.timeout is not None:
             _number("timeout", self.timeout, low=0)

@@ -13,7 +13,7 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from heldout.chat import messages_of
+from heldout.concurrency import settle
 from heldout.config import EvalConfig, config_to_dict, describe_callable
 from heldout.endpoints import Endpoint, open_endpoint
 from heldout.endpoints.base import with_retries
@@ -42,7 +44,7 @@ from heldout.store.journal import JournalWriter
 from heldout.store.ledger import Ledger
 from heldout.store.report import EvalReport, finish
 from heldout.store.rundir import RunDir, RunInfo, now, unused_name
-from heldout.turns import rollout, settle
+from heldout.turns import rollout
 from heldout.types import (
     Completion,
     EvalResult,
@@ -53,7 +55,6 @@ from heldout.types import (
     Timing,
     ToolSpec,
     Trajectory,
-    messages_of,
 )
 
 PrepareMessages = Callable[[Sample], list[Message]]
@@ -407,7 +408,12 @@ async def run_item(
                 environment = await settle(hooks.environment_factory(sample))
             stage = "environment"
             trajectory = await rollout(
-                policy, opening, environment, max_turns=config.max_turns, record=said
+                policy,
+                opening,
+                environment,
+                max_turns=config.max_turns,
+                token_budget=config.token_budget,
+                record=said,
             )
             stage = "score_fn"
             score = await settle(hooks.score_fn(trajectory, sample))
@@ -429,11 +435,8 @@ async def run_item(
         error = f"timeout: not done after {config.timeout:g} s (in {stage}){waiting}"
         score = Score()
     timing = Timing(time.perf_counter() - started, requests)
-    trajectory = trajectory or Trajectory(tuple(said), stop)
-    done = Trajectory(
-        trajectory.messages, trajectory.stop, trajectory.usage, trajectory.tokens, timing
-    )
-    return EvalResult(sample.id, sample, done, score, {}, repeat, error), problem
+    trajectory = replace(trajectory or Trajectory(tuple(said), stop), timing=timing)
+    return EvalResult(sample.id, sample, trajectory, score, {}, repeat, error), problem
 
 
 def _default_messages(sample: Sample) -> list[Message]:

@@ -1,16 +1,20 @@
 """The contract between the turn loop and whatever replies to the policy.
 
 An environment belongs to one rollout. The loop asks it for its tools and opening messages, gives
-it the conversation after every model turn, and closes it on every way out, failure and
-cancellation included. Methods may be plain or async.
+it the conversation after every model turn, asks what came of it, and closes it on every way out,
+failure and cancellation included. Methods may be plain or async.
+
+What a model does wrong is answered with a message; what an environment raises is an error of its
+item. `heldout.testing.check_environment` checks any environment against all of this.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, Self, runtime_checkable
 
+from heldout.errors import InvalidInput, SnapshotMismatch
 from heldout.types import Message, ToolSpec
 
 
@@ -47,3 +51,73 @@ class Environment(Protocol):
     def close(self) -> Awaitable[None] | None:
         """Free what the rollout held. Called exactly once, whatever happened."""
         ...
+
+
+@runtime_checkable
+class HasOutcome(Protocol):
+    """An environment whose final state is what gets scored."""
+
+    def outcome(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """The state as plain JSON values, asked for after the last reply and before `close`.
+
+        It becomes `Trajectory.outcome`: stored with the result, and there for the score function.
+        """
+        ...
+
+
+# --- Snapshots ----------------------------------------------------------------------------------
+
+
+class Snapshots(Protocol):
+    """An environment that can be put away in the middle of an episode and taken up again.
+
+    `serialize` may be called whenever it is the policy's turn. What it returns is JSON, made by
+    `snapshot`; `deserialize` gives an environment that goes on as this one would have. The
+    conversation itself is not the environment's to keep: `reply` is given it.
+    """
+
+    env_kind: str
+    version: str
+    """`major.minor`. Another minor version can be restored; another major one is refused."""
+
+    def serialize(self) -> dict[str, Any]: ...
+
+    @classmethod
+    def deserialize(cls, snapshot: Mapping[str, Any]) -> Self: ...
+
+
+def snapshot(environment: Snapshots, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What `serialize` returns: the state, and whose it is."""
+    return {
+        "env_kind": environment.env_kind,
+        "version": environment.version,
+        "state": dict(state),
+    }
+
+
+def restored(environment: Snapshots | type[Snapshots], snapshot: Mapping[str, Any]) -> Any:
+    """The state in a snapshot, or a refusal that names what it is a snapshot of."""
+    kind, version = environment.env_kind, environment.version
+    if not isinstance(snapshot, Mapping) or not {"env_kind", "version", "state"} <= set(snapshot):
+        raise SnapshotMismatch(
+            f"a snapshot is a dict with env_kind, version and state, got {snapshot!r:.200}"
+        )
+    if snapshot["env_kind"] != kind:
+        raise SnapshotMismatch(
+            f"this is a snapshot of {snapshot['env_kind']!r}, which {kind!r} cannot restore"
+        )
+    if _major(snapshot["version"]) != _major(version):
+        raise SnapshotMismatch(
+            f"this snapshot of {kind!r} was made by version {snapshot['version']!r}; this is "
+            f"version {version!r}, and major versions do not mix"
+        )
+    return snapshot["state"]
+
+
+def _major(version: Any) -> int:
+    try:
+        return int(str(version).split(".", 1)[0])
+    except ValueError:
+        raise InvalidInput(
+            f"a version is major.minor, such as '1.0', got {version!r:.100}"
+        ) from None

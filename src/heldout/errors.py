@@ -3,7 +3,8 @@
     HeldoutError
     ├── InvalidInput            a value the caller gave is wrong; nothing ran
     │   ├── DuplicateSampleId
-    │   └── EvalFileError       the file given to `heldout run` is not an eval file
+    │   ├── EvalFileError       the file given to `heldout run` is not an eval file
+    │   └── SnapshotMismatch    a snapshot is of another kind of environment, or another version
     ├── RunDirectoryError       the run directory cannot be used as asked
     │   ├── RunExists           … it already holds a run, and resume was not asked for
     │   ├── RunBusy             … another process is writing it
@@ -14,9 +15,12 @@
     ├── EvalFailed              the eval could not run; there is no honest number
     │   ├── SystemicFailure     every item errored, or more than max_error_rate
     │   └── ItemFailed          an item errored under on_error="raise"
+    ├── EnvironmentFailed       an environment cannot go on: an error of that item
+    ├── RenderMismatch          a conversation, rendered again, is not the tokens it was made of
     └── EndpointError           one request could not be answered: an error of that item
         ├── TransientError      … and trying again may help (429, 5xx, dropped connection)
         │   └── Unreachable     … but nothing ever answered there, or only with failures
+        ├── ContextFull         … since the conversation no longer fits the policy's context
         └── FatalEndpointError  … and no other request will be either (401, unknown model)
 
 Every message says what was wrong, where, and what to do.
@@ -46,6 +50,10 @@ class DuplicateSampleId(InvalidInput):
 
 class EvalFileError(InvalidInput):
     """An eval file does not define what an eval needs."""
+
+
+class SnapshotMismatch(InvalidInput):
+    """A snapshot cannot be restored here; the message names both sides."""
 
 
 class RunDirectoryError(HeldoutError):
@@ -97,6 +105,14 @@ class ItemFailed(EvalFailed):
     pass
 
 
+class EnvironmentFailed(HeldoutError):
+    """An environment cannot go on. A tool raises it where the model is not to blame."""
+
+
+class RenderMismatch(HeldoutError):
+    """Tokens that were sampled, or seen, do not come back when the conversation is rendered."""
+
+
 class EndpointError(HeldoutError):
     """One request could not be answered."""
 
@@ -111,6 +127,10 @@ class TransientError(EndpointError):
 
 class Unreachable(TransientError):
     pass
+
+
+class ContextFull(EndpointError):
+    """What is to be answered is longer than the policy can read."""
 
 
 class FatalEndpointError(EndpointError):

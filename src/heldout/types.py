@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
 
@@ -230,19 +230,28 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class TokenTrace:
-    """The same rollout in tokens. `env_mask` is 1 for the model's own tokens, 0 for others."""
+    """The same rollout in tokens: the prompt, then everything after it, interleaved.
+
+    `env_mask` is 1 for the model's own tokens and 0 for the environment's, whose `logprobs` are
+    0.0. An engine that gives no logprobs leaves None instead of made-up ones.
+    """
 
     prompt_ids: tuple[int, ...]
     completion_ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
+    logprobs: tuple[float, ...] | None
     env_mask: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        lengths = len(self.completion_ids), len(self.logprobs), len(self.env_mask)
-        if len(set(lengths)) != 1:
+        for name in ("prompt_ids", "completion_ids", "logprobs", "env_mask"):
+            value = getattr(self, name)
+            if value is not None and type(value) is not tuple:
+                object.__setattr__(self, name, tuple(value))
+        n, mask = len(self.completion_ids), len(self.env_mask)
+        logprobs = n if self.logprobs is None else len(self.logprobs)
+        if not n == logprobs == mask:
             raise InvalidInput(
                 "completion_ids, logprobs and env_mask must align, got lengths "
-                f"{lengths[0]}, {lengths[1]} and {lengths[2]}"
+                f"{n}, {logprobs} and {mask}"
             )
 
 
@@ -266,13 +275,18 @@ def without_reasoning(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """What happened: the whole conversation, and why it ended."""
+    """What happened: the whole conversation, why it ended, and what came of it.
+
+    `outcome` is what the environment says of its final state, as plain JSON values, for score
+    functions that judge the state and not the words; None where it says nothing.
+    """
 
     messages: tuple[Message, ...]
     stop: Stop = field(default_factory=Stop)
     usage: Usage | None = None
     tokens: TokenTrace | None = None
     timing: Timing | None = None
+    outcome: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
@@ -329,48 +343,3 @@ class Completion:
                 f"an endpoint function returns str or Message, got {type(answer).__name__}"
             )
         return cls(answer)
-
-
-def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]:
-    """The opening messages of a sample: its `messages`, or its `prompt` / `question` as the user's.
-
-    `prompt` itself may be a list of messages, as chat datasets have it.
-    """
-    for key in ("messages", "prompt", "question"):
-        value = input.get(key)
-        if isinstance(value, str):
-            return [Message("user", value)]
-        if isinstance(value, Sequence) and value:
-            return [_message(m, f"{where}[{key!r}]") for m in value]
-    raise InvalidInput(
-        f"{where} has no 'prompt', 'question' or 'messages' to ask; its keys are "
-        f"{sorted(map(str, input))}. Add one, or pass prepare_messages"
-    )
-
-
-def _message(value: Any, where: str) -> Message:
-    if isinstance(value, Message):
-        return value
-    if isinstance(value, Mapping) and "role" in value:
-        content = value.get("content")
-        calls = tuple(_tool_call(c, where) for c in value.get("tool_calls") or ())
-        return Message(
-            value["role"],
-            "" if content is None else content,
-            tool_calls=calls,
-            tool_call_id=value.get("tool_call_id"),
-        )
-    raise InvalidInput(f"{where}: a message is a dict with role and content, got {value!r}")
-
-
-def _tool_call(value: Any, where: str) -> ToolCall:
-    """A tool call in chat-API form ({"id", "function": {"name", "arguments"}}) or in ours."""
-    body = value.get("function", value) if isinstance(value, Mapping) else None
-    if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
-        raise InvalidInput(f"{where}: a tool call has a function name, got {value!r}")
-    arguments = body.get("arguments", "{}")
-    if not isinstance(arguments, str):
-        import json
-
-        arguments = json.dumps(arguments)
-    return ToolCall(str(value.get("id") or ""), body["name"], arguments)

@@ -23,8 +23,9 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from heldout.chat import to_chat_api
+from heldout.concurrency import current_loop
 from heldout.config import Sampling
-from heldout.endpoints.base import current_loop, to_chat_api
 from heldout.endpoints.transport import Response, Transport, open_transport
 from heldout.errors import (
     EndpointError,

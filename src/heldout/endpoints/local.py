@@ -18,8 +18,9 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
+from heldout.chat import to_chat_api
+from heldout.concurrency import waker
 from heldout.config import Sampling
-from heldout.endpoints.base import to_chat_api, waker
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
 from heldout.types import Completion, Message, ToolSpec, Usage
 

@@ -1,0 +1,81 @@
+"""Messages as chat APIs, chat datasets and chat templates have them: dicts, in and out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from heldout.errors import InvalidInput
+from heldout.types import Message, ToolCall, ToolSpec
+
+
+def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]:
+    """The opening messages of a sample: its `messages`, or its `prompt` / `question` as the user's.
+
+    `prompt` itself may be a list of messages, as chat datasets have it.
+    """
+    for key in ("messages", "prompt", "question"):
+        value = input.get(key)
+        if isinstance(value, str):
+            return [Message("user", value)]
+        if isinstance(value, Sequence) and value:
+            return [message_of(m, f"{where}[{key!r}]") for m in value]
+    raise InvalidInput(
+        f"{where} has no 'prompt', 'question' or 'messages' to ask; its keys are "
+        f"{sorted(map(str, input))}. Add one, or pass prepare_messages"
+    )
+
+
+def message_of(value: Any, where: str) -> Message:
+    if isinstance(value, Message):
+        return value
+    if isinstance(value, Mapping) and "role" in value:
+        content = value.get("content")
+        calls = tuple(_tool_call(c, where) for c in value.get("tool_calls") or ())
+        return Message(
+            value["role"],
+            "" if content is None else content,
+            tool_calls=calls,
+            tool_call_id=value.get("tool_call_id"),
+            reasoning=value.get("reasoning_content"),
+        )
+    raise InvalidInput(f"{where}: a message is a dict with role and content, got {value!r}")
+
+
+def _tool_call(value: Any, where: str) -> ToolCall:
+    """A tool call in chat-API form ({"id", "function": {"name", "arguments"}}) or in ours."""
+    body = value.get("function", value) if isinstance(value, Mapping) else None
+    if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
+        raise InvalidInput(f"{where}: a tool call has a function name, got {value!r}")
+    arguments = body.get("arguments", "{}")
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments)
+    return ToolCall(str(value.get("id") or ""), body["name"], arguments)
+
+
+def to_chat_api(message: Message) -> dict[str, Any]:
+    """A message as chat APIs and chat templates have it."""
+    body: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.tool_calls:
+        body["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    if message.tool_call_id is not None:
+        body["tool_call_id"] = message.tool_call_id
+    return body
+
+
+def tool_to_chat_api(tool: ToolSpec) -> dict[str, Any]:
+    """A tool as chat APIs and chat templates have it."""
+    function = {
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.parameters,
+    }
+    return {"type": "function", "function": function}
