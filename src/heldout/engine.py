@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-import traceback
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,14 +21,10 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout.chat import messages_of
-from heldout.concurrency import settle
 from heldout.config import EvalConfig, config_to_dict, describe_callable
 from heldout.endpoints import Endpoint, open_endpoint
 from heldout.endpoints.base import with_retries
-from heldout.environment import Environment
 from heldout.errors import (
-    EndpointError,
     EvalFailed,
     FatalEndpointError,
     InvalidInput,
@@ -39,12 +34,18 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.items import (
+    EnvironmentFactory,
+    PrepareMessages,
+    ScoreFn,
+    attempt,
+    printable_error,
+)
 from heldout.progress import Running, shown
 from heldout.store.journal import JournalWriter
 from heldout.store.ledger import Ledger
 from heldout.store.report import EvalReport, finish
 from heldout.store.rundir import RunDir, RunInfo, now, unused_name
-from heldout.turns import rollout
 from heldout.types import (
     Completion,
     EvalResult,
@@ -56,10 +57,6 @@ from heldout.types import (
     ToolSpec,
     Trajectory,
 )
-
-PrepareMessages = Callable[[Sample], list[Message]]
-ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
-EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
 
 SYNC_SECONDS = 1.0
 GIVE_WAY_SECONDS = 0.005
@@ -370,20 +367,11 @@ async def run_item(
     sample: Sample, repeat: int, config: EvalConfig, hooks: Hooks
 ) -> tuple[EvalResult, Exception | None]:
     """Roll out and score one item. Whatever goes wrong becomes the item's error (clause 5)."""
-    said: list[Message] = []
-    stage = "prepare_messages"
     requests = 0
     retried: Exception | None = None
-    trajectory: Trajectory | None = None
-    score = Score()
-    error: str | None = None
-    problem: Exception | None = None
     sampling = config.sampling.for_item(sample.id, repeat)
 
     async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        nonlocal stage, requests, retried
-        outer, stage = stage, "endpoint"
-
         async def request() -> Completion:
             nonlocal requests, retried
             requests += 1
@@ -393,54 +381,26 @@ async def run_item(
                 retried = transient
                 raise
 
-        completion = await with_retries(request, config.retries)
-        stage = outer
-        return completion
+        return await with_retries(request, config.retries)
 
-    started = time.perf_counter()
-    with anyio.move_on_after(config.timeout) as scope:
-        try:
-            prepare = hooks.prepare_messages or _default_messages
-            opening = await settle(prepare(sample))
-            environment: Environment | None = None
-            if hooks.environment_factory is not None:
-                stage = "environment_factory"
-                environment = await settle(hooks.environment_factory(sample))
-            stage = "environment"
-            trajectory = await rollout(
-                policy,
-                opening,
-                environment,
-                max_turns=config.max_turns,
-                token_budget=config.token_budget,
-                record=said,
-            )
-            stage = "score_fn"
-            score = await settle(hooks.score_fn(trajectory, sample))
-            if not isinstance(score, Score):
-                given, score = score, Score()
-                raise TypeError(f"score_fn returns a Score, got {given!r}")
-        except Exception as raised:  # noqa: BLE001 - kept as the item's error
-            problem = raised
-            error = _describe(stage, raised)
-        except anyio.get_cancelled_exc_class() as stray:
-            # Goes on if this item or the run was cancelled. If not, the user's code let a
-            # cancellation of its own get out, which would otherwise end this worker in silence.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            error = f"{stage}: {type(stray).__name__}: its own code cancelled it"
-    stop = Stop("error")
-    if scope.cancelled_caught:
-        stop = Stop("limit", "timeout")
-        waiting = f"; the last answer was: {retried}" if retried is not None else ""
-        error = f"timeout: not done after {config.timeout:g} s (in {stage}){waiting}"
-        score = Score()
-    timing = Timing(time.perf_counter() - started, requests)
-    trajectory = replace(trajectory or Trajectory(tuple(said), stop), timing=timing)
-    return EvalResult(sample.id, sample, trajectory, score, {}, repeat, error), problem
+    def waiting() -> str:
+        return f"; the last answer was: {retried}" if retried is not None else ""
 
-
-def _default_messages(sample: Sample) -> list[Message]:
-    return messages_of(sample.input, f"sample {sample.id!r}: input")
+    item = await attempt(
+        sample,
+        policy,
+        prepare_messages=hooks.prepare_messages,
+        environment_factory=hooks.environment_factory,
+        score_fn=hooks.score_fn,
+        max_turns=config.max_turns,
+        token_budget=config.token_budget,
+        timeout=config.timeout,
+        waiting=waiting,
+    )
+    timing = Timing(item.seconds, requests)
+    trajectory = replace(item.trajectory, timing=timing)
+    score = item.score or Score()
+    return EvalResult(sample.id, sample, trajectory, score, {}, repeat, item.error), item.problem
 
 
 async def _in_thread_to_the_end(function: Callable[..., Any], *args: Any) -> None:
@@ -469,27 +429,6 @@ async def _in_thread_to_the_end(function: Callable[..., Any], *args: Any) -> Non
         raise problem[0]
     if cancelled is not None:
         raise cancelled
-
-
-def printable_error(problem: BaseException) -> str:
-    """Its message, with what UTF-8 has no bytes for (lone surrogates) spelled out."""
-    return str(problem).encode("utf-8", "backslashreplace").decode()
-
-
-def _describe(stage: str, problem: Exception) -> str:
-    """An item's error: where, what, and for the user's own code the line."""
-    said = printable_error(problem)
-    if isinstance(problem, EndpointError | InvalidInput) and stage != "score_fn":
-        return f"{stage}: {said}"[:2000]
-    ours = Path(__file__).parent
-    theirs = [
-        frame
-        for frame in traceback.extract_tb(problem.__traceback__)
-        if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")
-    ]
-    last = theirs[-1] if theirs else None
-    where = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
-    return f"{stage}: {type(problem).__name__}: {said}{where}"[:2000]
 
 
 __all__ = ["EnvironmentFactory", "PrepareMessages", "ScoreFn", "evaluate"]

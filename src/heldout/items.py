@@ -1,0 +1,153 @@
+"""One item, from its sample to its score: what an eval and a training rollout have in common.
+
+Whatever goes wrong on the way is caught here and becomes the item's error: a bad rollout is
+data, and its neighbours go on.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from heldout.chat import messages_of
+from heldout.concurrency import settle
+from heldout.environment import Environment
+from heldout.errors import EndpointError, EnvironmentFailed, InvalidInput, RenderMismatch
+from heldout.turns import Policy, rollout
+from heldout.types import (
+    Completion,
+    Message,
+    Sample,
+    Score,
+    Stop,
+    TokenTrace,
+    ToolSpec,
+    Trajectory,
+)
+
+PrepareMessages = Callable[[Sample], list[Message]]
+ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
+EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What came of an item: a score, or an error; neither where nobody was to score it."""
+
+    trajectory: Trajectory
+    seconds: float
+    score: Score | None = None
+    error: str | None = None
+    problem: Exception | None = None
+    """What was raised, where the error is something that was raised."""
+
+
+async def attempt(
+    sample: Sample,
+    policy: Policy,
+    *,
+    prepare_messages: PrepareMessages | None = None,
+    environment_factory: EnvironmentFactory | None = None,
+    score_fn: ScoreFn | None = None,
+    max_turns: int = 1,
+    token_budget: int | None = None,
+    timeout: float | None = None,
+    tokens: Callable[[], TokenTrace | None] | None = None,
+    waiting: Callable[[], str] | None = None,
+) -> Attempt:
+    """Roll out and score one sample.
+
+    `tokens` gives the rollout in tokens, for a policy that keeps account of them; `waiting` what
+    there is to add to a timeout's message.
+    """
+    said: list[Message] = []
+    stage = "prepare_messages"
+    trajectory: Trajectory | None = None
+    score: Score | None = None
+    error: str | None = None
+    problem: Exception | None = None
+
+    async def watched(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+        nonlocal stage
+        stage = "endpoint"
+        completion = await policy(messages, tools)
+        stage = "environment"
+        return completion
+
+    started = time.perf_counter()
+    with anyio.move_on_after(timeout) as scope:
+        try:
+            prepare = prepare_messages or _default_messages
+            opening = await settle(prepare(sample))
+            environment: Environment | None = None
+            if environment_factory is not None:
+                stage = "environment_factory"
+                environment = await settle(environment_factory(sample))
+            stage = "environment"
+            trajectory = await rollout(
+                watched,
+                opening,
+                environment,
+                max_turns=max_turns,
+                token_budget=token_budget,
+                record=said,
+            )
+            if tokens is not None:
+                trajectory = replace(trajectory, tokens=tokens())
+            if score_fn is not None:
+                stage = "score_fn"
+                given = await settle(score_fn(trajectory, sample))
+                if not isinstance(given, Score):
+                    raise TypeError(f"score_fn returns a Score, got {given!r}")
+                score = given
+        except Exception as raised:  # noqa: BLE001 - kept as the item's error
+            problem = raised
+            error = _describe(stage, raised)
+        except anyio.get_cancelled_exc_class() as stray:
+            # Goes on if this item or the run was cancelled. If not, the user's code let a
+            # cancellation of its own get out, which would otherwise end this worker in silence.
+            await anyio.lowlevel.checkpoint_if_cancelled()
+            error = f"{stage}: {type(stray).__name__}: its own code cancelled it"
+    seconds = time.perf_counter() - started
+    stop = Stop("error")
+    if scope.cancelled_caught:
+        stop = Stop("limit", "timeout")
+        added = waiting() if waiting is not None else ""
+        error = f"timeout: not done after {timeout:g} s (in {stage}){added}"
+        score = None
+    if trajectory is None:
+        made = tokens() if tokens is not None else None
+        trajectory = Trajectory(tuple(said), stop, tokens=made)
+    return Attempt(trajectory, seconds, score, error, problem)
+
+
+def _default_messages(sample: Sample) -> list[Message]:
+    return messages_of(sample.input, f"sample {sample.id!r}: input")
+
+
+def printable_error(problem: BaseException) -> str:
+    """Its message, with what UTF-8 has no bytes for (lone surrogates) spelled out."""
+    return str(problem).encode("utf-8", "backslashreplace").decode()
+
+
+def _describe(stage: str, problem: Exception) -> str:
+    """An item's error: where, what, and for the user's own code the line."""
+    said = printable_error(problem)
+    ours_to_say = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
+    if isinstance(problem, ours_to_say) and stage != "score_fn":
+        return f"{stage}: {said}"[:2000]
+    ours = Path(__file__).parent
+    theirs = [
+        frame
+        for frame in traceback.extract_tb(problem.__traceback__)
+        if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")
+    ]
+    last = theirs[-1] if theirs else None
+    where = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
+    return f"{stage}: {type(problem).__name__}: {said}{where}"[:2000]
