@@ -120,7 +120,6 @@ async def attempt(
         stop = Stop("limit", "timeout")
         added = waiting() if waiting is not None else ""
         error = f"timeout: not done after {timeout:g} s (in {stage}){added}"
-        score = None
     if trajectory is None:
         made = tokens() if tokens is not None else None
         trajectory = Trajectory(tuple(said), stop, tokens=made)

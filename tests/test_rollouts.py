@@ -1,0 +1,473 @@
+"""Rollouts in tokens: one at a time or together, the same tokens, and nobody hurts anybody."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heldout import Message, Metric, Reply, Sample, Score, Stop, Trajectory
+from heldout.errors import ContextFull, InvalidInput, ItemFailed, RenderMismatch
+from heldout.rollouts import Rollout, _Engine, rollout_batch, rollout_one
+from heldout.tokens import Generated
+
+from .toy import END, Counter, decode, engine, forgetful, parse, plain, render
+
+TOY: dict[str, Any] = {"decode": plain, "parse": parse}
+
+
+def say(prompt: str, turn: int) -> str:
+    """Adds its turn's number three times, then talks."""
+    return f'!add {{"by": {turn}}}' if turn <= 3 else f"so {turn}"
+
+
+def by_total(trajectory: Trajectory, sample: Sample) -> Score:
+    assert trajectory.outcome is not None
+    turns = sum(m.role == "assistant" for m in trajectory.messages)
+    return Score((Metric("total", trajectory.outcome["total"], 1.0), Metric("turns", turns)))
+
+
+def sample(name: str = "a", **input: Any) -> Sample:
+    return Sample(name, {"prompt": f"count {name}", **input})
+
+
+def test_one_rollout_gives_aligned_tokens_a_reward_and_every_metric() -> None:
+    rollout = rollout_one(sample(), Counter(), render, engine(say), 3, 30, score_fn=by_total, **TOY)
+    assert (rollout.reward, rollout.metrics) == (6.0, {"total": 6.0, "turns": 3.0})
+    assert len(rollout.completion_ids) == len(rollout.env_mask) == len(rollout.logprobs or ())
+    assert decode(rollout.prompt_ids) == "<user>count a<end><assistant>"
+    assert decode(rollout.completion_ids) == (
+        '!add {"by": 1}<end><tool>total 1<end><assistant>'
+        '!add {"by": 2}<end><tool>total 3<end><assistant>'
+        '!add {"by": 3}<end>'
+    )
+    model = [i for i, own in zip(rollout.completion_ids, rollout.env_mask, strict=True) if own]
+    assert decode(model) == '!add {"by": 1}<end>!add {"by": 2}<end>!add {"by": 3}<end>'
+    assert rollout.trajectory.messages[-1].text == "total 6", "the last call had no effect"
+    assert rollout.trajectory.stop == Stop("limit", "max_turns")
+
+
+def test_an_environment_that_can_score_is_asked_where_no_score_function_is_given() -> None:
+    class Judge(Counter):
+        score = staticmethod(by_total)
+
+    assert rollout_one(sample(), Judge(), render, engine(say), 2, 30, **TOY).reward == 3.0
+    # And with nobody to judge there is no reward: not 0.
+    unscored = rollout_one(sample(), Counter(), render, engine(say), 2, 30, **TOY)
+    assert unscored.reward is None
+    assert unscored.metrics == {}
+
+
+def test_without_an_environment_it_is_one_turn() -> None:
+    rollout = rollout_one(sample(), None, render, engine(lambda p, t: "hm"), 5, 30, **TOY)
+    assert decode(rollout.completion_ids) == "hm<end>"
+    assert rollout.trajectory.stop == Stop("no_reply")
+
+
+def test_the_budget_counts_the_prompt_the_model_and_the_environment() -> None:
+    lengths: list[int] = []
+    inner = engine(say)
+
+    def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        rows = inner(prompts, limits)
+        lengths.extend(len(p) + len(r.ids) for p, r in zip(prompts, rows, strict=True))
+        return rows
+
+    for longest in range(20, 90):
+        lengths.clear()
+        rollout = rollout_one(sample(), Counter(), render, generate, 4, 30, longest, **TOY)
+        assert max(lengths) <= longest, "the engine was given more than it can read"
+        if rollout.trajectory.stop.limit == "context":
+            stopped = longest
+    assert stopped > 60
+    with pytest.raises(ContextFull):
+        rollout_one(sample(), Counter(), render, generate, 4, 30, 10, **TOY)
+
+
+def test_what_goes_wrong_in_one_rollout_is_raised() -> None:
+    with pytest.raises(RuntimeError, match="the counter is broken"):
+        rollout_one(sample(), Counter(fails_at=2), render, engine(say), 4, 30, **TOY)
+
+    def thinks(prompt: str, turn: int) -> str:
+        return "hm/a"
+
+    with pytest.raises(RenderMismatch, match="position"):
+        rollout_one(sample(), Counter(), forgetful, engine(thinks), 4, 30, **TOY)
+    kept = rollout_one(
+        sample(), Counter(), forgetful, engine(thinks), 2, 30, segments="boundary", **TOY
+    )
+    assert decode(kept.completion_ids).count("hm/a<end>") == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"max_turns": 0}, "max_turns is at least 1"),
+        ({"per_turn_max_tokens": 0}, "per_turn_max_tokens is at least 1"),
+        ({"examples": ["x"]}, "starts from a Sample, got 'x'"),
+        ({"segments": "guess"}, "'suffix' or 'boundary'"),
+    ],
+)
+def test_what_could_not_be_meant_is_refused_before_anything_runs(
+    change: dict[str, Any], said: str
+) -> None:
+    def never(*_: Any) -> Any:
+        raise AssertionError("it ran")
+
+    arguments: dict[str, Any] = {
+        "examples": [sample()],
+        "environment_factory": never,
+        "render": render,
+        "generate": never,
+        "max_turns": 2,
+        "per_turn_max_tokens": 8,
+    }
+    with pytest.raises(InvalidInput, match=said):
+        rollout_batch(**{**arguments, **change})
+
+
+# --- Together -----------------------------------------------------------------------------------
+
+
+def test_every_call_carries_all_that_wait_whatever_turn_they_are_in() -> None:
+    sizes: list[int] = []
+    inner = engine(say)
+
+    def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        sizes.append(len(prompts))
+        return inner(prompts, limits)
+
+    samples = [sample(str(i), turns=1 + i % 4) for i in range(12)]
+    rollouts = rollout_batch(
+        samples, lambda s: Counter(s.input["turns"]), render, generate, 9, 30, **TOY
+    )
+    assert [r.sample for r in rollouts] == samples
+    assert sizes == [12, 9, 6, 3]
+
+
+@pytest.mark.parametrize(("linger", "calls"), [(20.0, [2]), (0.0, [1, 1])])
+def test_a_call_waits_a_moment_for_those_who_are_just_coming(
+    linger: float, calls: list[int]
+) -> None:
+    sizes: list[int] = []
+
+    async def call(turns: list[Any]) -> None:
+        sizes.append(len(turns))
+        for turn in turns:
+            turn.outcome = Generated([END])
+
+    async def main() -> None:
+        engine = _Engine(call, active=2)
+        engine._linger = linger
+
+        async def ask(later: int) -> None:
+            for _ in range(later):
+                await anyio.lowlevel.checkpoint()
+            await engine.turn([1], 1)
+            engine.finished()
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(engine.serve)
+            group.start_soon(ask, 0)
+            group.start_soon(ask, 50)
+
+    anyio.run(main)
+    assert sizes == calls
+
+
+def test_nobody_at_all_is_nothing_to_do() -> None:
+    assert rollout_batch([], None, render, engine(say), 2, 30) == []
+
+
+Plan = tuple[int, int, int | None, int]
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 5),  # turns until the environment ends it
+            st.integers(0, 6),  # how slow its tools are
+            st.one_of(st.none(), st.integers(1, 5)),  # the turn it fails in
+            st.integers(20, 120),  # how much the model likes to write
+        ),
+        min_size=1,
+        max_size=10,
+    ),
+    st.sampled_from(["suffix", "boundary"]),
+    st.sampled_from([None, 60, 90]),
+    st.sampled_from(["asyncio", "trio"]),
+)
+def test_together_they_give_the_same_tokens_as_one_by_one(
+    plans: list[Plan], segments: Any, longest: int | None, backend: Any
+) -> None:
+    def talkative(prompt: str, turn: int) -> str:
+        name = prompt[len("<user>count ") :].partition("<")[0]
+        much = plans[int(name)][3]
+        return say(prompt, turn) if turn % 2 else "x" * (much * turn % 41)
+
+    def environment(s: Sample) -> Counter:
+        turns, slow, fails_at, _ = plans[int(s.id)]
+        return Counter(turns, slow=slow, fails_at=fails_at)
+
+    def run(samples: list[Sample]) -> list[Rollout]:
+        return rollout_batch(
+            samples,
+            environment,
+            render,
+            engine(talkative),
+            4,
+            30,
+            longest,
+            score_fn=by_total,
+            segments=segments,
+            backend=backend,
+            **TOY,
+        )
+
+    samples = [sample(str(i)) for i in range(len(plans))]
+    together = run(samples)
+    assert together == [run([s])[0] for s in samples]
+    for (turns, _, fails_at, _), rollout in zip(plans, together, strict=True):
+        failed = fails_at is not None and fails_at <= min(turns, 4)
+        if longest is None:
+            assert (rollout.error is not None) == failed
+        assert (rollout.reward is None) == (rollout.error is not None)
+        assert len(rollout.completion_ids) == len(rollout.env_mask)
+        assert len(rollout.logprobs or ()) == len(rollout.env_mask)
+
+
+def test_a_rollout_that_fails_keeps_its_tokens_and_its_neighbours_theirs() -> None:
+    samples = [sample("good"), sample("bad")]
+    good, bad = rollout_batch(
+        samples,
+        lambda s: Counter(3, fails_at=2 if s.id == "bad" else None),
+        render,
+        engine(say),
+        5,
+        30,
+        score_fn=by_total,
+        **TOY,
+    )
+    assert (good.error, good.reward) == (None, 6.0)
+    assert bad.reward is None
+    assert bad.error is not None
+    assert bad.error.startswith("environment: RuntimeError: the counter is broken (toy.py, line ")
+    assert decode(bad.completion_ids).count("<end>") == 3
+    assert bad.trajectory.stop == Stop("error")
+
+
+def test_an_engine_may_fail_one_row_without_failing_the_others() -> None:
+    inner = engine(say)
+
+    def generate(prompts: list[list[int]], limits: list[int]) -> list[Any]:
+        rows: list[Any] = list(inner(prompts, limits))
+        return [ValueError("no") if "bad" in decode(p) else r for p, r in zip(prompts, rows)]  # noqa: B905
+
+    good, bad = rollout_batch([sample("good"), sample("bad")], None, render, generate, 1, 30, **TOY)
+    assert good.error is None
+    assert bad.error is not None
+    assert "endpoint: ValueError: no" in bad.error
+
+
+def test_an_engine_that_fails_ends_all_and_every_environment_is_closed() -> None:
+    log: list[str] = []
+
+    def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        if decode(prompts[0]).count("<assistant>") == 2:
+            raise MemoryError("the GPU is full")
+        return engine(say)(prompts, limits)
+
+    with pytest.raises(MemoryError, match="the GPU is full"):
+        rollout_batch(
+            [sample(str(i)) for i in range(4)],
+            lambda s: Counter(log=log),
+            render,
+            generate,
+            5,
+            30,
+            **TOY,
+        )
+    assert (log.count("opening"), log.count("closed")) == (4, 4)
+
+
+def test_an_engine_that_returns_too_few_rows_is_refused() -> None:
+    def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        return [Generated([END])]
+
+    with pytest.raises(Exception, match="given 2 prompts and returned 1 rows"):
+        rollout_batch([sample("a"), sample("b")], None, render, generate, 1, 30, **TOY)
+
+
+def test_a_slow_tool_holds_up_nobody_else() -> None:
+    finished: list[str] = []
+    others_done = threading.Event()
+
+    class Slow(Counter):
+        async def reply(self, messages: Sequence[Message]) -> Reply:
+            # Goes on only when the quick ones are through: if it held them up, never.
+            with anyio.fail_after(20):
+                while not others_done.is_set():
+                    await anyio.sleep(0.001)
+            return await super().reply(messages)
+
+    def score(trajectory: Trajectory, s: Sample) -> Score:
+        finished.append(s.id)
+        if len(finished) == 3:
+            others_done.set()
+        return by_total(trajectory, s)
+
+    samples = [sample("slow"), sample("b"), sample("c"), sample("d")]
+    rollouts = rollout_batch(
+        samples,
+        lambda s: Slow(4) if s.id == "slow" else Counter(4),
+        render,
+        engine(say),
+        4,
+        30,
+        score_fn=score,
+        **TOY,
+    )
+    assert all(r.error is None for r in rollouts)
+    assert finished[-1] == "slow"
+
+
+def test_a_rollout_that_takes_too_long_is_its_own_error() -> None:
+    class Stuck(Counter):
+        async def reply(self, messages: Sequence[Message]) -> Reply:
+            await anyio.sleep_forever()
+            raise AssertionError
+
+    log: list[str] = []
+    stuck, fine = rollout_batch(
+        [sample("stuck"), sample("fine")],
+        lambda s: (Stuck if s.id == "stuck" else Counter)(2, log=log),
+        render,
+        engine(say),
+        4,
+        30,
+        timeout=0.2,
+        **TOY,
+    )
+    assert fine.error is None
+    assert stuck.error == "timeout: not done after 0.2 s (in environment)"
+    assert stuck.trajectory.stop == Stop("limit", "timeout")
+    assert log.count("closed") == 2
+    with pytest.raises(ItemFailed, match="timeout"):
+        rollout_one(sample(), Stuck(), render, engine(say), 4, 30, timeout=0.05, **TOY)
+
+
+def test_the_engine_is_called_in_the_callers_thread_and_environments_are_not() -> None:
+    called_in: set[int] = set()
+    opened_in: set[int] = set()
+
+    def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        called_in.add(threading.get_ident())
+        return engine(say)(prompts, limits)
+
+    def factory(s: Sample) -> Counter:
+        opened_in.add(threading.get_ident())
+        return Counter(2)
+
+    rollout_batch([sample("a"), sample("b")], factory, render, generate, 4, 30, **TOY)
+    assert called_in == {threading.get_ident()}
+    assert len(opened_in) == 1
+    assert called_in.isdisjoint(opened_in)
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_an_async_engine_is_awaited(backend: Any) -> None:
+    async def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
+        await anyio.lowlevel.checkpoint()
+        return engine(say)(prompts, limits)
+
+    plain_rollouts = rollout_batch(
+        [sample("a")], lambda s: Counter(3), render, engine(say), 4, 30, **TOY
+    )
+    assert plain_rollouts == rollout_batch(
+        [sample("a")], lambda s: Counter(3), render, generate, 4, 30, backend=backend, **TOY
+    )
+
+
+def test_it_can_be_called_where_an_event_loop_is_running() -> None:
+    async def notebook() -> list[Rollout]:
+        return rollout_batch([sample("a")], lambda s: Counter(3), render, engine(say), 4, 30, **TOY)
+
+    [rollout] = asyncio.run(notebook())
+    assert rollout.error is None
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+from heldout import Sample
+from heldout.rollouts import rollout_batch
+from tests.toy import Counter, engine, parse, plain, render
+
+class Loud(Counter):
+    async def close(self):
+        print("closed", flush=True)
+
+def generate(prompts, limits):
+    print("generating", flush=True)
+    threading.Event().wait(30)
+    return []
+
+try:
+    rollout_batch([Sample(str(i), {"prompt": "x"}) for i in range(3)], lambda s: Loud(), render,
+                  generate, 4, 30, decode=plain, parse=parse)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(130)
+"""
+
+
+def test_ctrl_c_while_the_engine_works_closes_every_environment() -> None:
+    root = str(Path(__file__).parents[1])
+    path = os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={
+            **os.environ,
+            "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.getenv('PYTHONPATH', '')}",
+        },
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "generating\n"
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert said == "closed\n" * 3 + "interrupted\n"
+    assert process.returncode == 130
+
+
+def test_a_rollout_is_an_eval_item_too(run_eval: Callable[..., Any]) -> None:
+    """The same environment, score and loop: what the policy says decides, not how it is run."""
+
+    async def in_messages(messages: list[Message]) -> Message:
+        ids = render(messages, True)
+        [row] = engine(say)([ids], [30])
+        return parse(str(row.message))
+
+    report = run_eval(
+        [sample()], by_total, None, lambda s: Counter(), endpoint=in_messages, max_turns=3
+    )
+    rollout = rollout_one(sample(), Counter(), render, engine(say), 3, 30, score_fn=by_total, **TOY)
+    evaluated = report.results[0]
+    assert evaluated.score == rollout.score
+    assert evaluated.trajectory.messages == rollout.trajectory.messages
