@@ -439,11 +439,8 @@ def test_ctrl_c_while_the_engine_works_closes_every_environment() -> None:
         [sys.executable, "-c", INTERRUPTED],
         stdout=subprocess.PIPE,
         text=True,
-        cwd=Path(__file__).parents[1],
-        env={
-            **os.environ,
-            "PYTHONPATH": f"{Path(__file__).parents[1]}:{os.getenv('PYTHONPATH', '')}",
-        },
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": path},
     )
     try:
         assert process.stdout is not None

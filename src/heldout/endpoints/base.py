@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import anyio
 
@@ -28,33 +30,37 @@ class Endpoint(Protocol):
     async def close(self) -> None: ...
 
 
-AnswerFn = Callable[[list[Message]], str | Message | Awaitable[str | Message]]
+AnswerFn = Callable[..., str | Message | Awaitable[str | Message]]
+"""(messages) or (messages, tools) -> answer"""
 
 
 class FunctionEndpoint:
-    """`(messages) -> str | Message`, plain or async.
+    """`(messages) -> str | Message`, or `(messages, tools)`, plain or async.
 
     A plain function runs in a thread, since it may well block; as many at once as items do.
     """
 
     def __init__(self, function: AnswerFn) -> None:
         self._function = function
+        self._tools = _where_tools_go(function)
         self._is_async = is_async(function)
         self._threads = Threads()
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        if tools:
-            raise InvalidInput(
-                "an environment with tools needs an endpoint that is told of them; a function "
-                "of the messages is not. Give an object with complete(messages, sampling, tools)"
-            )
+        call: Callable[..., Any] = self._function
+        if self._tools == "second":
+            call = functools.partial(call, list(messages), list(tools))
+        elif self._tools == "named":
+            call = functools.partial(call, list(messages), tools=list(tools))
+        else:
+            call = functools.partial(call, list(messages))
         if self._is_async:
-            answer: Any = await self._function(list(messages))  # type: ignore[misc]
+            answer = await call()
         else:
             # A plain function may hand back a coroutine.
-            answer = await settle(await self._threads.run(self._function, list(messages)))
+            answer = await settle(await self._threads.run(call))
         return Completion.of(answer)
 
     def describe(self) -> dict[str, Any]:
@@ -62,6 +68,47 @@ class FunctionEndpoint:
 
     async def close(self) -> None:
         self._threads.close()
+
+
+def _where_tools_go(function: AnswerFn) -> Literal["second", "named", "nowhere"]:
+    """How a function takes the tools, from its signature; one that cannot be called is refused.
+
+    A second parameter with a default is left alone unless it is called `tools`: in
+    `lambda messages, i=i: …` it is the author's own.
+    """
+    try:
+        # Of what a decorator wraps, only if it hands on whatever it is given.
+        signature = inspect.signature(function, follow_wrapped=False)
+        if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
+            signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "nowhere"  # built in, and does not say
+    placed = [
+        p
+        for p in signature.parameters.values()
+        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    named = signature.parameters.get("tools")
+    where: Literal["second", "named", "nowhere"] = "nowhere"
+    try:
+        if named is not None and named.kind in _BY_NAME and named not in placed[:1]:
+            where = "named"
+            signature.bind(None, tools=None)
+        elif any(p.default is p.empty or p.name == "tools" for p in placed[1:2]):
+            where = "second"
+            signature.bind(None, None)
+        else:
+            signature.bind(None)
+    except TypeError as problem:
+        raise InvalidInput(
+            f"a function that answers takes (messages) or (messages, tools); "
+            f"{getattr(function, '__qualname__', repr(function))}{signature} cannot be called "
+            f"so: {problem}"
+        ) from None
+    return where
+
+
+_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
 # --- Retries ------------------------------------------------------------------------------------

@@ -23,17 +23,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from heldout.chat import to_chat_api
+from heldout.chat import to_chat_api, tool_to_chat_api
 from heldout.concurrency import current_loop
 from heldout.config import Sampling
 from heldout.endpoints.transport import Response, Transport, open_transport
 from heldout.errors import (
+    ContextFull,
     EndpointError,
     FatalEndpointError,
     InvalidInput,
     TransientError,
     Unreachable,
 )
+from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
@@ -67,6 +69,8 @@ class HTTPEndpoint:
         self._answered = False
         self._heard = False
         """Whether the server ever answered with something of its own."""
+        self._reasoning_field: str | None = None
+        """What the server calls reasoning, once it has sent some."""
         self._url = base_url + "/chat/completions"
 
     @classmethod
@@ -107,7 +111,7 @@ class HTTPEndpoint:
                 self._heard = True
             if response.status != 200:
                 raise self._problem(response)
-            completion = self._completion(response)
+            completion = self._completion(response, next_call_number(messages))
             self._answered = True
             return completion
         except TransientError as problem:
@@ -133,7 +137,7 @@ class HTTPEndpoint:
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
-            "messages": [to_chat_api(m) for m in messages],
+            "messages": [self._message(m) for m in messages],
             "temperature": sampling.temperature,
             "stream": False,
         }
@@ -146,22 +150,23 @@ class HTTPEndpoint:
         if sampling.seed is not None:
             body["seed"] = sampling.seed
         if tools:
-            body["tools"] = [
-                {
-                    "type": "function",
-                    "function": {
-                        "name": tool.name,
-                        "description": tool.description,
-                        "parameters": tool.parameters,
-                    },
-                }
-                for tool in tools
-            ]
+            body["tools"] = [tool_to_chat_api(tool) for tool in tools]
         return {**body, **self._extra}
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        body = to_chat_api(message)
+        if message.tool_calls:
+            if message.content == "":
+                body["content"] = None  # as it came; some servers refuse a text that is empty
+            # Models that think between calls go on from what they thought. Only a server that
+            # sends reasoning is sent it back: others refuse the field.
+            if message.reasoning is not None and self._reasoning_field is not None:
+                body[self._reasoning_field] = message.reasoning
+        return body
 
     # --- What comes back ---
 
-    def _completion(self, response: Response) -> Completion:
+    def _completion(self, response: Response, next_call: int) -> Completion:
         try:
             answer = _answer_decoder.decode(response.body)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
@@ -173,14 +178,17 @@ class HTTPEndpoint:
             raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
         choice = answer.choices[0]
         reasoning = choice.message.reasoning_content or choice.message.reasoning
+        if reasoning is not None:
+            named = "reasoning_content" if choice.message.reasoning_content else "reasoning"
+            self._reasoning_field = named
         message = Message(
             "assistant",
             self._unechoed(choice.message.content or ""),
             tool_calls=tuple(
                 ToolCall(
-                    self._unechoed(call.id or f"call_{i}"),
+                    self._unechoed(call.id or call_id(next_call + i)),
                     self._unechoed(call.function.name),
-                    self._unechoed(call.function.arguments),
+                    self._unechoed(_as_text(call.function.arguments)),
                 )
                 for i, call in enumerate(choice.message.tool_calls or ())
             ),
@@ -193,9 +201,11 @@ class HTTPEndpoint:
         return Completion(message, choice.finish_reason, usage)
 
     def _problem(self, response: Response) -> EndpointError:
-        """Which of three: this item's, worth another try, or everybody's."""
+        """Which of four: this item's, its length, worth another try, or everybody's."""
         said = self._excerpt(response)
         what = f"{self._url} answered {response.status}: {said}"
+        if response.status in (400, 413, 422, 500) and _says_too_long(response.body):
+            return ContextFull(what)
         # A 403 is about the key until something was allowed; after that, about this one request.
         if response.status == 401 or (response.status == 403 and not self._answered):
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
@@ -281,12 +291,34 @@ def _names_unknown_model(body: bytes, model: str) -> bool:
     )  # fmt: skip
 
 
+# How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
+# llama.cpp; llama-cpp-python; text-generation-inference; Anthropic and Bedrock; Gemini; xAI.
+_TOO_LONG = re.compile(
+    r"context_length_exceeded|maximum context length|longer than the maximum model length"
+    r"|longer than the model's context length|exceed_context_size|exceeds? the available context"
+    r"|context size has been exceeded|exceed context window|tokens \+ `?max_new_tokens`? must be <="
+    r"|(?:prompt|input) is too long|input token count .{0,40}exceeds the maximum"
+    r"|maximum prompt length"
+)
+
+
+def _says_too_long(body: bytes) -> bool:
+    return _TOO_LONG.search(body[:2000].decode("utf-8", "replace").lower()) is not None
+
+
+def _as_text(arguments: str | dict[str, Any] | None) -> str:
+    if isinstance(arguments, str):
+        return arguments
+    return json.dumps(arguments or {}, ensure_ascii=False)
+
+
 # --- The shape of an answer, as far as it is read -----------------------------------------------
 
 
 class _Function(msgspec.Struct):
     name: str
-    arguments: str = "{}"
+    arguments: str | dict[str, Any] | None = None
+    """JSON as text; some servers send it as it is."""
 
 
 class _Call(msgspec.Struct):

@@ -9,19 +9,21 @@ not depend on who else was in the batch by more than rounding.
 from __future__ import annotations
 
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import anyio
 import anyio.to_thread
 
-from heldout.chat import to_chat_api
+from heldout.chat import message_of, to_chat_api, tool_to_chat_api
 from heldout.concurrency import waker
 from heldout.config import Sampling
-from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
+from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput
+from heldout.toolcalls import Dialect, call_id, next_call_number, parse_tool_calls
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 512
@@ -31,8 +33,9 @@ LINGER_SECONDS = 0.01
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    messages: list[dict[str, Any]]
+    messages: tuple[Message, ...]
     sampling: Sampling
+    tools: tuple[ToolSpec, ...]
     ready: anyio.Event
     wake: Callable[[Callable[[], object]], None]
     """Into the event loop that waits for it."""
@@ -60,6 +63,7 @@ class LocalEndpoint:
         self._name, self._max_batch = name, max_batch
         self._source: str | None = None
         self._model, self._tokenizer = model, tokenizer
+        self._dialect: Dialect | None = None
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -85,17 +89,12 @@ class LocalEndpoint:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        if tools:
-            raise InvalidInput(
-                "a local model is not told of tools: how each family writes a call differs. "
-                "Serve it (`vllm serve`, `transformers serve`) and use openai:MODEL@URL"
-            )
         if self._closing:
             raise EndpointError(f"{self._name} is being closed")
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="heldout-model", daemon=True)
             self._thread.start()
-        request = _Request([to_chat_api(m) for m in messages], sampling, anyio.Event(), waker())
+        request = _Request(tuple(messages), sampling, tuple(tools), anyio.Event(), waker())
         self._queue.put(request)
         try:
             await request.ready.wait()
@@ -186,15 +185,13 @@ class LocalEndpoint:
             self._decode([row for row in rows if not row.request.cancelled])
 
     def _row(self, request: _Request) -> _Row:
-        prompt = self._prompt(request.messages)
+        prompt = self._prompt(request.messages, request.tools)
         if not prompt:
             raise EndpointError(f"the prompt has no tokens, so {self._name} has nothing to go on")
         longest = getattr(self._model.config, "max_position_embeddings", None) or 1 << 30
         limit = min(request.sampling.max_tokens or DEFAULT_MAX_TOKENS, longest - len(prompt))
         if limit < 1:
-            raise EndpointError(
-                f"the prompt has {len(prompt)} tokens, {self._name} takes {longest}"
-            )
+            raise ContextFull(f"the prompt has {len(prompt)} tokens, {self._name} takes {longest}")
         generator = None
         if request.sampling.temperature > 0:
             import torch
@@ -206,17 +203,49 @@ class LocalEndpoint:
                 generator.seed()
         return _Row(request, prompt, limit, generator)
 
-    def _prompt(self, messages: list[dict[str, Any]]) -> list[int]:
+    def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         if getattr(self._tokenizer, "chat_template", None):
-            ids = self._tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=True, return_dict=False
-            )
-            return list(ids)
-        if len(messages) == 1 and isinstance(messages[0]["content"], str):
-            return list(self._tokenizer(messages[0]["content"])["input_ids"])
+            if tools or any(m.tool_calls or m.role == "tool" for m in messages):
+                return self._prompt_with_tools(messages, tools)
+            return list(self._render([to_chat_api(m) for m in messages]))
+        if len(messages) == 1 and isinstance(messages[0].content, str) and not tools:
+            return list(self._tokenizer(messages[0].content)["input_ids"])
         raise FatalEndpointError(
             f"{self._name} has no chat template, so it can continue one message of text but not "
-            "a conversation"
+            "a conversation, nor be told of tools"
+        )
+
+    def _prompt_with_tools(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> list[int]:
+        if self._dialect is None:
+            self._dialect = Dialect.of(
+                lambda messages, tools: str(self._render(messages, tools, tokenize=False))
+            )
+        dialect = self._dialect
+        given = [tool_to_chat_api(tool) for tool in tools] if dialect.tools and tools else None
+        try:
+            return list(self._render(dialect.told(messages, tools), given))
+        except Exception:
+            # Some templates take one call at a turn, or only arguments that are an object, or
+            # only ids of their own kind. As text they take anything.
+            if dialect == dialect.written():
+                raise
+            try:
+                return list(self._render(dialect.written().told(messages, tools), given))
+            except Exception:  # noqa: BLE001 - then the template's first objection is the one to tell
+                pass
+            raise
+
+    def _render(
+        self,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None = None,
+        *,
+        tokenize: bool = True,
+    ) -> Any:
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools, add_generation_prompt=True, tokenize=tokenize, return_dict=False
         )
 
     def _decode(self, rows: list[_Row]) -> None:
@@ -283,9 +312,9 @@ class LocalEndpoint:
             finish = "stop"
         elif request.sampling.stop:
             text = self._tokenizer.decode(row.tokens, skip_special_tokens=True)
-            cut = [p for s in request.sampling.stop if (p := text.find(s)) >= 0]
-            if cut:
-                text, finish = text[: min(cut)], "stop"
+            cut = _before_stop(text, request.sampling.stop)
+            if len(cut) < len(text):
+                text, finish = cut, "stop"
         if finish is None and len(row.tokens) >= row.limit:
             finish = "length"
         if finish is None:
@@ -293,9 +322,39 @@ class LocalEndpoint:
         if text is None:
             text = self._tokenizer.decode(row.tokens, skip_special_tokens=True)
         usage = Usage(len(row.prompt), len(row.tokens))
-        request.completion = Completion(Message("assistant", text), finish, usage)
+        message = Message("assistant", text)
+        if request.tools:
+            message = self._with_calls(row, message, ends)
+        request.completion = Completion(message, finish, usage)
         self._notify(request)  # at once: its item need not wait for the slowest of the batch
         return False
+
+    def _with_calls(self, row: _Row, message: Message, ends: set[int]) -> Message:
+        """The turn with its tool calls, if there are any."""
+        request, tokenizer = row.request, self._tokenizer
+        spoken = row.tokens[:-1] if row.tokens[-1] in ends else row.tokens
+        # Special tokens are kept until here: in many families they are what marks a call.
+        text = _before_stop(tokenizer.decode(spoken), request.sampling.stop)
+        opened = _OPEN_REASONING.search(tokenizer.decode(row.prompt[-16:]))
+        tag = opened[1] if opened else ""  # the template began to think for the model
+        first = next_call_number(request.messages)
+        content, calls = parse_tool_calls(tag + text, first, tools=request.tools)
+        if calls:
+            for token in tokenizer.all_special_tokens:
+                content = content.replace(token, "")
+            return Message("assistant", content.removeprefix(tag).strip(), tool_calls=calls)
+        if getattr(tokenizer, "response_template", None) is None:
+            return message
+        # A convention of its own, which the tokenizer can read.
+        try:
+            given = [tool_to_chat_api(tool) for tool in request.tools]
+            whole = _before_stop(tokenizer.decode(row.tokens), request.sampling.stop)
+            parsed = tokenizer.parse_response(whole, prefix=row.prompt, tools=given)
+            read = message_of(parsed, self._name)
+        except Exception:  # noqa: BLE001 - it raises what it likes; then there is no call to be read
+            return message
+        calls = tuple(replace(c, id=call_id(first + i)) for i, c in enumerate(read.tool_calls))
+        return replace(read, tool_calls=calls) if calls else message
 
     def _end_tokens(self) -> set[int]:
         found: set[int] = set()
@@ -305,6 +364,13 @@ class LocalEndpoint:
         ):
             found.update(value if isinstance(value, list) else [] if value is None else [value])
         return found
+
+
+_OPEN_REASONING = re.compile(r"(<(?:think|thinking|reasoning)>)\s*\Z", re.IGNORECASE)
+
+
+def _before_stop(text: str, stops: Sequence[str]) -> str:
+    return text[: min((p for s in stops if (p := text.find(s)) >= 0), default=len(text))]
 
 
 def _common_prefix(prompts: list[list[int]]) -> int:
