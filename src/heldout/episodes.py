@@ -1,0 +1,130 @@
+"""Who plays which episode, and how it stands: vector-env bookkeeping as a reducer.
+
+    slots = begin(num_envs=8, requested=100)
+    slots, ended = advance(slots, reward, terminated, truncated)
+
+An episode has an index and is given to a slot before it starts; the slot that ends first gets the
+next one. So exactly the requested episodes are played, all of them to their end, and none is
+counted because it happened to be short (docs/semantics.md, clause 11). Pure: arrays in, new
+arrays out, no environment and no I/O.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.errors import InvalidInput
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+IDLE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """The state: one entry an environment."""
+
+    episode: Ints
+    """Index of the episode it plays; IDLE where there is none left for it."""
+    ret: Floats
+    steps: Ints
+    playing: Bools | None
+    """Whose next step counts; None for everybody's."""
+    started: int
+    """How many episodes have been given out."""
+    requested: int
+
+    @property
+    def finished(self) -> bool:
+        return self.started == self.requested and not (self.episode >= 0).any()
+
+
+class Ended(NamedTuple):
+    """Episodes that a step ended, one entry each."""
+
+    slots: Ints
+    episode: Ints
+    ret: Floats
+    steps: Ints
+    terminated: Bools
+    truncated: Bools
+    following: Ints
+    """The episode that the slot plays next; IDLE if none."""
+
+
+def begin(num_envs: int, requested: int) -> Slots:
+    """The first episodes given out, none played."""
+    for name, value in (("num_envs", num_envs), ("episodes", requested)):
+        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+            raise InvalidInput(f"{name} is a whole number of at least 1, got {value!r}")
+    started = min(num_envs, requested)
+    episode = np.where(np.arange(num_envs) < started, np.arange(num_envs), IDLE)
+    playing = None if started == num_envs else episode >= 0
+    zeros = np.zeros(num_envs)
+    return Slots(episode, zeros, zeros.astype(np.int64), playing, started, requested)
+
+
+def advance(
+    slots: Slots,
+    reward: NDArray[Any],
+    terminated: Bools,
+    truncated: Bools,
+    *,
+    max_steps: int | None = None,
+    rests: bool = False,
+) -> tuple[Slots, Ended | None]:
+    """Take in one step of all environments.
+
+    `max_steps` truncates an episode that has had so many. `rests` is for environments whose step
+    after an end only resets them: it is nobody's, and is left out of every count.
+    """
+    playing = slots.playing
+    ret = slots.ret + reward
+    steps = slots.steps + 1
+    over = terminated | truncated
+    if max_steps is not None:
+        over = over | (steps >= max_steps)
+    if playing is not None:
+        ret = np.where(playing, ret, slots.ret)
+        steps = np.where(playing, steps, slots.steps)
+        over = over & playing
+        # Whoever rested has now been reset.
+        playing = slots.episode >= 0
+        if playing.all():
+            playing = None
+    if not over.any():
+        return Slots(slots.episode, ret, steps, playing, slots.started, slots.requested), None
+
+    ends = np.flatnonzero(over)
+    given = min(len(ends), slots.requested - slots.started)
+    following = np.full(len(ends), IDLE)
+    following[:given] = np.arange(slots.started, slots.started + given)
+    ended = Ended(
+        ends,
+        slots.episode[ends],
+        ret[ends],
+        steps[ends],
+        terminated[ends],
+        truncated[ends] | ~(terminated[ends] | truncated[ends]),
+        following,
+    )
+    episode = slots.episode.copy()
+    episode[ends] = following
+    ret[ends] = 0.0
+    steps[ends] = 0
+    playing = episode >= 0
+    if rests:
+        playing[ends] = False
+    everybody = None if playing.all() else playing
+    return Slots(episode, ret, steps, everybody, slots.started + given, slots.requested), ended
+
+
+def episode_seed(seed: int, index: int) -> int:
+    """The seed of one episode: of (seed, index) alone, so that no slot and no order enters it."""
+    return int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
