@@ -201,12 +201,145 @@ def test_a_function_cannot_change_the_conversation_it_is_shown(run: Run) -> None
     assert shown == QUESTION
 
 
-def test_tools_are_refused_since_a_function_is_not_told_of_them(run: Run) -> None:
-    async def main() -> None:
-        await FunctionEndpoint(count).complete(QUESTION, Sampling(), [ToolSpec("f")])
+# --- Tools --------------------------------------------------------------------------------------
 
-    with pytest.raises(InvalidInput, match="needs an endpoint that is told of them"):
-        run(main)
+TOOLS = [ToolSpec("add"), ToolSpec("now")]
+
+
+def name_tools(messages: list[Message], tools: list[ToolSpec]) -> str:
+    return f"{len(messages)} {[tool.name for tool in tools]}"
+
+
+async def name_tools_later(messages: list[Message], tools: list[ToolSpec]) -> str:
+    await anyio.lowlevel.checkpoint()
+    return name_tools(messages, tools)
+
+
+def named_only(messages: list[Message], *, tools: list[ToolSpec]) -> str:
+    return name_tools(messages, tools)
+
+
+def any_second(messages: list[Message], available: list[ToolSpec], /) -> str:
+    return name_tools(messages, available)
+
+
+def optional(messages: list[Message], tools: list[ToolSpec] | None = None) -> str:
+    return name_tools(messages, tools or [])
+
+
+def third(messages: list[Message], i: int = 0, tools: list[ToolSpec] | None = None) -> str:
+    assert i == 0
+    return name_tools(messages, tools or [])
+
+
+def worded(word: str, messages: list[Message], tools: list[ToolSpec]) -> str:
+    return name_tools(messages, tools)
+
+
+def word_last(messages: list[Message], word: str, tools: list[ToolSpec]) -> str:
+    return name_tools(messages, tools)
+
+
+@functools.wraps(name_tools)
+def handing_on(*args: Any, **kwargs: Any) -> str:
+    return name_tools(*args, **kwargs)
+
+
+class Toolbox:
+    def __call__(self, messages: list[Message], tools: list[ToolSpec]) -> str:
+        return name_tools(messages, tools)
+
+    async def later(self, messages: list[Message], tools: list[ToolSpec]) -> str:
+        return await name_tools_later(messages, tools)
+
+
+class AsyncToolbox:
+    async def __call__(self, messages: list[Message], tools: list[ToolSpec]) -> str:
+        return await name_tools_later(messages, tools)
+
+
+TOLD: dict[str, Any] = {
+    "function": name_tools,
+    "async function": name_tools_later,
+    "lambda": lambda messages, tools: name_tools(messages, tools),
+    "keyword only": named_only,
+    "any name": any_second,
+    "default": optional,
+    "not the second": third,
+    "partial": functools.partial(worded, "word"),
+    "partial by name": functools.partial(word_last, word="word"),
+    "partial of async": functools.partial(name_tools_later),
+    "wrapper that hands on": handing_on,
+    "callable object": Toolbox(),
+    "async callable object": AsyncToolbox(),
+    "async method": Toolbox().later,
+}
+
+
+def asked_with_tools(function: Any) -> Callable[[], Any]:
+    async def main() -> str:
+        endpoint = FunctionEndpoint(function)
+        try:
+            with anyio.fail_after(20):
+                return (await endpoint.complete(QUESTION, Sampling(), TOOLS)).message.text
+        finally:
+            await endpoint.close()
+
+    return main
+
+
+@pytest.mark.parametrize("form", TOLD)
+def test_a_function_that_takes_tools_is_told_of_them(run: Run, form: str) -> None:
+    assert run(asked_with_tools(TOLD[form])) == "2 ['add', 'now']"
+
+
+@functools.wraps(name_tools)
+def taking_one(messages: list[Message]) -> str:
+    return count(messages)
+
+
+UNTOLD: dict[str, Any] = {
+    **FORMS,
+    "parameter of the author's own": lambda messages, i=3: count(messages) if i == 3 else "told",
+    "any number": lambda *args: count(*args),
+    "wrapper that takes one": taking_one,
+    "first parameter called tools": lambda tools: count(tools),
+}
+
+
+@pytest.mark.parametrize("form", UNTOLD)
+def test_a_function_of_the_messages_alone_answers_where_there_are_tools(
+    run: Run, form: str
+) -> None:
+    assert run(asked_with_tools(UNTOLD[form])) == "2 three"
+
+
+def test_what_is_built_in_and_has_no_signature_is_given_the_messages(run: Run) -> None:
+    assert run(asked_with_tools(str)) == str(QUESTION)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda: "x",
+        lambda messages, tools, sampling: "x",
+        lambda messages, temperature, tools=None: "x",
+        lambda *, messages: "x",
+        functools.partial(count, QUESTION),
+    ],
+)
+def test_a_function_that_cannot_be_called_so_is_refused_when_made(function: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"takes \(messages\) or \(messages, tools\); .*\("):
+        FunctionEndpoint(function)
+
+
+def test_a_function_cannot_change_the_tools_it_is_shown(run: Run) -> None:
+    def greedy(messages: list[Message], tools: list[ToolSpec]) -> str:
+        tools.clear()
+        return "mine"
+
+    run(asked_with_tools(greedy))
+    assert len(TOOLS) == 2
 
 
 def test_plain_functions_run_as_many_at_once_as_items_do(run: Run, tmp_path: Path) -> None:

@@ -26,7 +26,9 @@ from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, S
 from heldout.config import check_endpoint
 from heldout.endpoints.base import with_retries
 from heldout.endpoints.http import HTTPEndpoint, retry_after
+from heldout.environment import Reply
 from heldout.errors import (
+    ContextFull,
     EndpointError,
     FatalEndpointError,
     InvalidInput,
@@ -141,7 +143,7 @@ def test_tool_calls_come_without_content_and_keep_their_arguments_as_text(
     server.script(answer(None, finish_reason="tool_calls", tool_calls=calls))
     message = run(asked_once(server.url)).message
     assert message.content == ""
-    assert message.tool_calls == (ToolCall("a", "add", '{"x": 1}'), ToolCall("call_1", "now"))
+    assert message.tool_calls == (ToolCall("a", "add", '{"x": 1}'), ToolCall("call00001", "now"))
 
 
 @pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
@@ -184,7 +186,7 @@ def test_the_request_carries_everything_that_was_asked_for(
             {"role": "system", "content": "Be brief."},
             {
                 "role": "assistant",
-                "content": "",
+                "content": None,
                 "tool_calls": [{"id": "a", "type": "function", "function": called}],
             },
             {"role": "tool", "content": "1", "tool_call_id": "a"},
@@ -199,6 +201,103 @@ def test_the_request_carries_everything_that_was_asked_for(
         "tools": [{"type": "function", "function": function}],
         "reasoning_effort": "low",
     }
+
+
+@pytest.mark.parametrize("arguments", [{"x": 1}, {}, None])
+def test_arguments_that_are_not_text_become_it(
+    run: Run, server: FaultyServer, arguments: Any
+) -> None:
+    server.script(answer(None, tool_calls=[{"function": {"name": "f", "arguments": arguments}}]))
+    [call] = run(asked_once(server.url)).message.tool_calls
+    assert json.loads(call.arguments) == (arguments or {})
+
+
+class Adder:
+    """Answers every call with a number, and ends when there is none."""
+
+    tools = (ToolSpec("add", "Adds."),)
+
+    def opening(self) -> list[Message]:
+        return []
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls
+        results = [Message("tool", f"{i}", tool_call_id=c.id) for i, c in enumerate(calls)]
+        return Reply(tuple(results), done=not calls)
+
+    def close(self) -> None:
+        pass
+
+
+def with_tools(url: str, folder: Path, **settings: Any) -> Callable[[], Any]:
+    config = EvalConfig(
+        endpoint=f"openai:m@{url}",
+        experiment_name="run",
+        output_dir=str(folder),
+        progress=False,
+        **settings,
+    )
+
+    async def main() -> EvalReport:
+        with anyio.fail_after(60):
+            return await heldout.evaluate(
+                [Sample("a", {"prompt": "1 + 1?"}, "2")], config, right, None, lambda _: Adder()
+            )
+
+    return main
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
+    run: Run, server: FaultyServer, tmp_path: Path, field: str
+) -> None:
+    called = {"type": "function", "function": {"name": "add", "arguments": '{"x": 1}'}}
+    server.script(
+        answer(None, tool_calls=[called], **{field: "I add."}),
+        answer("Again.", tool_calls=[called, called]),
+        answer("2", **{field: "done"}),
+    )
+    report = run(with_tools(server.url, tmp_path))
+    assert report.results[0].trajectory.stop == Stop("environment")
+    assert report.summary["mean"] == 1.0
+    first, second, third = [request.body for request in server.requests]
+    assert first["tools"] == second["tools"] == third["tools"]
+    assert second["messages"] == [
+        {"role": "user", "content": "1 + 1?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [{"id": "call00000", **called}],
+            field: "I add.",
+        },
+        {"role": "tool", "content": "0", "tool_call_id": "call00000"},
+    ]
+    # What the server gave no ids is numbered on, and each result names its call.
+    assert third["messages"][:3] == second["messages"]
+    assert third["messages"][3] == {
+        "role": "assistant",
+        "content": "Again.",
+        "tool_calls": [{"id": "call00001", **called}, {"id": "call00002", **called}],
+    }
+    assert [m["tool_call_id"] for m in third["messages"][4:]] == ["call00001", "call00002"]
+
+
+def test_reasoning_is_not_sent_to_a_server_that_sends_none(run: Run, server: FaultyServer) -> None:
+    calls = (ToolCall("a", "f"),)
+    messages = [
+        Message("user", "x"),
+        Message("assistant", "", tool_calls=calls, reasoning="hm"),
+        Message("tool", "1", tool_call_id="a"),
+    ]
+
+    async def main() -> None:
+        endpoint = HTTPEndpoint("m", server.url)
+        with anyio.fail_after(20):
+            await endpoint.complete(messages, GREEDY, ())
+        await endpoint.close()
+
+    run(main)
+    assert sorted(server.requests[0].body["messages"][1]) == ["content", "role", "tool_calls"]
 
 
 def test_what_was_not_set_is_left_to_the_server(
@@ -375,6 +474,73 @@ def test_what_another_try_cannot_help_is_not_tried_again(
     assert reason in str(report.results[1].error)
     assert report.summary["n_errors"] == 1
     assert len(server.requests) == 4
+
+
+OPENAI = "This model's maximum context length is 8192 tokens. However, you requested 9000."
+TOO_LONG: dict[str, Action] = {
+    "OpenAI": status(400, {"error": {"message": "no", "code": "context_length_exceeded"}}),
+    "OpenAI's words": status(400, {"error": {"message": OPENAI}}),
+    "vLLM": status(
+        400,
+        {"error": {"message": "The decoder prompt (length 9) is longer than the maximum model "
+                   "length of 8. Make sure that `max_model_len` is no smaller."}},
+    ),
+    "older vLLM": status(400, {"object": "error", "message": OPENAI, "code": 400}),
+    "SGLang": status(
+        400,
+        {"object": "error", "message": "The input (61709 tokens) is longer than the model's "
+         "context length (40960 tokens)."},
+    ),
+    "llama.cpp": status(
+        400,
+        {"error": {"code": 400, "message": "request (4390 tokens) exceeds the available context "
+                   "size (4096 tokens), try increasing it", "type": "exceed_context_size_error"}},
+    ),
+    "llama.cpp, on the way": status(
+        500, {"error": {"message": "Context size has been exceeded.", "type": "server_error"}}
+    ),
+    "TGI": status(422, {"error": "`inputs` tokens + `max_new_tokens` must be <= 4096. Given: 1"}),
+    "Anthropic": status(400, {"error": {"message": "prompt is too long: 9 tokens > 8 maximum"}}),
+    "Gemini": status(
+        400,
+        {"error": {"message": "The input token count (9) exceeds the maximum number of tokens"}},
+    ),
+    "xAI": status(400, {"error": "This model's maximum prompt length is 8 but the request has 9"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("who", TOO_LONG)
+def test_a_conversation_that_is_too_long_is_told_by_what_the_server_says(
+    run: Run, server: FaultyServer, who: str
+) -> None:
+    server.script(TOO_LONG[who])
+    problem, waits = run(with_waits(server.url))
+    assert type(problem) is ContextFull
+    assert str(problem).startswith(server.url)
+    assert waits == []
+
+
+def test_a_conversation_that_became_too_long_ends_there_and_is_scored(
+    run: Run, server: FaultyServer, tmp_path: Path
+) -> None:
+    called = {"type": "function", "function": {"name": "add", "arguments": "{}"}}
+    server.script(answer("2", tool_calls=[called]), TOO_LONG["OpenAI's words"])
+    report = run(with_tools(server.url, tmp_path))
+    [result] = report.results
+    assert result.trajectory.stop == Stop("limit", "context")
+    assert [m.role for m in result.trajectory.messages] == ["user", "assistant", "tool"]
+    assert (result.error, report.summary["mean"]) == (None, 1.0)
+
+
+def test_a_question_that_is_too_long_from_the_start_is_the_items_error(
+    run: Run, server: FaultyServer, tmp_path: Path
+) -> None:
+    server.behave = lambda request: (
+        TOO_LONG["OpenAI's words"] if request.text == "item 1" else REPEATED
+    )
+    report = run(evaluated(samples(3), server.url, tmp_path))
+    assert f"answered 400: {OPENAI}" in str(report.results[1].error)
+    assert [result.ok for result in report.results] == [True, False, True]
 
 
 def test_a_server_that_hangs_costs_the_item_its_timeout(

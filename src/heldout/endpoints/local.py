@@ -23,7 +23,8 @@ from heldout.chat import message_of, to_chat_api, tool_to_chat_api
 from heldout.concurrency import waker
 from heldout.config import Sampling
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput
-from heldout.toolcalls import Dialect, call_id, next_call_number, parse_tool_calls
+from heldout.rendering.dialect import Dialect
+from heldout.toolcalls import call_id, next_call_number, parse_tool_calls
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 512

@@ -1,0 +1,373 @@
+"""Tools and a transformers model in this process: told of them, and its calls read.
+
+The model is tiny and random. Where it has to say something, a script chooses its tokens; the
+tokenizer, the templates and the decoding are real.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+import torch
+
+import heldout
+from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout.endpoints.local import LocalEndpoint
+from heldout.environment import Reply
+from heldout.errors import ContextFull, EndpointError, FatalEndpointError
+from heldout.rendering.dialect import describe_tools
+from heldout.types import Completion, Stop, ToolCall, Trajectory
+from tests.tiny_model import CONTEXT, SPECIAL, TEMPLATE, tiny_model
+
+Run = Callable[..., Any]
+
+ADD = ToolSpec("add", "Adds.", {"type": "object", "properties": {"x": {"type": "integer"}}})
+GREEDY = Sampling(max_tokens=8)
+QUESTION = [Message("user", "w1 w2")]
+
+CALL = '<tool_call>{"name":"add","arguments":{"x":1}}</tool_call>'
+BROKEN = '<tool_call>{"name":"add","arguments":{x}}</tool_call>'
+MISTRAL = '[{"name":"add","arguments":{"x":1}}]'
+OWN = "<<add:1>>"
+SPOKEN = ["[TOOL_CALLS]", CALL, BROKEN, MISTRAL, OWN, "<think>", "</think>", "STOP"]
+
+NATIVE = (
+    "{% if tools %}TOOLS {{ tools | tojson }} {% endif %}"
+    "{% for m in messages %} {{ m.role }} {{ m.content }}"
+    "{% for call in m.tool_calls or [] %} CALL {{ call.function.name }}"
+    "{% for key, value in call.function.arguments | items %} {{ key }}={{ value }}{% endfor %}"
+    "{% endfor %}{% endfor %} assistant"
+)
+THREE_ROLES = (
+    "{% for m in messages %}"
+    "{% if m.role not in ['system', 'user', 'assistant'] %}{{ raise_exception('role') }}{% endif %}"
+    " {{ m.role }} {{ m.content }}{% endfor %} assistant"
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Matrices this small are slower in two."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Scripted:
+    """An endpoint over a model that says what it is told to, and the prompts it was given."""
+
+    def __init__(self, template: str = TEMPLATE, context: int = 4096) -> None:
+        from tokenizers import Tokenizer, models, pre_tokenizers
+        from transformers import PreTrainedTokenizerFast
+
+        self.model, _ = tiny_model()
+        self.model.config.max_position_embeddings = context
+        words = [*SPECIAL, *SPOKEN]
+        words += [f"w{i}" for i in range(64 - len(words))]
+        vocabulary = {word: i for i, word in enumerate(words)}
+        split = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+        split.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+        self.tokenizer = PreTrainedTokenizerFast(
+            tokenizer_object=split,
+            bos_token="<s>",
+            eos_token="</s>",
+            unk_token="<unk>",
+            pad_token="<pad>",
+            extra_special_tokens=["[TOOL_CALLS]"],
+            chat_template=template,
+        )
+        self.prompts: list[str] = []
+        self._script: list[int] = []
+        self._vocabulary = vocabulary
+        self.model.register_forward_hook(self._say)
+        self.endpoint = LocalEndpoint(self.model, self.tokenizer, name="tiny", max_batch=1)
+        render = self.tokenizer.apply_chat_template
+
+        def note(messages: Any, **settings: Any) -> Any:
+            if settings["tokenize"]:
+                self.prompts.append(render(messages, **{**settings, "tokenize": False}))
+            return render(messages, **settings)
+
+        self.tokenizer.apply_chat_template = note
+
+    def says(self, *replies: str) -> Scripted:
+        for reply in replies:
+            self._script += [self._vocabulary[word] for word in f"{reply} </s>".split()]
+        return self
+
+    def _say(self, module: Any, args: Any, output: Any) -> None:
+        if self._script:
+            output.logits[:, -1] = 0.0
+            output.logits[:, -1, self._script.pop(0)] = 1e4
+
+    def asked(
+        self,
+        messages: Sequence[Message] = QUESTION,
+        tools: Sequence[ToolSpec] = (ADD,),
+        sampling: Sampling = GREEDY,
+    ) -> Callable[[], Any]:
+        async def main() -> Completion:
+            with anyio.fail_after(30):
+                try:
+                    return await self.endpoint.complete(messages, sampling, tools)
+                finally:
+                    await self.endpoint.close()
+
+        return main
+
+
+# --- What the model is told ---------------------------------------------------------------------
+
+
+def test_a_template_that_takes_tools_is_given_them(run: Run) -> None:
+    scripted = Scripted(NATIVE).says("w5")
+    run(scripted.asked())
+    [prompt] = scripted.prompts
+    assert prompt.startswith("TOOLS [")
+    assert json.loads(prompt[6 : prompt.rindex("]") + 1])[0]["function"]["name"] == "add"
+    assert describe_tools([ADD]) not in prompt
+
+
+def test_a_template_that_does_not_has_them_in_the_system_message(run: Run) -> None:
+    scripted = Scripted().says("w5")
+    run(scripted.asked([Message("system", "w3"), *QUESTION]))
+    assert scripted.prompts == [f"<s> system w3\n\n{describe_tools([ADD])} user w1 w2 assistant"]
+
+
+def test_without_tools_the_prompt_is_what_it_was(run: Run) -> None:
+    scripted = Scripted(NATIVE).says("w5")
+    run(scripted.asked(tools=()))
+    assert scripted.prompts == [" user w1 w2 assistant"]
+
+
+def conversation(arguments: str = '{"x": 1}') -> list[Message]:
+    return [
+        *QUESTION,
+        Message("assistant", "w3", tool_calls=(ToolCall("call00000", "add", arguments),)),
+        Message("tool", "w4", tool_call_id="call00000"),
+    ]
+
+
+def test_calls_and_results_are_told_natively_where_the_template_can(run: Run) -> None:
+    scripted = Scripted(NATIVE).says("w5")
+    run(scripted.asked(conversation(), tools=()))
+    assert scripted.prompts == [" user w1 w2 assistant w3 CALL add x=1 tool w4 assistant"]
+
+
+def test_calls_and_results_are_told_as_text_where_it_cannot(run: Run) -> None:
+    scripted = Scripted(THREE_ROLES).says("w5")
+    run(scripted.asked(conversation(), tools=()))
+    call = '<tool_call>\n{"name": "add", "arguments": {"x": 1}}\n</tool_call>'
+    result = "<tool_response>\nw4\n</tool_response>"
+    assert scripted.prompts == [f" user w1 w2 assistant w3\n{call} user {result} assistant"]
+
+
+def test_a_call_that_the_template_chokes_on_is_told_as_text(run: Run) -> None:
+    scripted = Scripted(NATIVE).says("w5")
+    run(scripted.asked(conversation("{x}"), tools=()))
+    [prompt] = scripted.prompts
+    assert '<tool_call>\n{"name": "add", "arguments": {x}}\n</tool_call>' in prompt
+    assert "<tool_response>\nw4\n</tool_response>" in prompt
+
+
+def test_what_the_template_refuses_either_way_is_told_in_its_own_words(run: Run) -> None:
+    template = "{% if messages[0].content == 'w9' %}{{ raise_exception('no w9') }}{% endif %}"
+    scripted = Scripted(template + NATIVE)
+    with pytest.raises(EndpointError, match="no w9"):
+        run(scripted.asked([Message("user", "w9"), *conversation()[1:]]))
+
+
+def test_without_a_chat_template_there_is_no_telling_of_tools(run: Run) -> None:
+    scripted = Scripted()
+    scripted.tokenizer.chat_template = None
+    with pytest.raises(FatalEndpointError, match="nor be told of tools"):
+        run(scripted.asked())
+
+
+# --- What it says -------------------------------------------------------------------------------
+
+
+def test_a_call_is_read_and_the_text_beside_it_kept(run: Run) -> None:
+    answer = run(Scripted().says(f"w5 {CALL}").asked())
+    assert answer.message == Message(
+        "assistant", "w5", tool_calls=(ToolCall("call00000", "add", '{"x": 1}'),)
+    )
+    assert (answer.finish_reason, answer.usage.completion_tokens) == ("stop", 3)
+
+
+def test_a_marker_that_is_a_special_token_is_seen_before_it_is_dropped(run: Run) -> None:
+    scripted = Scripted().says(f"w5 <s> [TOOL_CALLS] {MISTRAL}")
+    assert "[TOOL_CALLS]" in scripted.tokenizer.all_special_tokens
+    message = run(scripted.asked()).message
+    assert message.tool_calls == (ToolCall("call00000", "add", '{"x": 1}'),)
+    assert message.content == "w5"
+
+
+def test_a_reply_without_calls_is_what_it_is_without_tools(run: Run) -> None:
+    said = "w5 <s> w6 w7"
+    with_tools = run(Scripted().says(said).asked())
+    without = run(Scripted().says(said).asked(tools=()))
+    assert with_tools.message == without.message == Message("assistant", "w5 w6 w7")
+
+
+def test_without_tools_nothing_is_a_call(run: Run) -> None:
+    assert run(Scripted().says(CALL).asked(tools=())).message == Message("assistant", CALL)
+
+
+def test_a_broken_call_is_there_to_be_answered(run: Run) -> None:
+    [call] = run(Scripted().says(BROKEN).asked()).message.tool_calls
+    assert (call.name, call.arguments) == ("add", '{"name":"add","arguments":{x}}')
+
+
+def test_ids_go_on_through_the_conversation(run: Run) -> None:
+    answer = run(Scripted(NATIVE).says(f"{CALL} {CALL}").asked(conversation()))
+    assert [call.id for call in answer.message.tool_calls] == ["call00001", "call00002"]
+
+
+def test_calls_after_a_stop_text_were_not_made(run: Run) -> None:
+    stopping = Sampling(max_tokens=8, stop=("STOP",))
+    answer = run(Scripted().says(f"{CALL} STOP {CALL}").asked(sampling=stopping))
+    assert len(answer.message.tool_calls) == 1
+    assert answer.finish_reason == "stop"
+    assert run(Scripted().says(f"w5 STOP {CALL}").asked(sampling=stopping)).message == Message(
+        "assistant", "w5 "
+    )
+
+
+def test_a_draft_in_reasoning_that_the_template_began_is_no_call(run: Run) -> None:
+    thinking = TEMPLATE + "{{ ' <think>' if add_generation_prompt else '' }}"
+    message = run(Scripted(thinking).says(f"w5 {CALL} </think> {CALL}").asked()).message
+    assert message.tool_calls == (ToolCall("call00000", "add", '{"x": 1}'),)
+    assert message.content == f"w5 {CALL} </think>"
+    message = run(Scripted(thinking).says(f"w5 {CALL}").asked()).message
+    assert message == Message("assistant", f"w5 {CALL}")
+
+
+RESPONSE_TEMPLATE = {
+    "defaults": {"role": "assistant"},
+    "start_anchor": "assistant",
+    "fields": {
+        "tool_calls": {
+            "open_pattern": r"<<(?P<name>\w+):",
+            "close": ">>",
+            "repeats": True,
+            "content": "json",
+            "transform": {"function": {"name": "{name}", "arguments": {"x": "{content}"}}},
+        },
+        "content": {"close": "</s>", "content": "text"},
+    },
+}  # fmt: skip
+
+
+def test_a_convention_of_its_own_is_read_by_the_tokenizer(run: Run) -> None:
+    scripted = Scripted().says(f"w5 {OWN}")
+    scripted.tokenizer.response_template = RESPONSE_TEMPLATE
+    [call] = run(scripted.asked()).message.tool_calls
+    assert (call.id, call.name, json.loads(call.arguments)) == ("call00000", "add", {"x": 1})
+    for template in (RESPONSE_TEMPLATE, {"fields": "nonsense"}):
+        scripted = Scripted().says("w5 w6")
+        scripted.tokenizer.response_template = template
+        assert run(scripted.asked()).message == Message("assistant", "w5 w6")
+
+
+# --- In the turn loop ---------------------------------------------------------------------------
+
+
+class Adder:
+    """Answers calls with a word and everything else with a nudge; keeps count."""
+
+    tools = (ADD,)
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def opening(self) -> list[Message]:
+        return []
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls
+        self.calls += len(calls)
+        results = tuple(Message("tool", "w4", tool_call_id=call.id) for call in calls)
+        return Reply(results or (Message("user", "w6"),), done=self.calls >= 2)
+
+    def outcome(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def close(self) -> None:
+        pass
+
+
+def evaluated(endpoint: LocalEndpoint, folder: Path, n: int = 1) -> Callable[[], Any]:
+    config = EvalConfig(
+        endpoint=endpoint,
+        experiment_name="run",
+        output_dir=str(folder),
+        progress=False,
+        max_turns=6,
+        sampling=GREEDY,
+        timeout=60.0,
+    )
+
+    def called(trajectory: Trajectory, sample: Sample) -> Score:
+        assert trajectory.outcome is not None
+        return Score((Metric("calls", trajectory.outcome["calls"], 1.0),))
+
+    async def main() -> EvalReport:
+        asked = [Sample(f"s{i}", {"prompt": f"w{i}"}) for i in range(n)]
+        with anyio.fail_after(120):
+            try:
+                return await heldout.evaluate(asked, config, called, None, lambda _: Adder())
+            finally:
+                await endpoint.close()
+
+    return main
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, NATIVE, THREE_ROLES])
+def test_a_scripted_episode_with_tools_runs_to_its_end(
+    run: Run, tmp_path: Path, template: str
+) -> None:
+    scripted = Scripted(template).says("w5", BROKEN, f"w7 {CALL}")
+    [result] = run(evaluated(scripted.endpoint, tmp_path)).results
+    assert result.error is None
+    assert result.trajectory.stop == Stop("environment")
+    assert result.score["calls"] == 2.0
+    said = [m for m in result.trajectory.messages if m.role == "assistant"]
+    assert [call.id for m in said for call in m.tool_calls] == ["call00000", "call00001"]
+
+
+def test_a_model_that_babbles_among_tools_is_evaluated_all_the_same(
+    run: Run, tmp_path: Path
+) -> None:
+    model, tokenizer = tiny_model()
+    model.config.max_position_embeddings = 4096
+    report = run(evaluated(LocalEndpoint(model, tokenizer), tmp_path, n=5))
+    assert (report.summary["n_scored"], report.summary["n_errors"]) == (5, 0)
+    assert {r.trajectory.stop for r in report.results} <= {
+        Stop("limit", "max_turns"),
+        Stop("limit", "max_turns", truncated=True),
+    }
+
+
+def test_a_conversation_that_outgrows_the_context_ends_there_and_is_scored(
+    run: Run, tmp_path: Path
+) -> None:
+    described = len(describe_tools([ADD]).split())
+    # Room for the question and one turn with its result, not for the next.
+    scripted = Scripted(context=described + 11).says("w5 w6 w7")
+    [result] = run(evaluated(scripted.endpoint, tmp_path)).results
+    assert result.error is None
+    assert result.trajectory.stop == Stop("limit", "context")
+    assert [m.role for m in result.trajectory.messages] == ["user", "assistant", "user"]
+    assert result.score["calls"] == 0.0
+
+
+def test_a_question_that_is_too_long_from_the_start_is_an_error(run: Run) -> None:
+    with pytest.raises(ContextFull, match=f"tokens, tiny takes {CONTEXT}"):
+        run(Scripted(context=CONTEXT).asked())
