@@ -1,0 +1,152 @@
+"""Ten puzzles in a file tree, for a policy that uses a tool: a small shell.
+
+heldout run examples/file_puzzles.py
+heldout run examples/file_puzzles.py --endpoint openai:gpt-4o-mini --set experiment_name=4o
+heldout slice file_puzzles --by difficulty
+
+The policy here is a script that knows nine kinds of tasks and not the tenth, so the eval runs
+offline, in a second, and comes out the same every time.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+
+import trio
+
+from heldout import Message, Sample, ToolCall, base_config, evaluate
+from heldout.environments import FileSystem
+
+# --- The policy ---------------------------------------------------------------------------------
+
+
+def scripted(messages: list[Message]) -> Message:
+    """One model turn: the next command of the rule that fits the task, or the end."""
+    task = next(m.text for m in messages if m.role == "user")
+    printed = [m.text for m in messages if m.role == "tool"]
+    for pattern, rule in RULES.items():
+        if match := re.fullmatch(pattern, task):
+            commands = rule(match, printed)
+            if len(printed) < len(commands):
+                arguments = json.dumps({"command": commands[len(printed)]})
+                return Message(
+                    "assistant", "", (ToolCall(f"call_{len(printed)}", "run", arguments),)
+                )
+            return Message("assistant", "Done.")
+    return Message("assistant", "I do not know how.")
+
+
+Rule = Callable[[re.Match[str], list[str]], list[str]]
+"""What was asked and what has been printed so far, to the commands known by then."""
+
+
+def create(asked: re.Match[str], printed: list[str]) -> list[str]:
+    return [f"echo '{asked[2]}' > {asked[1]}"]
+
+
+def append(asked: re.Match[str], printed: list[str]) -> list[str]:
+    return [f"echo '{asked[1]}' >> {asked[2]}"]
+
+
+def delete(asked: re.Match[str], printed: list[str]) -> list[str]:
+    return [f"rm {asked[1]}"]
+
+
+def rename(asked: re.Match[str], printed: list[str]) -> list[str]:
+    return [f"mv {asked[1]} {asked[2]}"]
+
+
+def copy(asked: re.Match[str], printed: list[str]) -> list[str]:
+    return [f"cp -r {asked[1]} {asked[2]}"]
+
+
+def archive(asked: re.Match[str], printed: list[str]) -> list[str]:
+    return [f"mkdir -p {asked[2]}", f"mv {asked[1]} {asked[2]}"]
+
+
+def delete_all(asked: re.Match[str], printed: list[str]) -> list[str]:
+    found = " ".join(printed[0].split()) if printed else ""
+    return [f"find / -type f -name '*{asked[1]}'", f"rm {found}"]
+
+
+def find_text(asked: re.Match[str], printed: list[str]) -> list[str]:
+    found = printed[0].strip() if printed else ""
+    return [f"grep -rl '{asked[1]}' /", f"mv {found} {asked[2]}"]
+
+
+def count_lines(asked: re.Match[str], printed: list[str]) -> list[str]:
+    lines = printed[0].split()[0] if printed else ""
+    return [f"wc -l {asked[1]}", f"echo {lines} > {asked[2]}"]
+
+
+RULES: dict[str, Rule] = {
+    r"Create the file (\S+) with the one line: (.*)": create,
+    r"Add the line: (.*) to the end of (\S+)": append,
+    r"Delete the file (\S+)": delete,
+    r"Rename (\S+) to (\S+)": rename,
+    r"Copy the directory (\S+) to (\S+)": copy,
+    r"Move (\S+) into a new directory (\S+)": archive,
+    r"Delete every file whose name ends in (\S+), wherever it is": delete_all,
+    r"One file contains the word (\S+)\. Move it to (\S+)": find_text,
+    r"Write the number of lines of (\S+) to (\S+)": count_lines,
+}
+
+# --- The eval -----------------------------------------------------------------------------------
+
+config = replace(base_config, endpoint=scripted, experiment_name="file_puzzles", max_turns=8)
+score_fn = FileSystem.score
+environment_factory = FileSystem.for_sample
+
+
+def load_dataset() -> list[Sample]:
+    return [
+        puzzle("create", "easy", "Create the file /hello.txt with the one line: Hello, world!",
+               {"/readme.md": "# Nothing yet\n"},
+               {"/hello.txt": "Hello, world!\n", "/readme.md": "# Nothing yet\n"}),
+        puzzle("delete", "easy", "Delete the file /tmp/scratch.txt",
+               {"/tmp/scratch.txt": "x\n", "/tmp/keep.txt": "y\n"},
+               {"/tmp/scratch.txt": None, "/tmp/keep.txt": "y\n"}),
+        puzzle("rename", "easy", "Rename /draft.md to /final.md",
+               {"/draft.md": "It was a dark and stormy night.\n"},
+               {"/draft.md": None, "/final.md": "It was a dark and stormy night.\n"}),
+        puzzle("append", "easy", "Add the line: reviewed to the end of /log/changes.txt",
+               {"/log/changes.txt": "written\nread\n"},
+               {"/log/changes.txt": "written\nread\nreviewed\n"}),
+        puzzle("archive", "medium", "Move /report.csv into a new directory /backup/2024",
+               {"/report.csv": "a,b\n1,2\n", "/backup/": ""},
+               {"/report.csv": None, "/backup/2024/report.csv": "a,b\n1,2\n"}),
+        puzzle("copy", "medium", "Copy the directory /src to /src.bak",
+               {"/src/main.c": "int main() {}\n", "/src/lib/list.c": "\n", "/src/tests/": ""},
+               {"/src/main.c": "int main() {}\n", "/src.bak/main.c": "int main() {}\n",
+                "/src.bak/lib/list.c": "\n", "/src.bak/tests/": ""}),
+        puzzle("delete_all", "medium",
+               "Delete every file whose name ends in .tmp, wherever it is",
+               {"/a.tmp": "", "/work/b.tmp": "", "/work/deep/c.tmp": "", "/work/tmp.txt": "t\n"},
+               {"/a.tmp": None, "/work/b.tmp": None, "/work/deep/c.tmp": None,
+                "/work/tmp.txt": "t\n"}),
+        puzzle("find_text", "hard", "One file contains the word NEEDLE. Move it to /found.txt",
+               {"/hay/1.txt": "hay\n", "/hay/2.txt": "hay\nNEEDLE\n", "/hay/needle.txt": "no\n"},
+               {"/hay/2.txt": None, "/found.txt": "hay\nNEEDLE\n", "/hay/needle.txt": "no\n"}),
+        puzzle("count_lines", "hard", "Write the number of lines of /data/words.txt to /count.txt",
+               {"/data/words.txt": "one\ntwo\nthree\nfour\n"},
+               {"/count.txt": "4\n", "/data/words.txt": "one\ntwo\nthree\nfour\n"}),
+        puzzle("swap", "hard", "Swap the contents of /left.txt and /right.txt",
+               {"/left.txt": "L\n", "/right.txt": "R\n"},
+               {"/left.txt": "R\n", "/right.txt": "L\n"}),
+    ]  # fmt: skip
+
+
+def puzzle(
+    kind: str, difficulty: str, task: str, files: dict[str, str], goal: dict[str, str | None]
+) -> Sample:
+    return Sample(
+        kind,
+        {"prompt": task, "files": files, "goal": goal},
+        metadata={"kind": kind, "difficulty": difficulty},
+    )
+
+
+if __name__ == "__main__":
+    report = trio.run(evaluate, load_dataset(), config, score_fn, None, environment_factory)
+    print(f"solved {report.summary['mean']:.0%}, kept in {report.path}")

@@ -1,0 +1,277 @@
+"""Python functions as the tools of a policy.
+
+What the model does wrong (an unknown tool, arguments that do not fit, a call the tool refuses) is
+told to the model, as precisely as it is known. What the environment does wrong is an error of the
+item: a tool raises `EnvironmentFailed` to say so.
+"""
+
+from __future__ import annotations
+
+import copy
+import difflib
+import json
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Self
+
+import msgspec
+
+from heldout.concurrency import Threads, settle
+from heldout.environment import Reply, restored, snapshot
+from heldout.environments.functions import BadArguments, Function, json_value
+from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
+from heldout.types import Message, ToolCall, ToolSpec
+
+Tool = Callable[..., Any]
+
+
+class ToolEnvironment:
+    """An environment of tools: plain or async functions, one rollout's state.
+
+    A turn that calls tools is answered with their results, one after another in order. A turn
+    that calls none has no reply, which ends the rollout; `reply_to_text` may say otherwise.
+
+    `inject` gives parameters of those names their values: they are this rollout's state, and the
+    model neither sees nor sets them. A successful call of a tool named in `ends` ends the
+    episode. Plain functions run in a thread, since they may block; `in_threads=False` runs them
+    in the event loop, which is faster for short ones.
+
+    A subclass with tools of its own passes its methods: `super().__init__([self.look])`. It may
+    add `outcome()`, and `state()` with `from_state()` for snapshots.
+    """
+
+    env_kind: str = "tools"
+    version: str = "1.0"
+
+    def __init__(
+        self,
+        tools: Iterable[Tool],
+        *,
+        inject: Mapping[str, Any] | None = None,
+        opening: Iterable[Message] = (),
+        ends: Iterable[str] = (),
+        in_threads: bool = True,
+    ) -> None:
+        self._inject = dict(inject or {})
+        self._functions: dict[str, Function] = {}
+        for tool in _listed(tools, "tools"):
+            function = Function(tool, self._inject)
+            if function.name in self._functions:
+                raise InvalidInput(
+                    f"two tools are named {function.name!r}; a model calls them by name, so "
+                    "rename one"
+                )
+            self._functions[function.name] = function
+        for name in self._inject:
+            if not any(name in function.injected for function in self._functions.values()):
+                raise InvalidInput(
+                    f"inject has {name!r}, but no tool has a parameter of that name; "
+                    f"the tools are {self._known()}"
+                )
+        self._opening = tuple(_listed(opening, "opening"))
+        for message in self._opening:
+            if not isinstance(message, Message):
+                raise InvalidInput(f"opening is a list of Message, got {message!r:.200}")
+        self._ends = tuple(_listed(ends, "ends"))
+        for name in self._ends:
+            if name not in self._functions:
+                raise InvalidInput(
+                    f"ends has {name!r}, which is no tool; the tools are {self._known()}"
+                )
+        self._in_threads = in_threads
+        self._threads = Threads()
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        return [copy.deepcopy(function.spec) for function in self._functions.values()]
+
+    def opening(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+        return self._opening
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls if messages else ()
+        if not calls:
+            return await settle(self.reply_to_text(messages))
+        answers: list[Message] = []
+        done = False
+        for call in calls:
+            if done:
+                # Chat APIs want an answer to every call, but the episode is over.
+                text = f"Error: not run, since {self._ends_named(calls)} ended the episode"
+            else:
+                text, worked = await self._answer(call)
+                done = worked and call.name in self._ends
+            answers.append(Message("tool", text, tool_call_id=call.id))
+        return Reply(tuple(answers), done)
+
+    def reply_to_text(self, messages: Sequence[Message]) -> Reply | Awaitable[Reply]:
+        """Answer a turn that calls no tool: with nothing, unless a subclass knows better."""
+        return Reply()
+
+    async def close(self) -> None:
+        self._threads.close()
+
+    # --- One call ---
+
+    async def _answer(self, call: ToolCall) -> tuple[str, bool]:
+        """What the model is told, and whether the tool did its work."""
+        function = self._functions.get(call.name)
+        if function is None:
+            near = difflib.get_close_matches(str(call.name), self._functions, n=1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            return f"Error: there is no tool {call.name!r:.100}{hint}. {self._listing()}", False
+        try:
+            arguments = function.arguments(call.arguments)
+        except BadArguments as problem:
+            return f"Error: {problem}", False
+        arguments |= {name: self._inject[name] for name in function.injected}
+        try:
+            result = await self._call(function, arguments)
+        except EnvironmentFailed:
+            raise
+        except Exception as problem:
+            if isinstance(problem, ExceptionGroup) and problem.subgroup(EnvironmentFailed):
+                raise
+            said = f": {problem}" if str(problem) else ""
+            return f"Error: {type(problem).__name__}{said}", False
+        return _as_text(function.name, result), True
+
+    async def _call(self, function: Function, arguments: dict[str, Any]) -> Any:
+        if function.is_async:
+            return await function.function(**arguments)
+        if not self._in_threads:
+            return await settle(function.function(**arguments))
+        # Settled, since a plain function may hand back a coroutine.
+        return await settle(await self._threads.run(partial(function.function, **arguments)))
+
+    def _known(self) -> str:
+        return ", ".join(self._functions) or "none"
+
+    def _listing(self) -> str:
+        return f"The tools are: {self._known()}" if self._functions else "There are no tools"
+
+    def _ends_named(self, calls: Iterable[ToolCall]) -> str:
+        return next(call.name for call in calls if call.name in self._ends)
+
+    # --- Snapshots ---
+
+    def serialize(self) -> dict[str, Any]:
+        try:
+            return snapshot(self, json_value(self.state()))
+        except ValueError as problem:
+            if isinstance(problem, InvalidInput):
+                raise
+            raise InvalidInput(
+                f"the state of {type(self).__name__} cannot be put in a snapshot: JSON has no "
+                f"word for it ({problem})"
+            ) from None
+
+    @classmethod
+    def deserialize(
+        cls, snapshot: Mapping[str, Any], *, tools: Iterable[Tool] | None = None
+    ) -> Self:
+        """The environment as it was. `tools` are the functions, which no snapshot can hold."""
+        state = copy.deepcopy(restored(cls, snapshot))
+        own = cls.from_state.__func__ is not ToolEnvironment.from_state.__func__  # type: ignore[attr-defined]
+        if tools is None or own:
+            if tools is not None:
+                raise InvalidInput(f"{cls.__name__} has tools of its own; leave out tools=")
+            try:
+                return cls.from_state(state)
+            except (KeyError, TypeError, AttributeError) as problem:
+                raise SnapshotMismatch(
+                    f"this is no state of {cls.__name__}: {type(problem).__name__}: {problem}"
+                ) from problem
+        try:
+            kept = msgspec.convert(state, _State)
+        except msgspec.ValidationError as problem:
+            raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
+        tools = _listed(tools, "tools")
+        functions = [Function(tool, kept.inject) for tool in tools]
+        return cls(
+            tools,
+            inject=_restored_inject(functions, kept.inject),
+            opening=kept.opening,
+            ends=kept.ends,
+            in_threads=kept.in_threads,
+        )
+
+    def state(self) -> dict[str, Any]:
+        """What a snapshot keeps, in values that JSON can hold; what was injected, to begin with."""
+        inject = {name: self._plain(name, value) for name, value in self._inject.items()}
+        kept = _State(inject, [*self._opening], [*self._ends], self._in_threads)
+        return msgspec.structs.asdict(kept)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Self:
+        """The environment that `state()` was asked of; for subclasses with tools of their own."""
+        raise InvalidInput(
+            f"a snapshot cannot hold functions: {cls.__name__}.deserialize(snapshot, tools=[…]) "
+            "takes them, or a subclass with tools of its own defines from_state"
+        )
+
+    def _plain(self, name: str, value: Any) -> Any:
+        """An injected value as JSON, if the same value will come back from it."""
+        kind = type(value).__name__
+        try:
+            plain = json_value(value)
+        except ValueError as problem:
+            raise InvalidInput(
+                f"the injected {name!r}, a {kind}, cannot be put in a snapshot: JSON has no word "
+                f"for it ({problem}); keep it in a dict, a list or a dataclass"
+            ) from None
+        functions = self._functions.values()
+        try:
+            same = bool(_restored_inject(functions, {name: copy.deepcopy(plain)})[name] == value)
+        except SnapshotMismatch:
+            same = False
+        if not same:
+            raise InvalidInput(
+                f"the injected {name!r}, a {kind}, would not come back from a snapshot as it is; "
+                f"annotate the parameter {name!r} of the tools with its type (a dataclass, "
+                "say), or keep it in plain dicts and lists"
+            )
+        return plain
+
+
+class _State(msgspec.Struct):
+    """What a snapshot of a plain ToolEnvironment holds."""
+
+    inject: dict[str, Any]
+    opening: list[Message]
+    ends: list[str]
+    in_threads: bool
+
+
+def _restored_inject(functions: Iterable[Function], plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Injected values out of a snapshot, of the types that the tools' parameters have."""
+    found: dict[str, Any] = dict.fromkeys(plain, Any)
+    for function in functions:
+        for name, annotation in function.injected.items():
+            if found.get(name) is Any:
+                found[name] = annotation
+    try:
+        return {n: msgspec.convert(v, found[n], str_keys=True) for n, v in plain.items()}
+    except msgspec.ValidationError as problem:
+        raise SnapshotMismatch(
+            f"what the snapshot holds does not fit the tools' parameters: {problem}"
+        ) from None
+
+
+def _listed(values: Any, what: str) -> list[Any]:
+    # A text would come apart into its letters.
+    if isinstance(values, str | Message) or not isinstance(values, Iterable):
+        raise InvalidInput(f"{what} is a list, got {values!r:.200}")
+    return list(values)
+
+
+def _as_text(tool: str, result: Any) -> str:
+    if isinstance(result, str):
+        return str.__str__(result)
+    try:
+        return json.dumps(json_value(result), ensure_ascii=False)
+    except ValueError as problem:
+        raise EnvironmentFailed(
+            f"tool {tool!r} returned a {type(result).__name__}, which JSON cannot hold "
+            f"({problem}); return text, or plain values"
+        ) from None

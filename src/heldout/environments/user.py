@@ -1,0 +1,216 @@
+"""A simulated user: a function or a model that talks to the policy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, Self
+
+import msgspec
+
+from heldout.concurrency import settle
+from heldout.config import Sampling
+from heldout.endpoints.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
+from heldout.environment import Environment, HasOutcome, Reply, restored, snapshot
+from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
+from heldout.types import Completion, Message, ToolSpec, without_reasoning
+
+BEGIN = "(The conversation begins. Write your first message.)"
+
+
+class SimulatedUser:
+    """An environment in which someone talks to the policy until they are done.
+
+    `user` is a function of the messages, plain or async, or an endpoint object, which stays its
+    owner's to close. It sees the conversation from its own side: `instructions` as its system
+    message, the policy's turns as those of a user and its own as the assistant's, without the
+    policy's system message, reasoning and tool traffic. What it should say next it has to tell
+    from that alone.
+
+    A message with the text `stop` in it ends the episode; what stands before is still said.
+    `tools`, an environment, answers the turns that call tools. `first_message` opens the
+    conversation; without one the user is asked for it. A user that fails, or says nothing, is an
+    error of the item.
+    """
+
+    env_kind = "simulated_user"
+    version = "1.0"
+
+    def __init__(
+        self,
+        user: AnswerFn | Endpoint,
+        *,
+        first_message: str | None = None,
+        instructions: str = "",
+        stop: str | None = "[DONE]",
+        tools: Environment | None = None,
+        sampling: Sampling | None = None,
+        retries: int = 4,
+    ) -> None:
+        if stop == "":
+            raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
+        if first_message is not None and stop is not None and stop in first_message:
+            raise InvalidInput(f"first_message has the text that ends the episode, {stop!r}, in it")
+        self._own: FunctionEndpoint | None = None
+        if callable(getattr(user, "complete", None)):
+            self._user: Endpoint = user  # type: ignore[assignment]
+        elif callable(user):
+            self._user = self._own = FunctionEndpoint(user)
+        else:
+            raise InvalidInput(
+                f"user is a function of the messages or an endpoint object, got {user!r:.200}"
+            )
+        self._first_message, self._instructions, self._stop = first_message, instructions, stop
+        self._tools = tools
+        self._sampling, self._retries = sampling or Sampling(), retries
+        if isinstance(tools, HasOutcome):
+            # Not a method: whether there is an outcome depends on the tools.
+            self.outcome = tools.outcome
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        return self._tools.tools if self._tools is not None else ()
+
+    async def opening(self) -> Sequence[Message]:
+        messages = list(await settle(self._tools.opening())) if self._tools is not None else []
+        if self._first_message is not None:
+            return [*messages, Message("user", self._first_message)]
+        said = await self._ask(messages)
+        if self._ended(said):
+            raise EnvironmentFailed("the simulated user ended the conversation before it began")
+        return [*messages, said]
+
+    async def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls if messages else ()
+        if calls and self._tools is not None:
+            return await settle(self._tools.reply(messages))
+        if calls:
+            return Reply(
+                tuple(
+                    Message("tool", "Error: there are no tools", tool_call_id=call.id)
+                    for call in calls
+                )
+            )
+        said = await self._ask(messages)
+        if not self._ended(said):
+            return Reply((said,))
+        last_words = said.text.partition(str(self._stop))[0].strip()
+        return Reply((Message("user", last_words),) if last_words else (), done=True)
+
+    async def close(self) -> None:
+        try:
+            if self._tools is not None:
+                await settle(self._tools.close())
+        finally:
+            if self._own is not None:
+                await self._own.close()
+
+    def _ended(self, said: Message) -> bool:
+        return self._stop is not None and self._stop in said.text
+
+    async def _ask(self, messages: Sequence[Message]) -> Message:
+        shown = list(self._seen(messages))
+
+        async def request() -> Completion:
+            return await self._user.complete(shown, self._sampling, ())
+
+        try:
+            answer = (await with_retries(request, self._retries)).message
+        except Exception as problem:
+            raise EnvironmentFailed(
+                f"the simulated user failed: {type(problem).__name__}: {problem}"
+            ) from problem
+        if isinstance(answer.content, list) and answer.content:
+            return Message("user", answer.content)
+        said = without_reasoning(answer.text)
+        if not said:
+            raise EnvironmentFailed(
+                "the simulated user said nothing"
+                + (f"; to end the episode it says {self._stop!r}" if self._stop else "")
+            )
+        return Message("user", said)
+
+    def _seen(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """The conversation from the user's side."""
+        if self._instructions:
+            yield Message("system", self._instructions)
+        turns = [message for message in messages if message.role in ("user", "assistant")]
+        if not turns or turns[0].role == "user":
+            # Chat templates want a user's message first, and this one's own are the assistant's.
+            yield Message("user", BEGIN)
+        for message in turns:
+            if message.role == "user":
+                yield Message("assistant", message.content)
+                continue
+            said = without_reasoning(message.text)
+            if said or not message.tool_calls:
+                yield Message("user", said)
+
+    # --- Snapshots ---
+
+    def serialize(self) -> dict[str, Any]:
+        inner = None
+        if self._tools is not None:
+            serialize = getattr(self._tools, "serialize", None)
+            if not callable(serialize):
+                raise InvalidInput(
+                    f"the tools, a {type(self._tools).__name__}, have no serialize, so the "
+                    "conversation cannot be put in a snapshot"
+                )
+            inner = serialize()
+        return snapshot(
+            self,
+            {
+                "first_message": self._first_message,
+                "instructions": self._instructions,
+                "stop": self._stop,
+                "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
+                "retries": self._retries,
+                "tools": inner,
+            },
+        )
+
+    @classmethod
+    def deserialize(
+        cls,
+        snapshot: Mapping[str, Any],
+        *,
+        user: AnswerFn | Endpoint | None = None,
+        tools: Callable[[Mapping[str, Any]], Environment] | None = None,
+    ) -> Self:
+        """The conversation's user again. `tools` restores the inner environment's snapshot."""
+        try:
+            state = msgspec.convert(restored(cls, snapshot), _State)
+        except msgspec.ValidationError as problem:
+            raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
+        if user is None:
+            raise InvalidInput(
+                f"a snapshot cannot hold the user: {cls.__name__}.deserialize(snapshot, user=…)"
+            )
+        if (state.tools is None) != (tools is None):
+            raise InvalidInput(
+                "the snapshot has tools in it; give what restores them, such as "
+                "tools=Calculator.deserialize"
+                if tools is None
+                else "the snapshot has no tools in it to restore; leave out tools="
+            )
+        return cls(
+            user,
+            first_message=state.first_message,
+            instructions=state.instructions,
+            stop=state.stop,
+            tools=tools(state.tools) if tools is not None and state.tools is not None else None,
+            sampling=state.sampling,
+            retries=state.retries,
+        )
+
+
+class _State(msgspec.Struct):
+    """What a snapshot holds."""
+
+    first_message: str | None
+    instructions: str
+    stop: str | None
+    sampling: Sampling
+    retries: int
+    tools: dict[str, Any] | None

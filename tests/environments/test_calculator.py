@@ -1,0 +1,198 @@
+"""The calculator: Python's arithmetic, bounded."""
+
+from __future__ import annotations
+
+import operator
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout import Message
+from heldout.environments import Calculator
+from heldout.environments.calculator import CalculationError, value_of
+from heldout.testing import check_environment
+from tests.environments.conftest import calling, told
+
+
+def test_the_calculator_keeps_the_contract() -> None:
+    turns: list[str | Message] = [calling(("calculate", '{"expression": "1 + 1"}')), "It is 2."]
+    assert check_environment(Calculator, turns=turns)
+
+
+def test_a_model_reads_the_value_or_what_is_wrong() -> None:
+    assert told(Calculator(), "calculate", '{"expression": "(3 + 4) * sqrt(16)"}') == "28.0"
+    said = told(Calculator(), "calculate", '{"expression": "2^3"}')
+    assert said == "Error: CalculationError: '^' at position 2: powers are written **"
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("1 + 2 * 3", 7),
+        ("-2 ** 2", -4),
+        ("2 ** 3 ** 2", 512),
+        ("7 // -2", -4),
+        ("7 % -3", -2),
+        ("10 / 4", 2.5),
+        ("1_000 + .5", 1000.5),
+        ("1e3", 1000.0),
+        ("+-+3", -3),
+        ("\n 1\n + 1 ", 2),
+        ("min(3, 1, 2) + max(1)", 2),
+        ("round(2.567, 2)", 2.57),
+        ("round(2.5)", 2),
+        ("abs(-3)", 3),
+        ("2 ** -1", 0.5),
+        ("3 ** -5000", 0.0),
+        ("10 ** 999", 10**999),
+        (" + ".join(["1"] * 250), 250),
+        ("(" * 60 + "1" + ")" * 60, 1),
+    ],
+)
+def test_values_are_those_of_python(expression: str, value: float) -> None:
+    assert value_of(expression) == value
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("", "is empty"),
+        ("2 × 3", "'×' at position 3: write \\*"),
+        ("x = 3", "not an equation"),
+        ("2(3)", "an operator is missing"),
+        ("2x", "'x' at position 2: an operator is missing"),
+        ("1if 2 else 3", "an operator is missing"),
+        ("(1)(2)", "an operator is missing"),
+        ("1,000 + 1", "without commas"),
+        ("x + 1", "'x' is not a number"),
+        ("log(3)", "no function 'log'; there are sqrt"),
+        ("sqrt(-1)", "not a real number"),
+        ("(-8) ** 0.5", "not a real number"),
+        ("sqrt()", "sqrt takes 1 arguments, got 0"),
+        ("round(1, 2, 3)", "round takes 1 or 2 arguments"),
+        ("round(1, 0.5)", "whole number of digits"),
+        ("round(5, -10000)", "whole number of digits"),
+        ("1 / 0", "division by zero"),
+        ("0 ** -1", "division by zero"),
+        ("1 % 0", "division by zero"),
+        ("1e400", "too large"),
+        ("10.0 ** 400", "too large"),
+        ("10 ** 400 / 3", "too large"),
+        ("1e300 * 1e300", "too large"),
+        ("10 ** 1000", "more than 1000 digits"),
+        ("9 ** 9 ** 9", "more than 1000 digits"),
+        ("10 ** 999 * 10", "more than 1000 digits"),
+        ("1" * 1001, "1001 characters long"),
+        ("(" * 400, "not an arithmetic expression"),
+        ("1 +", "not an arithmetic expression"),
+        ("-" * 100 + "1", "levels of nesting"),
+        ("abs(" * 60 + "1" + ")" * 60, "levels of nesting"),
+        ("True", "only numbers"),
+        ("not 1", "only numbers"),
+        ("not " * 249 + "1", "only numbers"),
+        ("__import__('os')", "at position 12"),
+        ("().__class__", "at position 3"),
+        ("min(*1)", "only numbers"),
+        ("٣ + 1", "at position 1"),
+        ("1j", "an operator is missing"),
+        ("0x10", "an operator is missing"),
+        ("1__0", "not an arithmetic expression"),
+    ],
+)
+def test_what_has_no_value_is_explained(expression: str, said: str) -> None:
+    with pytest.raises(CalculationError, match=said):
+        value_of(expression)
+
+
+OPERATORS = {
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": operator.truediv,
+    "//": operator.floordiv, "%": operator.mod, "**": operator.pow,
+}  # fmt: skip
+NUMBERS = st.one_of(
+    st.integers(0, 50), st.floats(0, 50, allow_nan=False).map(lambda x: round(x, 3))
+)
+Tree = Any
+TREES: st.SearchStrategy[Tree] = st.recursive(
+    NUMBERS,
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from(sorted(OPERATORS)), inner, inner),
+        st.tuples(st.just("neg"), inner),
+    ),
+    max_leaves=8,
+)
+
+
+def written(tree: Tree) -> str:
+    match tree:
+        case ("neg", inner):
+            return f"(-{written(inner)})"
+        case (sign, left, right):
+            return f"({written(left)} {sign} {written(right)})"
+    return repr(tree)
+
+
+def worked_out(tree: Tree) -> Any:
+    match tree:
+        case ("neg", inner):
+            return -worked_out(inner)
+        case ("**", left, right):
+            base, exponent = worked_out(left), worked_out(right)
+            if abs(exponent) > 200 or abs(base) > 1e6:
+                raise OverflowError
+            return base**exponent
+        case (sign, left, right):
+            return OPERATORS[sign](worked_out(left), worked_out(right))
+    return tree
+
+
+@given(TREES)
+def test_it_agrees_with_python_wherever_both_have_a_value(tree: Tree) -> None:
+    try:
+        expected = worked_out(tree)
+    except ArithmeticError:
+        return
+    try:
+        value = value_of(written(tree))
+    except CalculationError as problem:
+        # Beyond the bounds, or not real: never just wrong.
+        said = str(problem)
+        assert any(w in said for w in ("too large", "digits", "real", "nesting", "long"))
+        return
+    assert value == expected
+    assert type(value) is type(expected)
+
+
+@given(
+    st.text(alphabet="0123456789.+-*/%()e, sqrtminaxbound_jJxXoO'\"\\[]{}:=<>!~^&|@", max_size=80)
+)
+def test_whatever_is_written_has_a_value_or_an_explanation(expression: str) -> None:
+    try:
+        value = value_of(expression)
+    except CalculationError:
+        return
+    assert isinstance(value, int | float)
+    assert len(str(value)) < 1100
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "9**9**9**9**9",
+        "(9**900)**(9**900)",
+        "2**" * 300 + "2",
+        "*".join(["9**300"] * 100),
+        "round(1, 10**900)",
+        "10**900 % (10**450 + 1) ** 2",
+        "(" * 499 + "1" + ")" * 499,
+    ],
+)
+def test_nothing_takes_long(expression: str) -> None:
+    started = time.process_time()
+    try:
+        value_of(expression)
+    except CalculationError:
+        pass
+    assert time.process_time() - started < 1.0

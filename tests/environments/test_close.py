@@ -1,0 +1,175 @@
+"""An environment is closed exactly once on every way out of a rollout."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from heldout import Completion, Message, Score, ToolSpec
+from heldout.environments import ToolEnvironment
+from heldout.errors import EnvironmentFailed, SystemicFailure
+from heldout.turns import rollout
+from tests.conftest import RunEval, make_samples
+from tests.environments.conftest import Run, calling
+
+
+class Lamp(ToolEnvironment):
+    """Counts how often it was closed, and needs the event loop for it."""
+
+    def __init__(self) -> None:
+        super().__init__([self.switch, self.break_it, self.wait], ends=["switch"])
+        self.closed = 0
+
+    def switch(self) -> str:
+        """Switch it on."""
+        return "on"
+
+    def break_it(self) -> str:
+        """Break it."""
+        raise EnvironmentFailed("broken")
+
+    async def wait(self) -> str:
+        """Wait for ever."""
+        await anyio.sleep_forever()
+        return ""
+
+    async def close(self) -> None:
+        await anyio.lowlevel.checkpoint()
+        await super().close()
+        self.closed += 1
+
+
+async def switching(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+    return Completion(calling(("switch", "{}")))
+
+
+async def breaking(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+    return Completion(calling(("break_it", "{}")))
+
+
+async def waiting(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+    return Completion(calling(("wait", "{}")))
+
+
+async def raising(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+    raise ValueError("no answer")
+
+
+PROMPT = [Message("user", "Light, please.")]
+
+
+def test_on_completion(run: Run) -> None:
+    lamp = Lamp()
+    trajectory = run(lambda: rollout(switching, PROMPT, lamp, max_turns=5))
+    assert trajectory.stop.ended_by == "environment"
+    assert lamp.closed == 1
+
+
+def test_on_an_error_in_the_policy(run: Run) -> None:
+    lamp = Lamp()
+    with pytest.raises(ValueError, match="no answer"):
+        run(lambda: rollout(raising, PROMPT, lamp, max_turns=5))
+    assert lamp.closed == 1
+
+
+def test_on_an_error_in_reply(run: Run) -> None:
+    lamp = Lamp()
+    with pytest.raises(EnvironmentFailed, match="broken"):
+        run(lambda: rollout(breaking, PROMPT, lamp, max_turns=5))
+    assert lamp.closed == 1
+
+
+def test_on_a_timeout(run_eval: RunEval) -> None:
+    lamps: list[Lamp] = []
+
+    def factory(sample: Any) -> Lamp:
+        lamps.append(Lamp())
+        return lamps[-1]
+
+    async def wait(messages: list[Message]) -> Message:
+        return calling(("wait", "{}"))
+
+    with pytest.raises(SystemicFailure, match=r"timeout: not done after 0.1 s \(in environment\)"):
+        run_eval(make_samples(2), lambda t, s: Score(), None, factory, endpoint=wait, timeout=0.1)
+    assert [lamp.closed for lamp in lamps] == [1, 1]
+
+
+def test_on_cancellation(run: Run) -> None:
+    lamp = Lamp()
+
+    async def main() -> bool:
+        with anyio.CancelScope() as scope:
+            async with anyio.create_task_group() as tasks:
+
+                async def policy(
+                    messages: Sequence[Message], tools: Sequence[ToolSpec]
+                ) -> Completion:
+                    tasks.start_soon(cancel)
+                    return await waiting(messages, tools)
+
+                async def cancel() -> None:
+                    scope.cancel()
+
+                await rollout(policy, PROMPT, lamp, max_turns=5)
+        return scope.cancelled_caught
+
+    assert run(main)
+    assert lamp.closed == 1
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_on_ctrl_c(tmp_path: Path, backend: str) -> None:
+    program = f"""
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have set it to ignore
+
+import anyio
+import heldout
+from heldout import EvalConfig, Message, Sample, Score, ToolCall
+from heldout.environments import ToolEnvironment
+
+class Lamp(ToolEnvironment):
+    def __init__(self):
+        super().__init__([self.wait])
+
+    async def wait(self) -> str:
+        print("waiting", flush=True)
+        await anyio.sleep_forever()
+
+    async def close(self):
+        await anyio.lowlevel.checkpoint()
+        await super().close()
+        print("closed", flush=True)
+
+def answer(messages):
+    return Message("assistant", "", (ToolCall("a", "wait", "{{}}"),))
+
+async def main():
+    samples = [Sample(name, {{"prompt": name}}) for name in "ab"]
+    config = EvalConfig(answer, output_dir={str(tmp_path)!r}, progress=False)
+    await heldout.evaluate(samples, config, lambda t, s: Score(), None, lambda sample: Lamp())
+
+anyio.run(main, backend={backend!r})
+"""
+    process = subprocess.Popen(
+        [sys.executable, "-W", "error", "-c", program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    begun = [process.stdout.readline() for _ in range(2)]
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert begun == ["waiting\n"] * 2, err
+    assert out == "closed\nclosed\n"
+    assert err.strip().endswith("KeyboardInterrupt")

@@ -1,0 +1,56 @@
+"""The example of a tool-using eval does what it says."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heldout import EvalReport, Sample, Trajectory
+from heldout.environments import FileSystem
+from tests.environments.conftest import calling, reply_of
+
+EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "file_puzzles.py"
+
+
+def scored(sample: Sample, *commands: str) -> float:
+    environment = FileSystem.for_sample(sample)
+    reply_of(environment, *(calling(("run", json.dumps({"command": c}))) for c in commands))
+    return FileSystem.score(Trajectory((), outcome=environment.outcome()), sample).reward
+
+
+def test_the_script_solves_nine_puzzles_of_ten(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "heldout.cli.main", "run", str(EXAMPLE), "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    summary = json.loads(done.stdout)
+    assert (summary["n"], summary["n_errors"], summary["mean"]) == (10, 0, 0.9)
+    report = EvalReport.load(tmp_path / "outputs" / "evals" / "file_puzzles")
+    unsolved = [result.sample_id for result in report.results if not result.score.reward]
+    assert unsolved == ["swap"]
+
+
+@pytest.fixture
+def puzzles() -> list[Sample]:
+    space: dict[str, Any] = runpy.run_path(str(EXAMPLE))
+    samples: list[Sample] = space["load_dataset"]()
+    return samples
+
+
+def test_no_puzzle_is_solved_from_the_start(puzzles: list[Sample]) -> None:
+    assert [scored(sample) for sample in puzzles] == [0.0] * 10
+
+
+def test_what_the_script_does_not_know_can_be_solved(puzzles: list[Sample]) -> None:
+    swap = puzzles[-1]
+    assert scored(swap, "mv left.txt x", "mv right.txt left.txt", "mv x right.txt") == 1.0
