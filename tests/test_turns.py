@@ -129,6 +129,18 @@ def test_a_full_context_ends_it_after_the_first_turn_and_is_an_error_before(
     assert log == ["opening", "closed"]
 
 
+def test_an_environment_may_see_how_each_turn_ended(run: Callable[..., Any]) -> None:
+    class Watching(Counter):
+        async def see_completion(self, completion: Completion) -> None:
+            self.log.append(f"{completion.finish_reason} before {self.turn + 1}")
+
+    log: list[str] = []
+    cut = Completion(Message("assistant", "I thi"), "length")
+    whole = Completion(Message("assistant", "done"), "stop")
+    roll(run, policy_of(cut, whole), Watching(turns=2, log=log), max_turns=2)
+    assert log == ["opening", "length before 1", "stop before 2", "closed"]
+
+
 def test_a_reply_that_is_none_is_an_error_that_names_what_was_given(
     run: Callable[..., Any],
 ) -> None:

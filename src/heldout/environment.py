@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
 from heldout.errors import InvalidInput, SnapshotMismatch
-from heldout.types import Message, ToolSpec
+from heldout.types import Completion, Message, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,15 @@ class HasOutcome(Protocol):
 
         It becomes `Trajectory.outcome`: stored with the result, and there for the score function.
         """
+        ...
+
+
+@runtime_checkable
+class SeesCompletions(Protocol):
+    """An environment that wants to know how a turn ended and what it took."""
+
+    def see_completion(self, completion: Completion) -> Awaitable[None] | None:
+        """Called with every model turn, before `reply` is: `finish_reason`, `usage`."""
         ...
 
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 import anyio
 
 from heldout.concurrency import settle
-from heldout.environment import Environment, HasOutcome, Reply
+from heldout.environment import Environment, HasOutcome, Reply, SeesCompletions
 from heldout.errors import ContextFull, InvalidInput
 from heldout.types import Completion, Message, Stop, ToolSpec, Trajectory, Usage
 
@@ -79,6 +79,7 @@ async def _turns(
     tools = tuple(environment.tools)
     usage: Usage | None = None
     truncated = False
+    watching = environment if isinstance(environment, SeesCompletions) else None
     for turn in turns:
         try:
             completion = await policy(messages, tools)
@@ -90,6 +91,8 @@ async def _turns(
         truncated = completion.finish_reason == "length"
         if completion.usage is not None:
             usage = completion.usage if usage is None else usage + completion.usage
+        if watching is not None:
+            await settle(watching.see_completion(completion))
         # The last turn reaches the environment too: scores on its state must not be stale.
         reply = await settle(environment.reply(tuple(messages)))
         if not isinstance(reply, Reply):
