@@ -1,13 +1,4 @@
-"""For the tests of your own environments: check one against the whole contract.
-
-    from heldout.testing import check_environment
-
-    def test_my_environment():
-        check_environment(MyEnvironment, turns=["hello", Message("assistant", "", calls)])
-
-What is checked is what `heldout.environment` says, and what the turn loop and the stored results
-take for granted.
-"""
+"""check_environment(): the whole contract, one check after another, every violation listed."""
 
 from __future__ import annotations
 
@@ -19,7 +10,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -32,7 +22,8 @@ import anyio
 from heldout.concurrency import settle
 from heldout.environment import Environment, Reply
 from heldout.errors import InvalidInput, SnapshotMismatch
-from heldout.types import Message, ToolCall, ToolSpec
+from heldout.testing.turns import mistakes, plausible_turns
+from heldout.types import Message, ToolSpec
 
 EnvironmentMaker = Callable[[], Environment | Awaitable[Environment]]
 Restore = Callable[[Mapping[str, Any]], Environment | Awaitable[Environment]]
@@ -117,7 +108,7 @@ class _Check:
     async def run(self) -> None:
         try:
             tools = await self.check_made()
-            self.turns = self.given or [*_plausible_turns(tools), Message("assistant", "Done.")]
+            self.turns = self.given or [*plausible_turns(tools), Message("assistant", "Done.")]
             await self.check_closing()
             await self.check_mistakes(tools)
             await self.check_episode(tools)
@@ -152,13 +143,13 @@ class _Check:
 
     async def check_mistakes(self, tools: list[ToolSpec]) -> None:
         """What a model may do wrong is answered, never raised."""
-        mistakes = list(_mistakes(tools))
-        for what, turn in mistakes:
+        made_up = list(mistakes(tools))
+        for what, turn in made_up:
             async with self.made(f"after {what}") as environment:
                 conversation = [_BEGIN, *await self.open(environment), turn]
                 await self.reply(environment, conversation, what)
                 await self.outcome(environment, f"after {what}")
-        self.checked.append(f"reply: to {len(mistakes)} turns that a model may get wrong")
+        self.checked.append(f"reply: to {len(made_up)} turns that a model may get wrong")
 
     async def check_episode(self, tools: list[ToolSpec]) -> None:
         async with self.made("after an episode") as environment:
@@ -489,92 +480,6 @@ class _Driven:
     async def end(self) -> _Episode:
         outcome = await self.check.outcome(self.environment, "after an episode")
         return _Episode(self.opening, self.replies, outcome)
-
-
-# --- Turns made up ------------------------------------------------------------------------------
-
-_DEEP = "[" * 10_000
-_ODD: tuple[tuple[str, Any], ...] = (
-    ("string", "text"),
-    ("integer", -7),
-    ("number", 1.5),
-    ("boolean", True),
-    ("null", None),
-    ("array", [1, "two"]),
-    ("object", {"a": 1}),
-)
-
-
-def _calling(*calls: tuple[str, str]) -> Message:
-    made = (ToolCall(f"call_{i}", name, text) for i, (name, text) in enumerate(calls))
-    return Message("assistant", "", tuple(made))
-
-
-def _mistakes(tools: list[ToolSpec]) -> Iterator[tuple[str, Message]]:
-    """What a model may do wrong, each with a name for it."""
-    yield "plain text", Message("assistant", "I do not know.")
-    yield "an empty turn", Message("assistant", "")
-    yield "text in parts", Message("assistant", [{"type": "text", "text": "Hm."}])
-    yield "an unknown tool", _calling(("no_such_tool", "{}"))
-    yield "two unknown tools", _calling(("no_such_tool", "{}"), ("nor_this", "{}"))
-    for tool in tools:
-        name = tool.name
-        right = json.dumps(_plausible(tool.parameters, tool.parameters))
-        for what, text in (
-            ("arguments that are not JSON", '{"a": '),
-            ("no arguments text at all", ""),
-            ("deeply nested arguments", _DEEP),
-            ("arguments that are a list", "[1, 2]"),
-            ("arguments that are null", "null"),
-            ("no arguments", "{}"),
-            ("an unknown argument", '{"no_such_argument": 1}'),
-        ):
-            yield f"a call of {name} with {what}", _calling((name, text))
-        for argument, schema in _properties(tool.parameters).items():
-            for kind, value in _ODD:
-                if isinstance(schema, dict) and schema.get("type") == kind:
-                    continue
-                given = {**_plausible(tool.parameters, tool.parameters), argument: value}
-                yield (
-                    f"a call of {name} with {argument}={json.dumps(value)}",
-                    _calling((name, json.dumps(given))),
-                )
-        yield (
-            f"three calls, of {name} and of an unknown tool between",
-            _calling((name, right), ("no_such_tool", "{}"), (name, '{"a": ')),
-        )
-
-
-def _plausible_turns(tools: list[ToolSpec]) -> Iterator[Message]:
-    for tool in tools:
-        yield _calling((tool.name, json.dumps(_plausible(tool.parameters, tool.parameters))))
-
-
-def _properties(schema: Any) -> dict[str, Any]:
-    found = schema.get("properties") if isinstance(schema, dict) else None
-    return found if isinstance(found, dict) else {}
-
-
-def _plausible(schema: Any, root: Any, depth: int = 0) -> Any:
-    """A value that the schema might well allow."""
-    if not isinstance(schema, dict) or depth > 20:
-        return "text"
-    if "$ref" in schema:
-        found = (root.get("$defs") or {}).get(str(schema["$ref"]).rpartition("/")[2], {})
-        return _plausible(found, root, depth + 1)
-    for key in ("enum", "anyOf", "oneOf", "allOf"):
-        if isinstance(schema.get(key), list) and schema[key]:
-            first = schema[key][0]
-            return first if key == "enum" else _plausible(first, root, depth + 1)
-    if "const" in schema:
-        return schema["const"]
-    if schema.get("type") == "object":
-        required = schema.get("required") or []
-        inner = _properties(schema)
-        return {name: _plausible(inner.get(name), root, depth + 1) for name in required}
-    of_type: dict[Any, Any] = {"integer": 1, "number": 1.5, "boolean": True, "null": None}
-    of_type["array"] = []
-    return of_type.get(schema.get("type"), "text")
 
 
 # --- Values -------------------------------------------------------------------------------------
