@@ -22,7 +22,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -47,6 +47,8 @@ class Template:
     """A chat template and how it is read, shared by all rollouts that use it.
 
     `decode` and `parse` are given here, or are attributes of `render`, as `ChatRenderer` has them.
+    It may also have `ends`, the tokens that end a model turn, which `decode` leaves out, and
+    `spell`, which decodes everything.
     """
 
     def __init__(
@@ -62,6 +64,7 @@ class Template:
         self.segments: Segments = segments
         self.decode: Decode | None = decode or getattr(render, "decode", None)
         self.parse: Parse | None = parse or getattr(render, "parse", None)
+        self.spell: Decode | None = getattr(render, "spell", self.decode)
         self._render, self._takes_tools = render, _takes_tools(render)
         self._told: dict[bytes, ToldTemplate] = {}
 
@@ -72,10 +75,19 @@ class Template:
             self._told[key] = ToldTemplate(self, tuple(tools))
         return self._told[key]
 
-    def ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+    @property
+    def ends(self) -> frozenset[int]:
+        return getattr(self._render, "ends", frozenset())
+
+    def ids(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec],
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
         if self._takes_tools:
-            return list(self._render(list(messages), True, tools=tools))
-        return list(self._render(list(messages), True))
+            return list(self._render(list(messages), add_generation_prompt, tools=tools))
+        return list(self._render(list(messages), add_generation_prompt))
 
     def read(self, written: str | Message | None, ids: Sequence[int]) -> tuple[Message, Message]:
         """A turn as the message it means, and as the message that renders to what was written."""
@@ -97,8 +109,11 @@ class ToldTemplate:
 
     def __init__(self, template: Template, tools: tuple[ToolSpec, ...]) -> None:
         self._template, self._tools = template, tools
-        self._known: dict[Any, list[int]] = {}
-        """By what is to be rendered: how a made-up turn before it renders."""
+        self._known: dict[Any, _Behind] = {}
+        """By what is to be rendered: how it renders behind a made-up turn."""
+        self._shown: set[tuple[str, ...]] = set()
+        """The roles of replies that the template is known to show."""
+        self._closing: list[int] | None = None
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         ids = self._ids(messages)
@@ -115,9 +130,9 @@ class ToldTemplate:
         `meant` is that turn as it was understood.
         """
         if self._template.segments == "suffix":
-            segment = self._suffix([*seen, *new], so_far)
+            segment = self._suffix(seen, new, so_far)
         else:
-            segment = self._behind(so_far, self._boundary(meant, new, so_far))
+            segment = self._boundary(meant, new, so_far)
         if not segment:
             roles = ", ".join(message.role for message in new) or "nothing"
             raise RenderMismatch(f"the template renders the reply ({roles}) to no tokens at all")
@@ -126,16 +141,44 @@ class ToldTemplate:
     def _ids(self, messages: Sequence[Message]) -> list[int]:
         return self._template.ids(messages, self._tools)
 
+    def _check_shown(
+        self, before: Sequence[Message], new: Sequence[Message], full: list[int]
+    ) -> None:
+        """That the reply is in what was rendered: some templates pass over tool messages."""
+        roles = tuple(message.role for message in new)
+        if roles in self._shown:
+            return
+        for place, message in enumerate(new):
+            changed = [*before, *new[:place], _changed(message), *new[place + 1 :]]
+            if self._ids(changed) == full:
+                raise RenderMismatch(
+                    f"the template leaves {message.role} messages out, so the model would not "
+                    "see the reply: give it as a user message"
+                )
+        self._shown.add(roles)
+
     # --- suffix ---
 
-    def _suffix(self, conversation: Sequence[Message], so_far: list[int]) -> list[int]:
-        full = self._ids(conversation)
+    def _suffix(
+        self, seen: Sequence[Message], new: Sequence[Message], so_far: list[int]
+    ) -> list[int]:
+        try:
+            full = self._ids([*seen, *new])
+        except Exception as problem:
+            raise RenderMismatch(
+                "the template refuses the conversation with the model's turns as they were "
+                f"written: {type(problem).__name__}: {problem}. segments='boundary' renders no "
+                "turn twice"
+            ) from problem
         if full[: len(so_far)] != so_far:
             raise RenderMismatch(self._difference(so_far, full))
-        return full[len(so_far) :]
+        segment = full[len(so_far) :]
+        if segment:
+            self._check_shown(seen, new, full)
+        return segment
 
     def _difference(self, so_far: list[int], full: list[int]) -> str:
-        place = _common_prefix(so_far, full)
+        place = common_prefix(so_far, full)
         return (
             f"rendered again, the conversation differs from its {len(so_far)} tokens so far at "
             f"position {place}: there they go on {self._excerpt(so_far, place)}, and the template "
@@ -148,40 +191,35 @@ class ToldTemplate:
         part = ids[place : place + 8]
         if not part:
             return "nowhere, they end"
-        decode = self._template.decode
-        return f"with {part}" + (f" ({decode(part)!r})" if decode is not None else "")
+        spell = self._template.spell
+        return f"with {part}" + (f" ({spell(part)!r})" if spell is not None else "")
 
     # --- boundary ---
 
-    def _behind(self, so_far: list[int], tail: list[int]) -> list[int]:
-        """The tail, without what the model wrote of it itself: the token that ends its turn."""
-        for written in (2, 1):
-            if tail[:written] == so_far[-written:]:
-                return tail[written:]
-        return tail
-
     def _boundary(self, meant: Message, new: Sequence[Message], so_far: list[int]) -> list[int]:
-        """What the template puts behind a model turn, the end of that turn included."""
+        """What the template puts behind a model turn, less what the model wrote of it itself."""
         calls = _answered_calls(meant, new)
-        key = (calls, tuple(message.role for message in new))
+        ending = tuple(so_far[-4:]) if calls else ()
+        key = (calls, ending, tuple(message.role for message in new))
         if key in self._known:
-            before = self._known[key]
+            known = self._known[key]
             full = self._ids([_QUESTION, _made_up(_MARKS[0], calls), *new])
-            if full[: len(before)] == before:
-                return full[len(before) :]
+            if full[: len(known.before)] == known.before:
+                return self._behind(so_far, full[len(known.before) :], known.header)
         problem: Exception | None = None
         # Some templates render a tool's answer only behind a call of it, others only know text.
         for variant in (calls, ()) if calls else ((),):
             try:
-                full, tail = self._vary(variant, new, so_far[-1])
+                known, tail = self._vary(variant, new, so_far)
             except Exception as raised:  # noqa: BLE001 - templates raise what they like
-                problem = problem or raised
+                if problem is None or isinstance(problem, _LeftOut):
+                    problem = raised
                 continue
             if variant == calls:
                 if len(self._known) >= 256:  # calls have ids: they are new every time
                     self._known.clear()
-                self._known[key] = full[: len(full) - len(tail)]
-            return tail
+                self._known[key] = known
+            return self._behind(so_far, tail, known.header)
         if isinstance(problem, RenderMismatch):
             raise problem
         raise RenderMismatch(
@@ -190,32 +228,76 @@ class ToldTemplate:
         ) from problem
 
     def _vary(
-        self, calls: tuple[ToolCall, ...], new: Sequence[Message], last: int
-    ) -> tuple[list[int], list[int]]:
+        self, calls: tuple[ToolCall, ...], new: Sequence[Message], so_far: list[int]
+    ) -> tuple[_Behind, list[int]]:
         """Render the reply behind three turns: what is the same after all of them is the tail."""
         renders = [self._ids([_QUESTION, _made_up(mark, calls), *new]) for mark in _MARKS]
-        lengths = {_common_suffix(a, b) for a, b in combinations(renders, 2)}
+        full = renders[0]
+        if full in renders[1:]:
+            raise _LeftOut("the template leaves out what the model's turn says")
+        lengths = {common_suffix(a, b) for a, b in combinations(renders, 2)}
         length = min(lengths)
         if len(lengths) > 1 or length == 0:
             raise RenderMismatch(
                 "the template has no boundary of its own behind a model turn: its text melts into "
                 "the turn's last token, or it rewrites what it puts there"
             )
-        full = renders[0]
+        before = [_QUESTION, _made_up(_MARKS[0], calls)]
+        self._check_shown(before, new, full)
         start = len(full) - length
+        # The template's own part of the tail ends where the reply begins, which a changed one
+        # shows.
+        reply = common_prefix(full, self._ids([*before, *map(_changed, new)]))
         if calls:
-            # Behind the call's argument its brackets come first; the turn ends where the model's
-            # did. That must be before the reply begins, which a changed reply shows.
-            changed = [replace(message, content="#") for message in new]
-            reply = _common_prefix(
-                full, self._ids([_QUESTION, _made_up(_MARKS[0], calls), *changed])
-            )
-            if last not in full[start:reply]:
+            # Behind the call's argument its brackets come first. The turn ends where the model's
+            # did: in the same token, and of several with the most before it in common.
+            places = [place for place in range(start, reply) if full[place] == so_far[-1]]
+            if not places:
                 raise RenderMismatch(
                     "the model's turn ends in another token than the template's tool calls do"
                 )
-            start = full.index(last, start)
-        return full, full[start:]
+            start = max(places, key=lambda place: common_suffix(full[: place + 1], so_far))
+        return _Behind(full[:start], max(0, reply - start)), full[start:]
+
+    def _behind(self, so_far: list[int], tail: list[int], header: int) -> list[int]:
+        """The tail, without what the model wrote of it itself: the tokens that end its turn."""
+        for written in (2, 1):
+            if tail[:written] == so_far[-written:]:
+                return tail[written:]
+        last = so_far[-1]
+        if last in self._template.ends:
+            if last in tail[:header]:  # the template puts something before it: a space, a marker
+                return tail[tail.index(last) + 1 :]
+            if last in self._close()[:1]:
+                # It closes the last turn of a conversation otherwise than those before: gpt-oss.
+                return tail[1:]
+        return tail
+
+    def _close(self) -> list[int]:
+        """What the template puts behind a model turn that ends the conversation."""
+        if self._closing is None:
+            turns = [[_QUESTION, _made_up(mark, ())] for mark in _MARKS]
+            renders = [self._template.ids(turn, self._tools, False) for turn in turns]
+            length = min(common_suffix(a, b) for a, b in combinations(renders, 2))
+            self._closing = renders[0][len(renders[0]) - length :]
+        return self._closing
+
+
+class _LeftOut(RenderMismatch):
+    pass
+
+
+class _Behind(NamedTuple):
+    """A reply behind a made-up turn."""
+
+    before: list[int]
+    header: int
+    """How many tokens of what follows are the template's own, before the reply's."""
+
+
+def _changed(message: Message) -> Message:
+    """The same message saying something else, from the first character on."""
+    return replace(message, content="%" if message.text.lstrip().startswith("#") else "#")
 
 
 def _made_up(mark: str, calls: tuple[ToolCall, ...]) -> Message:
@@ -230,13 +312,13 @@ def _answered_calls(meant: Message, new: Sequence[Message]) -> tuple[ToolCall, .
     return tuple(replace(c, arguments="{}") for c in meant.tool_calls if c.id in answered)
 
 
-def _common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     pairs = zip(a, b, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
-def _common_suffix(a: Sequence[int], b: Sequence[int]) -> int:
-    return _common_prefix(a[::-1], b[::-1])
+def common_suffix(a: Sequence[int], b: Sequence[int]) -> int:
+    return common_prefix(a[::-1], b[::-1])
 
 
 def _takes_tools(render: Render) -> bool:

@@ -1,0 +1,379 @@
+"""Rollouts over the chat templates of real model families: what each allows, and that it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import NamedTuple
+
+import pytest
+
+from heldout import Message, Reply, Sample
+from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.examine import CONVERSATIONS, TOOLS, Examination, examine
+from heldout.rendering.segments import Segments
+from heldout.rollouts import Rollout, rollout_batch
+from heldout.tokens import Generated
+from heldout.types import ToolSpec
+from tests.rendering.families import FAMILIES, family
+
+KINDS = [conversation.kind for conversation in CONVERSATIONS]
+
+# Of each kind of conversation, in the order of KINDS: Y allowed, n not, - the template has none.
+ALLOWED = {
+    #                       user reply            tool reply
+    #                       plain system think cut  one system two think
+    "qwen3": ("nnnn nnnY", "YYYY YYYY"),
+    "qwen2_5": ("YYYY YYYY", "YYYY YYYY"),
+    "qwen3_instruct_2507": ("YYYY YYYY", "YYYY YYYY"),
+    "llama3": ("YYYY YYYY", "YYYY YYYY"),
+    "llama3_1": ("YYYY YY-Y", "YYYY YY-Y"),
+    "llama3_2": ("YYYY YY-Y", "YYYY YY-Y"),
+    "gemma": ("Y-YY ----", "Y-YY ----"),
+    "gemma3": ("YYYY ----", "YYYY ----"),
+    "gemma4": ("YYYY nnnn", "YYYY YYYY"),
+    "phi3": ("YYYY ----", "YYYY ----"),
+    "phi3_5": ("YYYY ----", "YYYY ----"),
+    "deepseekv3": ("nnnn nnnn", "YYYY YYYY"),
+    "deepseek_r1_distill": ("nnnn nnnn", "YYYY YYYY"),
+    "glm4moe": ("YYnY YYYY", "YYYY YYYY"),
+    "gptoss": ("nnnn nnnn", "YYYY YYYY"),
+    "cohere": ("YYYY ----", "YYYY ----"),
+    "cohere2": ("YYYY ----", "YYYY ----"),
+    "lfm2_v2": ("YYYY YYYY", "YYYY YYYY"),
+    "nemotron_3_nano": ("nnnn nnnn", "YYYY YYYY"),
+}
+
+
+def test_the_table_has_all_families() -> None:
+    assert list(ALLOWED) == list(FAMILIES)
+    assert len(KINDS) == 8
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_template_allows_the_modes_of_the_table(name: str) -> None:
+    found = examined(name)
+    modes: tuple[Segments, Segments] = ("suffix", "boundary")
+    for mode, expected in zip(modes, ALLOWED[name], strict=True):
+        letters = {True: "Y", False: "n", None: "-"}
+        row = {f.kind: letters[f.ok] for f in found.findings if f.segments == mode}
+        assert "".join(row[kind] for kind in KINDS) == expected.replace(" ", "")
+        assert found.allows(mode) == ("n" not in expected)
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_not_allowed_is_shown_in_both_readings(name: str) -> None:
+    for finding in examined(name).findings:
+        if finding.ok is False and finding.position is not None:
+            assert finding.so_far != finding.rendered
+            assert finding.so_far
+            assert finding.rendered
+        elif finding.ok is False:
+            assert finding.why is not None
+            assert "refuses the conversation" in finding.why
+
+
+@cache
+def examined(name: str) -> Examination:
+    render = ChatRenderer(family(name))
+    return examine(render, render.decode)
+
+
+# --- Rollouts -----------------------------------------------------------------------------------
+
+HERMES = '<tool_call>\n{"name": "add", "arguments": {"a": 2, "b": 2}}\n</tool_call>'
+DEEPSEEK = (
+    "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>add\n```json\n"
+    '{"a": 2, "b": 2}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>'
+)
+GLM = (
+    "\n<think></think>\n<tool_call>add\n<arg_key>a</arg_key>\n<arg_value>2</arg_value>\n"
+    "<arg_key>b</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"
+)
+THOUGHTS = "<think>\nLet me think.\n</think>\n\n"
+
+
+class Habits(NamedTuple):
+    """How models of a family write."""
+
+    answer: str
+    call: str | None = None
+    """None if the template has no tools."""
+
+
+WRITTEN = {
+    "qwen3": Habits(f"{THOUGHTS}It is four.<|im_end|>", f"{THOUGHTS}{HERMES}<|im_end|>"),
+    "qwen2_5": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
+    "qwen3_instruct_2507": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
+    "llama3": Habits("It is four.<|eot_id|>", f"{HERMES}<|eot_id|>"),
+    "llama3_1": Habits(
+        "It is four.<|eot_id|>", '{"name": "add", "parameters": {"a": 2, "b": 2}}<|eot_id|>'
+    ),
+    "llama3_2": Habits(
+        "It is four.<|eot_id|>", '{"name": "add", "parameters": {"a": 2, "b": 2}}<|eot_id|>'
+    ),
+    "gemma": Habits("It is four.<end_of_turn>"),
+    "gemma3": Habits("It is four.<end_of_turn>"),
+    "gemma4": Habits("It is four.<turn|>"),
+    "phi3": Habits("It is four.<|end|>"),
+    "phi3_5": Habits("It is four.<|end|>"),
+    "deepseekv3": Habits(
+        "Let me think.\n</think>\n\nIt is four.<｜end▁of▁sentence｜>",
+        f"Let me think.\n</think>\n\n{DEEPSEEK}<｜end▁of▁sentence｜>",
+    ),
+    "deepseek_r1_distill": Habits(
+        "Let me think.\n</think>\n\nIt is four.<｜end▁of▁sentence｜>",
+        f"Let me think.\n</think>\n\n{DEEPSEEK}<｜end▁of▁sentence｜>",
+    ),
+    "glm4moe": Habits(
+        "\n<think>Let me think.</think>\nIt is four.<|user|>", f"{GLM}<|observation|>"
+    ),
+    "gptoss": Habits(
+        "<|channel|>analysis<|message|>Let me think.<|end|>"
+        "<|start|>assistant<|channel|>final<|message|>It is four.<|return|>",
+        ' to=functions.add<|channel|>commentary json<|message|>{"a": 2, "b": 2}<|call|>',
+    ),
+    "cohere": Habits("It is four.<|END_OF_TURN_TOKEN|>"),
+    "cohere2": Habits("It is four.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+    "lfm2_v2": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
+    "nemotron_3_nano": Habits(
+        "Let me think.\n</think>\nIt is four.<|im_end|>", f"{HERMES}<|im_end|>"
+    ),
+}
+
+
+class Adder:
+    """Answers calls as a tool and words as the user."""
+
+    def __init__(self, tools: Sequence[ToolSpec] = ()) -> None:
+        self.tools = tools
+
+    def opening(self) -> list[Message]:
+        return []
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls
+        number = sum(message.role == "assistant" for message in messages)
+        if calls:
+            return Reply([Message("tool", f"The sum: {number}", tool_call_id=c.id) for c in calls])
+        return Reply((Message("user", f"And {number} more?"),))
+
+    def close(self) -> None:
+        pass
+
+
+class Engine:
+    """Goes on from each prompt with the next of its texts. It knows what it wrote before."""
+
+    def __init__(self, render: ChatRenderer, *texts: str) -> None:
+        self._tokenizer, self._texts = render.tokenizer, texts
+        self.sampled: list[list[list[int]]] = []
+        self._so_far: list[list[int]] = []
+
+    def __call__(self, prompts: list[list[int]], room: list[int]) -> list[Generated]:
+        return [self._go_on(prompt) for prompt in prompts]
+
+    def _go_on(self, prompt: list[int]) -> Generated:
+        known = [i for i, so_far in enumerate(self._so_far) if prompt[: len(so_far)] == so_far]
+        place = known[0] if known else len(self._so_far)
+        if not known:
+            self.sampled.append([])
+            self._so_far.append([])
+        ids = self._written(self._texts[len(self.sampled[place])])
+        self.sampled[place].append(ids)
+        self._so_far[place] = prompt + ids
+        return Generated(ids, [-1.0] * len(ids))
+
+    def _written(self, text: str) -> list[int]:
+        """Its tokens where it follows other text; at the very start some would get a space."""
+        before = self._tokenizer.bos_token or self._tokenizer.eos_token
+        ids = self._tokenizer(before + text, add_special_tokens=False)["input_ids"]
+        return list(ids[1:])
+
+
+def roll_out(
+    render: ChatRenderer, texts: Sequence[str], mode: Segments, tools: Sequence[ToolSpec] = ()
+) -> tuple[list[Rollout], Engine]:
+    samples = [Sample(f"{i}", {"question": f"What is {i} and two?"}) for i in range(3)]
+    engine = Engine(render, *texts)
+    rollouts = rollout_batch(
+        samples, lambda sample: Adder(tools), render, engine, len(texts), 400, segments=mode
+    )
+    return rollouts, engine
+
+
+def parts(rollout: Rollout) -> tuple[list[list[int]], list[list[int]]]:
+    """The model's turns and, between them, the environment's, as the mask has them."""
+    turns: list[list[int]] = []
+    segments: list[list[int]] = []
+    before = 0
+    for id, ours in zip(rollout.completion_ids, rollout.env_mask, strict=True):
+        found = turns if ours else segments
+        if ours != before:
+            found.append([])
+        found[-1].append(id)
+        before = ours
+    return turns, segments
+
+
+def check(rollouts: list[Rollout], engine: Engine, render: ChatRenderer) -> None:
+    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
+        assert rollout.error is None
+        turns, segments = parts(rollout)
+        assert turns == sampled
+        replies = [m for m in rollout.trajectory.messages[1:-1] if m.role in ("user", "tool")]
+        assert len(replies) == len(segments) == len(turns) - 1
+        for reply, segment in zip(replies, segments, strict=True):
+            assert reply.text in render.spell(segment)
+
+
+RECOMMENDED: dict[str, Segments] = {
+    name: "suffix" if "n" not in suffix else "boundary" for name, (suffix, _) in ALLOWED.items()
+}
+WITH_TOOLS = [name for name, habits in WRITTEN.items() if habits.call is not None]
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_user_replies_stand_between_exactly_what_was_sampled(name: str) -> None:
+    render = ChatRenderer(family(name))
+    rollouts, engine = roll_out(render, [WRITTEN[name].answer] * 3, RECOMMENDED[name])
+    check(rollouts, engine, render)
+
+
+@pytest.mark.parametrize("name", WITH_TOOLS)
+def test_tool_replies_stand_between_exactly_what_was_sampled(name: str) -> None:
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    assert habits.call is not None
+    texts = [habits.call, habits.answer, habits.call, habits.answer]
+    rollouts, engine = roll_out(render, texts, RECOMMENDED[name], TOOLS)
+    for rollout in rollouts:
+        assert [message.role for message in rollout.trajectory.messages[2::2]] == (
+            ["tool", "user", "tool", "user"]
+        )
+    check(rollouts, engine, render)
+
+
+LLAMA_HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "tool", "user"),
+    [
+        (
+            "qwen3",
+            "\n<|im_start|>user\n<tool_response>\nThe sum: 1\n</tool_response><|im_end|>\n"
+            "<|im_start|>assistant\n",
+            "\n<|im_start|>user\nAnd 2 more?<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "llama3_1",
+            f'{LLAMA_HEADER.format("ipython")}"The sum: 1"<|eot_id|>'
+            + LLAMA_HEADER.format("assistant"),
+            f"{LLAMA_HEADER.format('user')}And 2 more?<|eot_id|>"
+            + LLAMA_HEADER.format("assistant"),
+        ),
+        (  # its turns after a tool's answer have no header
+            "deepseekv3",
+            "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>The sum: 1<｜tool▁output▁end｜>"
+            "<｜tool▁outputs▁end｜>",
+            "<｜User｜>And 2 more?<｜Assistant｜><think>\n",
+        ),
+        (  # its models write the header of the reply themselves, to end their turn
+            "glm4moe",
+            "\n<tool_response>\nThe sum: 1\n</tool_response><|assistant|>",
+            "\nAnd 2 more?<|assistant|>",
+        ),
+        (  # its models end in <|return|> where the template has <|end|>
+            "gptoss",
+            "<|start|>functions.add to=assistant<|channel|>commentary<|message|>"
+            '"The sum: 1"<|end|><|start|>assistant',
+            "<|start|>user<|message|>And 2 more?<|end|><|start|>assistant",
+        ),
+    ],
+)
+def test_a_segment_is_what_the_template_puts_between_turns(name: str, tool: str, user: str) -> None:
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    assert habits.call is not None
+    texts = [habits.call, habits.answer, habits.answer]
+    [rollout, *_], _ = roll_out(render, texts, RECOMMENDED[name], TOOLS)
+    _, segments = parts(rollout)
+    assert [render.spell(segment) for segment in segments] == [tool, user]
+
+
+@pytest.mark.parametrize("mode", ["suffix", "boundary"])
+def test_a_reply_that_the_template_would_leave_out_is_an_error(mode: Segments) -> None:
+    render = ChatRenderer(family("phi3"))
+    rollouts, engine = roll_out(render, [f"{HERMES}<|end|>"] * 2, mode, TOOLS)
+    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
+        assert rollout.error is not None
+        assert "leaves tool messages out" in rollout.error
+        assert list(rollout.completion_ids) == sampled[0]
+
+
+def test_a_turn_that_ends_in_the_last_of_several_tokens_is_not_ended_again() -> None:
+    render = ChatRenderer(family("cohere2"))  # <|END_RESPONSE|> is missing
+    [rollout, *_], _ = roll_out(render, ["It is four.<|END_OF_TURN_TOKEN|>"] * 2, "boundary")
+    _, [segment] = parts(rollout)
+    assert render.spell(segment).startswith("<|START_OF_TURN_TOKEN|><|USER_TOKEN|>And 1 more?")
+
+
+@pytest.mark.parametrize("mode", ["suffix", "boundary"])
+def test_a_turn_that_was_cut_off_is_closed_by_the_template(mode: Segments) -> None:
+    render = ChatRenderer(family("qwen2_5"))
+    [rollout, *_], _ = roll_out(render, ["It is", "It is four.<|im_end|>"], mode)
+    _, [segment] = parts(rollout)
+    assert render.spell(segment) == (
+        "<|im_end|>\n<|im_start|>user\nAnd 1 more?<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode == "suffix"])
+def test_where_both_modes_are_allowed_they_give_the_same_tokens(name: str) -> None:
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    texts = [habits.call or habits.answer, habits.answer]
+    tools = TOOLS if habits.call else ()
+    suffix, _ = roll_out(render, texts, "suffix", tools)
+    boundary, _ = roll_out(render, texts, "boundary", tools)
+    for one, other in zip(suffix, boundary, strict=True):
+        assert one.error is None
+        assert one.completion_ids == other.completion_ids
+        assert one.env_mask == other.env_mask
+
+
+@pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode == "suffix"])
+def test_with_suffix_no_token_of_the_template_is_lost(name: str) -> None:
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    texts = [habits.call or habits.answer, habits.answer]
+    rollouts, engine = roll_out(render, texts, "suffix", TOOLS if habits.call else ())
+    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
+        written = iter(sampled)
+        said = [
+            Message("assistant", render.decode(next(written))) if m.role == "assistant" else m
+            for m in rollout.trajectory.messages[:-1]  # the last reply was never answered
+        ]
+        whole = render(said, False, TOOLS if habits.call else ())
+        ids = [*rollout.prompt_ids, *rollout.completion_ids]
+        assert whole[: len(ids)] == ids
+        if name != "phi3":  # its tokens swallow line breaks, which their text then lacks
+            text = render.text(said, False, TOOLS if habits.call else ())
+            assert text.startswith(render.spell(ids))
+
+
+@pytest.mark.parametrize("name", [name for name, mode in RECOMMENDED.items() if mode != "suffix"])
+def test_a_mode_that_is_not_allowed_says_so_and_makes_no_mask(name: str) -> None:
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    if name == "gemma4":
+        texts, tools = ["<|tool_call>call:add{a:2,b:2}<tool_call|><|tool_response>"] * 2, TOOLS
+    else:
+        texts, tools = [habits.answer] * 2, ()
+    rollouts, engine = roll_out(render, texts, "suffix", tools)
+    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
+        assert rollout.error is not None
+        if name == "gptoss":
+            assert "the template refuses the conversation" in rollout.error
+        else:
+            assert "differs from its" in rollout.error
+            assert "tokens so far at position" in rollout.error
+            assert rollout.error.count("('") == 2 or rollout.error.count('("') >= 1
+        assert list(rollout.completion_ids) == sampled[0]
+        assert set(rollout.env_mask) == {1}
