@@ -68,3 +68,13 @@ def test_the_demo_grades_each_kind_of_answer(
     score = load("first_questions.py")["score_fn"](said, sample)
     assert score["correct"] == right
     assert score.reward == right
+
+
+@pytest.mark.filterwarnings("default")  # trl's and torch's own
+def test_training_with_a_tool_in_the_loop_teaches_the_model_to_use_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = load("train_calculator_trl.py")["main"](output_dir=str(tmp_path))["history"]
+    used = [row["metric_used_tool"] for row in history if "metric_used_tool" in row]
+    assert used[-1] > used[0]
+    assert capsys.readouterr().out

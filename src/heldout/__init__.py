@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from heldout.config import EvalConfig, Sampling, base_config
     from heldout.engine import evaluate
     from heldout.environment import Environment, Reply
+    from heldout.rollouts import Rollout, rollout_batch, rollout_one
     from heldout.store.report import EvalReport
     from heldout.types import (
         Completion,
@@ -34,6 +35,7 @@ __version__ = "0.1.0"
 _HOME = {
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
+    "heldout.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
     "heldout.engine": ("evaluate",),
     "heldout.store.report": ("EvalReport",),
     "heldout.types": (
@@ -52,6 +54,7 @@ __all__ = [
     "Message",
     "Metric",
     "Reply",
+    "Rollout",
     "Sample",
     "Sampling",
     "Score",
@@ -64,6 +67,8 @@ __all__ = [
     "Usage",
     "base_config",
     "evaluate",
+    "rollout_batch",
+    "rollout_one",
 ]
 
 

@@ -1,0 +1,389 @@
+"""From the trainer's prompts to samples, rollouts, and the columns that it takes back."""
+
+from __future__ import annotations
+
+import json
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Any, Literal
+
+from heldout.chat import message_of, messages_of, to_chat_api
+from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
+from heldout.integrations.trl.generation import by_transformers, by_vllm, readable_length
+from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.rendering.segments import Render, Segments
+from heldout.rollouts import Rollout, rollout_batch
+from heldout.types import Message, Sample
+
+SUPPORTED, TESTED = ">=1.16,<2", "1.16.0"
+"""TRL's versions. What another one does with prompts and masks could not be told from outside:
+it would train on wrong tokens without a word, so it is refused."""
+
+RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
+Duplicates = Literal["refuse", "first"] | Callable[[list[Sample]], Sample]
+
+
+def to_dataset(samples: Iterable[Sample], prepare_messages: PrepareMessages | None = None) -> Any:
+    """The samples as a `datasets.Dataset`: `prompt`, the messages they open with, and `sample_id`.
+
+    Give `build_rollout_func` the same samples and the same `prepare_messages`.
+    """
+    from datasets import Dataset
+
+    items = _items(samples, prepare_messages)
+    # Arrow takes text or parts in a column, not both.
+    in_parts = any(isinstance(m.content, list) for item in items for m in item.opening)
+    return Dataset.from_list(
+        [
+            {
+                "prompt": [_prompt_message(message, in_parts) for message in item.opening],
+                "sample_id": item.sample.id,
+            }
+            for item in items
+        ]
+    )
+
+
+def build_rollout_func(
+    samples: Iterable[Sample],
+    score_fn: ScoreFn,
+    *,
+    environment_factory: EnvironmentFactory | None = None,
+    max_turns: int = 8,
+    per_turn_max_tokens: int | None = None,
+    engine_max_len: int | None = None,
+    segments: Segments = "suffix",
+    prepare_messages: PrepareMessages | None = None,
+    duplicates: Duplicates = "refuse",
+    timeout: float | None = None,
+    render: Render | None = None,
+) -> RolloutFunc:
+    """What GRPOTrainer takes as `rollout_func`.
+
+    `samples` are those of the training and of the evaluation dataset: a prompt is all that the
+    trainer hands over, and it is how a sample is found. Samples with equal prompts cannot be told
+    apart; `duplicates` refuses them, takes the first, or is a function that chooses.
+
+    `per_turn_max_tokens` bounds one model turn, by default to the trainer's
+    `max_completion_length`; `engine_max_len` the whole conversation, by default to what the
+    engine can read. `render` takes the place of the chat template of the trainer's tokenizer.
+    The rest is that of `heldout.rollouts.rollout_batch`.
+    """
+    _check_version()
+    items = _items(samples, prepare_messages)
+    for item in items:
+        _check_text(item)
+    by_prompt = _by_prompt(items, duplicates)
+    openings = {item.sample.id: item.opening for item in by_prompt.values()}
+
+    def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        _check_trainer(trainer)
+        chosen = [_find(prompt, by_prompt).sample for prompt in prompts]
+        rendering = _renderer(trainer) if render is None else render
+        longest = engine_max_len if engine_max_len is not None else readable_length(trainer)
+        per_turn = per_turn_max_tokens
+        if per_turn is None:
+            per_turn = trainer.max_completion_length
+        engine = by_vllm if trainer.use_vllm else by_transformers
+        with engine(trainer, greedy=not trainer.model.training) as generate:
+            rollouts = rollout_batch(
+                chosen,
+                environment_factory,
+                rendering,
+                generate,
+                max_turns,
+                per_turn,
+                longest,
+                score_fn=score_fn,
+                prepare_messages=lambda sample: list(openings[sample.id]),
+                segments=segments,
+                timeout=timeout,
+            )
+        if rollouts and all(rollout.error is not None for rollout in rollouts):
+            raise SystemicFailure(
+                f"all {len(rollouts)} rollouts of this batch failed; the last one: "
+                f"{rollouts[-1].error}"
+            )
+
+        def stand_in(sample: Sample) -> list[int]:
+            """A prompt for a rollout that never came to one: not longer than can be read."""
+            try:
+                ids = list(rendering(list(openings[sample.id]), True))
+            except Exception:  # noqa: BLE001 - most likely the very thing the rollout failed with
+                ids = []
+            return ids[-(longest - 1) :] if longest is not None and longest > 1 else ids
+
+        return _columns(rollouts, trainer, stand_in)
+
+    return rollout_func
+
+
+def reward_from_rollout(
+    prompts: Sequence[Any],
+    completions: Sequence[Any],
+    completion_ids: Sequence[Any],
+    heldout_reward: Sequence[float | None] | None = None,
+    heldout_metrics: Sequence[Mapping[str, float]] = (),
+    log_metric: Callable[[str, float], None] | None = None,
+    **columns: Any,
+) -> list[float | None]:
+    """The reward function that goes with `build_rollout_func`: hands over what was scored there.
+
+    Logs each metric as `metric_<name>`, averaged over the rollouts that have it, and
+    `rollouts/n_errors` and `rollouts/truncated`, how many failed and the share of the others whose
+    last turn was cut off. (A plain name could be one of the trainer's own, such as `reward`.)
+    """
+    if heldout_reward is None:
+        raise InvalidInput(
+            "reward_from_rollout hands over the rewards of build_rollout_func: pass "
+            "rollout_func=build_rollout_func(…) to the trainer too"
+        )
+    if log_metric is not None:
+        # One call a value, not one a mean: TRL sums and counts them over all processes.
+        for metrics in heldout_metrics:
+            for name, value in metrics.items():
+                log_metric(f"metric_{name}", value)
+        errors = columns.get("heldout_error", [None] * len(heldout_reward))
+        log_metric("rollouts/n_errors", float(sum(error is not None for error in errors)))
+        for error, truncated in zip(errors, columns.get("heldout_truncated", ()), strict=False):
+            if error is None:
+                log_metric("rollouts/truncated", float(truncated))
+    return list(heldout_reward)
+
+
+# --- Samples and prompts ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    sample: Sample
+    opening: list[Message]
+
+
+def _items(samples: Iterable[Sample], prepare_messages: PrepareMessages | None) -> list[_Item]:
+    """The samples with their opening messages, which are made once: dataset and rollout agree."""
+    items: list[_Item] = []
+    seen: set[str] = set()
+    for position, sample in enumerate(samples):
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
+        if sample.id in seen:
+            raise DuplicateSampleId(sample.id, position)
+        seen.add(sample.id)
+        if prepare_messages is None:
+            opening = messages_of(sample.input, f"sample {sample.id!r}: input")
+        else:
+            opening = prepare_messages(sample)
+            if not isinstance(opening, list | tuple):
+                raise InvalidInput(
+                    f"sample {sample.id!r}: prepare_messages returns a list of messages, got "
+                    f"{type(opening).__name__}; for a trainer it cannot be async"
+                )
+        items.append(_Item(sample, list(opening)))
+    if not items:
+        raise InvalidInput("there are no samples to train on")
+    return items
+
+
+def _check_text(item: _Item) -> None:
+    for message in item.opening:
+        for part in message.content if isinstance(message.content, list) else ():
+            if part.get("type") != "text":
+                raise InvalidInput(
+                    f"sample {item.sample.id!r} has a part of type {part.get('type')!r} in its "
+                    "prompt; a rollout for TRL is text only: the model would be shown the words "
+                    "around a picture and not the picture"
+                )
+
+
+def _prompt_message(message: Message, in_parts: bool) -> dict[str, Any]:
+    body = to_chat_api(message)
+    if in_parts and isinstance(message.content, str):
+        body["content"] = [{"type": "text", "text": message.content}]
+    if message.reasoning is not None:
+        body["reasoning_content"] = message.reasoning
+    return body
+
+
+def _by_prompt(items: list[_Item], duplicates: Duplicates) -> dict[str, _Item]:
+    groups: dict[str, list[_Item]] = {}
+    for item in items:
+        groups.setdefault(_key(item.opening), []).append(item)
+    shared = [group for group in groups.values() if len(group) > 1]
+    if callable(duplicates):
+        return {key: _choice(group, duplicates) for key, group in groups.items()}
+    if duplicates not in ("refuse", "first"):
+        raise InvalidInput(
+            f"duplicates is 'refuse', 'first' or a function that chooses, got {duplicates!r}"
+        )
+    if shared:
+        ids = [item.sample.id for group in shared for item in group]
+        found = (
+            f"{len(shared)} prompt{'s are' if len(shared) > 1 else ' is'} shared by {len(ids)} "
+            f"samples ({', '.join(map(repr, ids[:6]))}{', …' if len(ids) > 6 else ''})"
+        )
+        if duplicates == "refuse":
+            raise InvalidInput(
+                f"{found}. The trainer hands over prompts only, so these samples cannot be told "
+                "apart: drop some, make their prompts differ, or pass duplicates='first' or a "
+                "function that chooses among them"
+            )
+        warnings.warn(
+            f"{found}: the first of each is used for all, {len(ids) - len(shared)} never are",
+            stacklevel=3,
+        )
+    return {key: group[0] for key, group in groups.items()}
+
+
+def _choice(group: list[_Item], choose: Callable[[list[Sample]], Sample]) -> _Item:
+    if len(group) == 1:
+        return group[0]
+    given = choose([item.sample for item in group])
+    for item in group:
+        if item.sample is given:
+            return item
+    raise InvalidInput(
+        f"duplicates returns one of the samples it is given, got {given!r:.200} for "
+        f"{[item.sample.id for item in group]}"
+    )
+
+
+def _find(prompt: Any, by_prompt: dict[str, _Item]) -> _Item:
+    try:
+        return by_prompt[_key(prompt)]
+    except KeyError:
+        raise InvalidInput(
+            f"no sample has the prompt {prompt!r:.300}. The trainer's datasets, the one for "
+            "evaluation included, are made by to_dataset of samples that build_rollout_func was "
+            "given too, with the same prepare_messages"
+        ) from None
+
+
+def _key(prompt: Any) -> str:
+    """A prompt as text that is the same before and after Arrow, which gives all rows all fields."""
+    if isinstance(prompt, str):
+        prompt = [Message("user", prompt)]
+    messages = [message_of(message, "the trainer's prompt") for message in prompt]
+    canonical = [
+        {
+            "role": message.role,
+            "content": [{"type": "text", "text": message.content}]
+            if isinstance(message.content, str)
+            else message.content,
+            "calls": [[c.id, c.name, _arguments(c.arguments)] for c in message.tool_calls],
+            "answers": message.tool_call_id,
+            "reasoning": message.reasoning,
+        }
+        for message in messages
+    ]
+    return json.dumps(_without_none(canonical), sort_keys=True)
+
+
+def _arguments(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_none(v) for k, v in value.items() if v is not None}
+    if isinstance(value, list | tuple):
+        return [_without_none(v) for v in value]
+    return value
+
+
+# --- The trainer --------------------------------------------------------------------------------
+
+
+def _check_version() -> None:
+    try:
+        version = metadata.version("trl")
+    except metadata.PackageNotFoundError:
+        raise InvalidInput("this needs TRL: pip install 'heldout[trl]'") from None
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if numbers is None or not (1, 16) <= tuple(map(int, numbers.groups())) < (2, 0):
+        raise InvalidInput(
+            f"trl {version} is installed; rollout_func is experimental, so heldout takes no more "
+            f"than trl{SUPPORTED} (tested with {TESTED}): pip install 'trl{SUPPORTED}'"
+        )
+
+
+def _check_trainer(trainer: Any) -> None:
+    if trainer.tools or trainer.environment_factories is not None:
+        raise InvalidInput(
+            "the trainer has tools or an environment_factory of its own. TRL then ignores the "
+            "env_mask of a rollout_func, and the environment's tokens would be trained on: give "
+            "them to build_rollout_func instead, as environment_factory"
+        )
+    if not trainer.use_vllm:
+        sharded = trainer._dist.is_zero3 or trainer._dist.is_fsdp
+        if sharded and trainer.accelerator.num_processes > 1:
+            raise InvalidInput(
+                "a model that is sharded over several processes (FSDP, DeepSpeed ZeRO-3) generates "
+                "only if all of them do, and conversations take different numbers of turns: they "
+                "would wait for each other for ever. Use plain data parallelism, ZeRO-2, or "
+                "colocated vLLM"
+            )
+        return
+    engine = trainer.vllm_generation
+    if engine.mode != "colocate":
+        raise InvalidInput(
+            f"vllm_mode={engine.mode!r}: TRL gathers the prompts of all processes for each call "
+            "to the server, and conversations take different numbers of turns: they would wait "
+            "for each other for ever. Use vllm_mode='colocate'"
+        )
+    if engine.tensor_parallel_size > 1:
+        raise InvalidInput(
+            f"vllm_tensor_parallel_size={engine.tensor_parallel_size}: the processes of a group "
+            "generate together, and their conversations take different numbers of turns: they "
+            "would wait for each other for ever. Use vllm_tensor_parallel_size=1"
+        )
+
+
+def _renderer(trainer: Any) -> Render:
+    from heldout.rendering.chat_templates import ChatRenderer
+
+    tokenizer = trainer._tokenizer
+    template = trainer.chat_template
+    if template is None and not tokenizer.chat_template:
+        template = getattr(trainer.processing_class, "chat_template", None)
+    return ChatRenderer(tokenizer, chat_template=template, **trainer.chat_template_kwargs)
+
+
+def _columns(
+    rollouts: list[Rollout], trainer: Any, stand_in: Callable[[Sample], list[int]]
+) -> dict[str, Any]:
+    """The rollouts as TRL takes them: a list for each column.
+
+    One that failed has no reward, and no token of it is trained on. TRL wants at least one.
+    """
+    end = trainer._tokenizer.eos_token_id
+    if end is None:
+        end = trainer._tokenizer.pad_token_id
+    prompt_ids, completion_ids, masks = [], [], []
+    logprobs: list[list[float]] | None = []
+    for rollout in rollouts:
+        tokens = list(rollout.completion_ids)
+        prompt_ids.append(list(rollout.prompt_ids) or stand_in(rollout.sample) or [end])
+        completion_ids.append(tokens or [end])
+        failed = rollout.error is not None
+        masks.append([0] * max(1, len(tokens)) if failed else list(rollout.env_mask))
+        if rollout.logprobs is None:
+            logprobs = None
+        elif logprobs is not None:
+            logprobs.append(list(rollout.logprobs) or [0.0])
+    return {
+        "prompt_ids": prompt_ids,
+        "completion_ids": completion_ids,
+        "logprobs": logprobs,
+        "env_mask": masks,
+        "heldout_reward": [rollout.reward for rollout in rollouts],
+        "heldout_metrics": [rollout.metrics for rollout in rollouts],
+        "heldout_error": [rollout.error for rollout in rollouts],
+        "heldout_truncated": [rollout.trajectory.stop.truncated for rollout in rollouts],
+    }

@@ -1,0 +1,1009 @@
+"""Rollouts, rewards and masks in TRL's own trainer, on a model that was taught to call a tool.
+
+Trainer, loss and `generate` are the real ones. vLLM is not here: its engine is a small model
+behind vLLM's call shape, and what stands between it and the trainer is TRL's own class.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+import sys
+import types
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from heldout import Message, Metric, Sample, Score, Trajectory
+from heldout.environments import ToolEnvironment
+from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
+from heldout.integrations.trl import build_rollout_func, generation, reward_from_rollout, to_dataset
+from heldout.integrations.trl import rollout as ours
+
+pytestmark = pytest.mark.integration
+
+# --- A model that calls a tool ------------------------------------------------------------------
+
+NUMBERS = range(5)
+CONTEXT = 96
+TEMPLATE = (
+    "{% if tools %}<|im_start|> system tools : add <|im_end|> {% endif %}"
+    "{% for m in messages %}<|im_start|> {{ m.role }} {{ m.content }}"
+    '{% for c in m.tool_calls or [] %} <tool_call> {"name": "add", "arguments": '
+    "{{ c.function.arguments | tojson }}} </tool_call>{% endfor %}"
+    " <|im_end|> {% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|> assistant{% endif %}"
+)
+WORDS = [
+    *("<pad>", "<|im_start|>", "<|im_end|>", "<unk>", "system", "user", "assistant", "tool"),
+    *("tools", ":", "add", "what", "is", "plus", "?", "x", ".", "#", "<tool_call>", "</tool_call>"),
+    *('{"name":', '"add",', '"arguments":', '{"a":', '"b":', '"1"}}', '"x"}}', '"."}}'),
+    *map(str, range(10)),
+    *(f"{n}," for n in NUMBERS),
+    *(f"{n}}}}}" for n in NUMBERS),
+]
+
+
+def make_tokenizer() -> Any:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(WORDS)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        eos_token="<|im_end|>",
+        pad_token="<pad>",
+        unk_token="<unk>",
+        additional_special_tokens=["<|im_start|>"],
+        chat_template=TEMPLATE,
+    )
+
+
+def make_model(weights: dict[str, Any] | None = None, **settings: Any) -> Any:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=len(WORDS),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        bos_token_id=None,
+        eos_token_id=2,
+        pad_token_id=0,
+        **settings,
+    )
+    model = LlamaForCausalLM(config)
+    if weights is not None:
+        model.load_state_dict(weights)
+    return model
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    """A model this small is slower in two, and much slower where others work too."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def taught(_one_thread: None) -> dict[str, Any]:
+    """Weights that mostly call the tool, often with the wrong numbers, and repeat its answer."""
+    tokenizer = make_tokenizer()
+    rows = []
+    for a in NUMBERS:
+        for b in NUMBERS:
+            call = (
+                f'<tool_call> {{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}} </tool_call>'
+            )
+            said = [("user", f"what is {a} plus {b} ?"), ("assistant", call)]
+            said += [("tool", str(a + b)), ("assistant", str(a + b))]
+            messages = [{"role": role, "content": text} for role, text in said]
+            rows.append(
+                tokenizer.apply_chat_template(messages, tools=[{"name": "add"}], return_dict=False)
+            )
+    ids = torch.tensor(rows)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = make_model()
+        optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+        for _ in range(50):
+            optimizer.zero_grad()
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+    return {name: value.detach().clone() for name, value in model.state_dict().items()}
+
+
+# --- What it is trained on ----------------------------------------------------------------------
+
+SAMPLES = [
+    Sample(f"{a}+{b}", {"question": f"what is {a} plus {b} ?"}, a + b)
+    for a in NUMBERS
+    for b in NUMBERS
+]
+
+
+def add(a: int, b: int) -> int:
+    """Add two numbers.
+
+    Args:
+        a: One.
+        b: The other.
+    """
+    return a + b
+
+
+def adder(sample: Sample) -> ToolEnvironment:
+    return ToolEnvironment([add], in_threads=False)
+
+
+def score(trajectory: Trajectory, sample: Sample) -> Score:
+    answer = trajectory.answer
+    off = abs(int(answer) - sample.ground_truth) if answer.isdecimal() else 10
+    turns = sum(message.role == "assistant" for message in trajectory.messages)
+    metrics = [
+        Metric("close", 1 - off / 10, weight=1.0),
+        Metric("turns", turns),
+        Metric("which", SAMPLES.index(sample) if sample in SAMPLES else -1),
+    ]
+    if answer.isdecimal():
+        metrics.append(Metric("reward", 100.0))  # a name that the trainer has too
+    return Score(tuple(metrics))
+
+
+@dataclasses.dataclass
+class Spy:
+    """A rollout function that remembers what it returned and what it did to the random state."""
+
+    inner: Callable[[list[Any], Any], dict[str, Any]]
+    modes: list[str] = dataclasses.field(default_factory=list)
+    prompts: list[list[Any]] = dataclasses.field(default_factory=list)
+    outputs: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    drew: list[bool] = dataclasses.field(default_factory=list)
+
+    def __call__(self, prompts: list[Any], trainer: Any) -> dict[str, Any]:
+        before = random_state()
+        output = self.inner(prompts, trainer)
+        self.drew.append(random_state() != before)
+        self.modes.append("train" if trainer.model.training else "eval")
+        self.prompts.append(prompts)
+        self.outputs.append(output)
+        return output
+
+
+def random_state() -> tuple[Any, ...]:
+    numpy_state = np.random.get_state()
+    return (
+        random.getstate(),
+        tuple(map(str, numpy_state)),
+        numpy_state[1].tobytes(),
+        torch.random.get_rng_state().numpy().tobytes(),
+    )
+
+
+MakeTrainer = Callable[..., Any]
+
+
+@pytest.fixture
+def make_trainer(
+    taught: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> MakeTrainer:
+    """GRPOTrainer on the taught model, two questions and four answers to each a step."""
+    monkeypatch.setenv("TRL_EXPERIMENTAL_SILENCE", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def make(
+        rollout_func: Any = None,
+        samples: list[Sample] = SAMPLES,
+        *,
+        dataset: Any = None,
+        rewards: Any = reward_from_rollout,
+        tools: Any = None,
+        model: Any = None,
+        **settings: Any,
+    ) -> Any:
+        from trl import GRPOConfig, GRPOTrainer
+
+        defaults: dict[str, Any] = {
+            "output_dir": str(tmp_path),
+            "per_device_train_batch_size": 8,
+            "num_generations": 4,
+            "num_generations_eval": 1,
+            "max_completion_length": 16,
+            "max_steps": 1,
+            "learning_rate": 1e-4,
+            "logging_steps": 1,
+            "report_to": "none",
+            "save_strategy": "no",
+            "disable_tqdm": True,
+            "use_cpu": True,
+            "bf16": False,
+        }
+        dataset = to_dataset(samples) if dataset is None else dataset
+        return GRPOTrainer(
+            make_model(taught) if model is None else model,
+            reward_funcs=rewards,
+            args=GRPOConfig(**{**defaults, **settings}),
+            train_dataset=dataset,
+            eval_dataset=dataset,
+            processing_class=make_tokenizer(),
+            rollout_func=rollout_func,
+            tools=tools,
+        )
+
+    return make
+
+
+def rollouts(samples: list[Sample] = SAMPLES, score_fn: Any = score, **settings: Any) -> Spy:
+    defaults: dict[str, Any] = {"environment_factory": adder, "max_turns": 3}
+    return Spy(build_rollout_func(samples, score_fn, **{**defaults, **settings}))
+
+
+def environment_tokens(tokenizer: Any, ids: list[int]) -> list[bool]:
+    """Which tokens are the environment's, from the text alone: the tool's message, in its dress."""
+    words = tokenizer.convert_ids_to_tokens(ids)
+    found, inside = [], False
+    for word in words:
+        inside = inside or word == "<|im_start|>"
+        found.append(inside)
+        inside = inside and word != "assistant"
+    return found
+
+
+# --- Training -----------------------------------------------------------------------------------
+
+
+def test_the_environments_tokens_get_no_gradient_and_the_models_do(
+    make_trainer: MakeTrainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spy = rollouts()
+    trainer = make_trainer(spy, temperature=1.0)
+    seen: list[tuple[Any, Any]] = []
+    original = trainer._get_per_token_logps_and_entropies
+
+    def watched(model: Any, input_ids: Any, attention_mask: Any, keep: int, **rest: Any) -> Any:
+        logprobs, entropies, extra = original(model, input_ids, attention_mask, keep, **rest)
+        if logprobs.requires_grad:
+            logprobs.retain_grad()
+            seen.append((input_ids[:, -keep:], logprobs))
+        return logprobs, entropies, extra
+
+    monkeypatch.setattr(trainer, "_get_per_token_logps_and_entropies", watched)
+    trainer.train()
+    [(ids, logprobs)] = seen
+    tokenizer = trainer._tokenizer
+    masked = trained = 0
+    for row, gradient in zip(ids.tolist(), logprobs.grad, strict=True):
+        while row[-1] == tokenizer.pad_token_id:
+            row.pop()
+        environments = torch.tensor(environment_tokens(tokenizer, row))
+        gradient = gradient[: len(row)]
+        assert not gradient[environments].any()
+        if gradient.any():  # an advantage of exactly 0 moves nothing
+            assert gradient[~environments].all()
+            trained += 1
+            masked += int(environments.sum())
+    assert trained >= 4
+    assert masked >= 8
+
+
+def test_training_moves_the_weights_and_logs_reward_and_metrics_by_name(
+    make_trainer: MakeTrainer, taught: dict[str, Any]
+) -> None:
+    spy = rollouts()
+    trainer = make_trainer(spy, max_steps=3, eval_strategy="steps", eval_steps=3)
+    trainer.train()
+    now = trainer.model.state_dict()
+    assert any(not torch.equal(now[name], value) for name, value in taught.items())
+    training = [row for row in trainer.state.log_history if "reward" in row]
+    assert len(training) == 3
+    for row, output in zip(training, spy.outputs, strict=False):
+        metrics = output["heldout_metrics"]
+        assert row["reward"] == pytest.approx(np.mean(output["heldout_reward"]))
+        assert row["rewards/reward_from_rollout/mean"] == pytest.approx(row["reward"])
+        assert row["metric_close"] == pytest.approx(row["reward"])
+        assert row["metric_turns"] == pytest.approx(np.mean([m["turns"] for m in metrics]))
+        # Reported by some of the rollouts only: the mean is over those.
+        assert row.get("metric_reward", 100.0) == 100.0
+        assert row["rollouts/n_errors"] == 0
+        assert row["rollouts/truncated"] == np.mean(output["heldout_truncated"])
+    assert any("metric_reward" in row for row in training)
+    assert max(m["turns"] for o in spy.outputs for m in o["heldout_metrics"]) >= 2
+    [held_out] = [row for row in trainer.state.log_history if "eval_reward" in row]
+    assert 0 <= held_out["eval_metric_close"] <= 1
+    assert spy.modes[:3] == ["train"] * 3
+    assert set(spy.modes[3:]) == {"eval"}
+
+
+def test_rows_keep_their_order_through_arrow_shuffle_and_repetition(
+    make_trainer: MakeTrainer,
+) -> None:
+    seen: list[tuple[str, float]] = []
+
+    def check(heldout_metrics: Any, sample_id: Any, completion_ids: Any, **columns: Any) -> Any:
+        seen.extend(zip(sample_id, (m["which"] for m in heldout_metrics), strict=True))
+        return columns["heldout_reward"]
+
+    spy = rollouts()
+    trainer = make_trainer(spy, rewards=check, max_steps=2)
+    trainer.train()
+    assert [SAMPLES[int(which)].id for _, which in seen] == [id for id, _ in seen]
+    for group in range(0, 16, 4):
+        assert len({id for id, _ in seen[group : group + 4]}) == 1
+    assert len({id for id, _ in seen}) == 4
+    tokenizer = trainer._tokenizer
+    for prompts, output in zip(spy.prompts, spy.outputs, strict=True):
+        for prompt, ids in zip(prompts, output["prompt_ids"], strict=True):
+            assert prompt[0]["content"] in tokenizer.decode(ids)
+        assert len(set(map(tuple, output["completion_ids"]))) > 1
+
+
+def test_evaluation_is_greedy_and_draws_no_random_number(make_trainer: MakeTrainer) -> None:
+    spy = rollouts()
+    trainer = make_trainer(spy, samples=SAMPLES[:8])
+    first, second = trainer.evaluate(), trainer.evaluate()
+    assert spy.drew == [False, False]
+    once, again = spy.outputs
+    assert once["completion_ids"] == again["completion_ids"]
+    assert first["eval_reward"] == second["eval_reward"]
+    assert max(m["turns"] for m in once["heldout_metrics"]) == 2
+    trainer.train()
+    assert spy.modes[2] == "train"
+    assert spy.drew[2]
+
+
+def test_a_sampled_turn_is_what_trl_itself_would_have_drawn(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(rollouts(environment_factory=None), top_k=12, temperature=0.9)
+    samples = [Sample("short", {"question": "?"}), *SAMPLES[:3]]
+    prompts = [row["prompt"] for row in to_dataset(samples)]
+    trainer.model.train()
+    render = ours._renderer(trainer)
+    ids = [list(render([Message("user", s.input["question"])], True)) for s in samples]
+    torch.manual_seed(5)
+    theirs, _ = trainer._generate_single_turn(ids, None, {}, 1)
+    torch.manual_seed(5)
+    output = build_rollout_func(samples, lambda t, s: Score())(prompts, trainer)
+    assert output["completion_ids"] == theirs
+    assert output["prompt_ids"] == ids
+    assert output["logprobs"] is None
+    assert output["env_mask"] == [[1] * len(row) for row in theirs]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_generation_leaves_the_model_as_it_was(make_trainer: MakeTrainer, training: bool) -> None:
+    spy = rollouts(environment_factory=None, per_turn_max_tokens=5)
+    trainer = make_trainer(spy)
+    trainer.model.train(training)
+    trainer.model.gradient_checkpointing_enable()
+    settings = trainer.generation_config.to_dict()
+    output = spy([[{"role": "user", "content": "what is 1 plus 2 ?"}]] * 4, trainer)
+    assert max(map(len, output["completion_ids"])) == 5
+    assert trainer.model.training == training
+    assert trainer.model.is_gradient_checkpointing
+    assert trainer.generation_config.to_dict() == settings
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+
+
+def test_rows_of_one_batch_have_limits_of_their_own(make_trainer: MakeTrainer) -> None:
+    """Also one so near the end of the context that it cannot go on as long as the others."""
+    trainer = make_trainer()
+    trainer.model.eval()
+    ids = ours._renderer(trainer)([Message("user", "what is 1 plus 2 ?")], True)
+    almost_full = [ids[0]] * (CONTEXT - 3 - len(ids)) + ids
+    prompts, limits = [ids, almost_full, ids, ids[2:]], [16, 3, 2, 16]
+    positions: list[int] = []
+    trainer.model.model.register_forward_pre_hook(
+        lambda module, args, kwargs: positions.append(int(kwargs["position_ids"].max())),
+        with_kwargs=True,
+    )
+    with generation.by_transformers(trainer, greedy=True) as generate:
+        together = generate(prompts, limits)
+        alone = [generate([p], [n])[0] for p, n in zip(prompts, limits, strict=True)]
+    assert together == alone
+    assert max(positions) < CONTEXT
+    assert [row.finish_reason for row in together] == ["stop", "length", "length", "stop"]
+    assert [len(row.ids) for row in together][1:3] == [3, 2]
+    assert all(row.ids[-1] == trainer._tokenizer.eos_token_id for row in together[::3])
+
+
+def test_a_conversation_ends_where_the_model_can_read_no_more(make_trainer: MakeTrainer) -> None:
+    limits: list[str | None] = []
+
+    def watch(trajectory: Trajectory, sample: Sample) -> Score:
+        limits.append(trajectory.stop.limit)
+        return Score()
+
+    trainer = make_trainer()
+    trainer.model.eval()
+    run = build_rollout_func(SAMPLES, watch, environment_factory=adder, engine_max_len=30)
+    output = run([row["prompt"] for row in to_dataset(SAMPLES[:4])], trainer)
+    lengths = [
+        len(p) + len(c) for p, c in zip(output["prompt_ids"], output["completion_ids"], strict=True)
+    ]
+    assert max(lengths) <= 30
+    assert "context" in limits
+
+
+# --- Failures -----------------------------------------------------------------------------------
+
+
+def test_a_failed_rollout_has_no_reward_and_trains_no_token(make_trainer: MakeTrainer) -> None:
+    def environment(sample: Sample) -> ToolEnvironment:
+        if sample.ground_truth % 2:
+            raise RuntimeError("no such room")
+        return adder(sample)
+
+    def fussy(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.ground_truth == 2:
+            raise RuntimeError("cannot score this")
+        return score(trajectory, sample)
+
+    samples = [SAMPLES[0], SAMPLES[1], SAMPLES[2]]  # sums of 0, 1 and 2
+    spy = rollouts(samples, score_fn=fussy, environment_factory=environment)
+    trainer = make_trainer(
+        spy, samples, num_generations=2, per_device_train_batch_size=6, max_steps=1
+    )
+    trainer.train()
+    [output] = spy.outputs
+    tokenizer = trainer._tokenizer
+    sums = [SAMPLES.index(s) for s in samples for _ in range(2)]
+    order = [int(p[0]["content"].split()[4]) for p in spy.prompts[0]]
+    assert sorted(order) == sums
+    for place, sum_ in enumerate(order):
+        ids, mask = output["completion_ids"][place], output["env_mask"][place]
+        assert len(ids) == len(mask) > 0
+        assert f"what is 0 plus {sum_} ?" in tokenizer.decode(output["prompt_ids"][place])
+        if sum_ == 0:
+            assert output["heldout_error"][place] is None
+            assert output["heldout_reward"][place] is not None
+            assert 1 in mask
+        else:
+            assert output["heldout_reward"][place] is None
+            assert output["heldout_metrics"][place] == {}
+            assert 1 not in mask
+        if sum_ == 1:  # it had not said anything yet
+            assert "no such room" in output["heldout_error"][place]
+            assert ids == [tokenizer.eos_token_id]
+        if sum_ == 2:
+            assert "cannot score this" in output["heldout_error"][place]
+            assert len(ids) > 1
+    row = trainer.state.log_history[0]
+    assert row["rollouts/n_errors"] == 4
+    scored = [reward for reward in output["heldout_reward"] if reward is not None]
+    assert row["reward"] == pytest.approx(np.mean(scored))
+
+
+def test_a_prompt_that_is_too_long_fails_alone_and_is_cut(make_trainer: MakeTrainer) -> None:
+    long = Sample("long", {"question": "what " * 200}, 0)
+    trainer = make_trainer()
+    trainer.model.eval()
+    samples = [long, SAMPLES[0]]
+    output = rollouts(samples)([row["prompt"] for row in to_dataset(samples)], trainer)
+    assert "takes 96" in output["heldout_error"][0]
+    assert output["heldout_error"][1] is None
+    assert len(output["prompt_ids"][0]) + len(output["completion_ids"][0]) == CONTEXT
+
+
+def test_if_all_rollouts_fail_training_stops_and_says_why(make_trainer: MakeTrainer) -> None:
+    def broken(trajectory: Trajectory, sample: Sample) -> Score:
+        raise RuntimeError("the judge is away")
+
+    trainer = make_trainer(rollouts(score_fn=broken))
+    with pytest.raises(SystemicFailure, match="all 8 rollouts .* the judge is away"):
+        trainer.train()
+
+
+# --- Samples and prompts ------------------------------------------------------------------------
+
+
+def prompts_of(dataset: Any) -> list[Any]:
+    return [row["prompt"] for row in dataset]
+
+
+VARIED = [
+    Sample("text", {"question": "what is 1 plus 1 ?"}),
+    Sample(
+        "history",
+        {
+            "messages": [
+                {"role": "system", "content": "be brief"},
+                {"role": "user", "content": "what is 1 plus 1 ?"},
+                {
+                    "role": "assistant",
+                    "content": None,
+                    "tool_calls": [
+                        {"id": "c1", "function": {"name": "add", "arguments": {"a": 1, "b": 1}}}
+                    ],
+                },
+                {"role": "tool", "content": "2", "tool_call_id": "c1"},
+            ]
+        },
+    ),
+    Sample(
+        "thought",
+        {"messages": [{"role": "assistant", "content": "2", "reasoning_content": "hm"}]},
+    ),
+    Sample("parts", {"messages": [{"role": "user", "content": [{"type": "text", "text": "é"}]}]}),
+    Sample(
+        "picture",
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "text", "text": "what is this ?"},
+                        {"type": "image_url", "image_url": {"url": "data:,"}},
+                    ],
+                }
+            ]
+        },
+    ),
+]
+
+
+def test_prompts_are_found_again_after_arrow_has_given_all_rows_all_fields() -> None:
+    dataset = to_dataset(VARIED)
+    assert dataset["sample_id"][:] == [sample.id for sample in VARIED]
+    found = ours._by_prompt(ours._items(VARIED, None), "refuse")
+    row = prompts_of(dataset)[0]
+    assert "tool_calls" in row[0]  # None, added by Arrow
+    for prompt, sample in zip(prompts_of(dataset), VARIED, strict=True):
+        assert ours._find(prompt, found).sample is sample
+
+
+def test_prompts_are_found_in_a_dataset_that_somebody_else_made() -> None:
+    found = ours._by_prompt(ours._items(VARIED, None), "refuse")
+    text, history = VARIED[0], VARIED[1]
+    assert ours._find("what is 1 plus 1 ?", found).sample is text
+    named = ({"content": "what is 1 plus 1 ?", "role": "user", "name": None, "weight": 3},)
+    assert ours._find(named, found).sample is text
+    as_json = [dict(message) for message in history.input["messages"]]
+    call = {"type": "function", "id": "c1", "function": {"arguments": '{"b":1, "a":1}'}}
+    call["function"]["name"] = "add"  # type: ignore[index]
+    as_json[2] = {"role": "assistant", "content": "", "tool_calls": [call]}
+    assert ours._find(as_json, found).sample is history
+
+
+def test_prepare_messages_makes_the_prompts_and_is_asked_once_a_sample(
+    make_trainer: MakeTrainer,
+) -> None:
+    asked: list[str] = []
+
+    def prepare(sample: Sample) -> list[Message]:
+        asked.append(sample.id)
+        return [Message("system", "add"), Message("user", sample.input["question"])]
+
+    samples = SAMPLES[:4]
+    trainer = make_trainer()
+    trainer.model.eval()
+    dataset = to_dataset(samples, prepare)
+    run = rollouts(samples, prepare_messages=prepare)
+    asked.clear()
+    output = run(prompts_of(dataset), trainer)
+    assert asked == []
+    assert "system add" in trainer._tokenizer.decode(output["prompt_ids"][0])
+    with pytest.raises(InvalidInput, match="no sample has the prompt .*same prepare_messages"):
+        run(prompts_of(to_dataset(samples)), trainer)
+
+
+def test_an_async_prepare_messages_is_refused() -> None:
+    async def prepare(sample: Sample) -> list[Message]:
+        return [Message("user", "?")]
+
+    coroutines: list[Any] = []
+
+    def remembered(sample: Sample) -> Any:
+        coroutines.append(prepare(sample))
+        return coroutines[-1]
+
+    with pytest.raises(InvalidInput, match="cannot be async"):
+        to_dataset(SAMPLES, remembered)
+    for coroutine in coroutines:
+        coroutine.close()
+
+
+TWINS = [
+    Sample("a", {"question": "what ?"}, 1),
+    Sample("b", {"prompt": [{"role": "user", "content": "what ?"}]}, 2),
+    Sample("c", {"question": "who ?"}, 3),
+    Sample("d", {"question": "who ?"}, 4),
+    Sample("e", {"question": "who ?"}, 5),
+    Sample("f", {"question": "why ?"}, 6),
+]
+
+
+def test_samples_that_share_a_prompt_are_refused_when_built() -> None:
+    with pytest.raises(InvalidInput, match="2 prompts are shared by 5 samples .'a', 'b', 'c'"):
+        build_rollout_func(TWINS, score)
+
+
+def test_of_samples_that_share_a_prompt_the_first_can_be_taken_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match="2 prompts are shared by 5 samples .* 3 never are"):
+        found = ours._by_prompt(ours._items(TWINS, None), "first")
+    assert [item.sample.id for item in found.values()] == ["a", "c", "f"]
+
+
+def test_among_samples_that_share_a_prompt_a_function_can_choose() -> None:
+    asked: list[list[str]] = []
+
+    def last(samples: list[Sample]) -> Sample:
+        asked.append([sample.id for sample in samples])
+        return samples[-1]
+
+    found = ours._by_prompt(ours._items(TWINS, None), last)
+    assert [item.sample.id for item in found.values()] == ["b", "e", "f"]
+    assert asked == [["a", "b"], ["c", "d", "e"]]
+    with pytest.raises(InvalidInput, match="returns one of the samples"):
+        build_rollout_func(TWINS, score, duplicates=lambda samples: SAMPLES[0])
+    with pytest.raises(InvalidInput, match="duplicates is"):
+        build_rollout_func(TWINS, score, duplicates="last")  # type: ignore[arg-type]
+
+
+def test_what_is_no_set_of_samples_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no samples"):
+        build_rollout_func([], score)
+    with pytest.raises(InvalidInput, match="starts from a Sample"):
+        build_rollout_func(["a"], score)  # type: ignore[list-item]
+    with pytest.raises(InvalidInput, match="'picture' .*'image_url'.* text only"):
+        build_rollout_func(VARIED, score)
+    with pytest.raises(DuplicateSampleId):
+        build_rollout_func([SAMPLES[0], SAMPLES[0]], score)
+
+
+def test_an_unknown_prompt_is_an_error(make_trainer: MakeTrainer) -> None:
+    other = [Sample(f"{n}", {"question": f"what is {n} plus 9 ?"}, n + 9) for n in (8, 9)]
+    trainer = make_trainer(rollouts(), dataset=to_dataset(other))
+    with pytest.raises(InvalidInput, match="no sample has the prompt .* plus 9"):
+        trainer.train()
+
+
+# --- The reward function ------------------------------------------------------------------------
+
+
+def test_the_reward_function_logs_each_value_of_each_metric() -> None:
+    logged: list[tuple[str, float]] = []
+    rewards = reward_from_rollout(
+        prompts=[],
+        completions=[],
+        completion_ids=[],
+        heldout_reward=[1.0, None, 0.5],
+        heldout_metrics=[{"a": 1.0, "b": 3.0}, {}, {"a": 0.0}],
+        heldout_error=[None, "broken", None],
+        heldout_truncated=[True, True, False],
+        log_metric=lambda name, value: logged.append((name, value)),
+        log_extra=None,
+        trainer_state=None,
+    )
+    assert rewards == [1.0, None, 0.5]
+    assert logged == [
+        ("metric_a", 1.0),
+        ("metric_b", 3.0),
+        ("metric_a", 0.0),
+        ("rollouts/n_errors", 1.0),
+        ("rollouts/truncated", 1.0),
+        ("rollouts/truncated", 0.0),
+    ]
+
+
+def test_the_reward_function_alone_says_what_it_needs(make_trainer: MakeTrainer) -> None:
+    with pytest.raises(InvalidInput, match="rollout_func=build_rollout_func"):
+        make_trainer(None).train()
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [
+        ("0.24.0", False),
+        ("1.15.9", False),
+        ("1.16.0", True),
+        ("1.16rc1", True),
+        ("1.17.0.dev0", True),
+        ("2.0.0.dev0", False),
+        ("2.0", False),
+    ],
+)
+def test_only_versions_that_were_tested_are_taken(
+    version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: version)
+    if fits:
+        build_rollout_func(SAMPLES, score)
+    else:
+        with pytest.raises(InvalidInput, match=f"trl {version} .*>=1.16,<2"):
+            build_rollout_func(SAMPLES, score)
+
+
+def test_without_trl_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", missing)
+    with pytest.raises(InvalidInput, match=r"pip install 'heldout\[trl\]'"):
+        build_rollout_func(SAMPLES, score)
+
+
+@pytest.mark.parametrize("its_own", [{"tools": [add]}, {"environment_factories": {None: adder}}])
+def test_a_trainer_with_tools_of_its_own_is_refused(its_own: dict[str, Any]) -> None:
+    trainer = SimpleNamespace(**{"tools": [], "environment_factories": None, **its_own})
+    with pytest.raises(InvalidInput, match="ignores the env_mask"):
+        build_rollout_func(SAMPLES, score)([], trainer)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"use_vllm": True, "mode": "server"}, "vllm_mode='server'.*for ever"),
+        ({"use_vllm": True, "tensor_parallel_size": 2}, "tensor_parallel_size=2.*for ever"),
+        ({"zero_stage": 3}, "sharded over several processes"),
+        ({"fsdp_version": 2}, "sharded over several processes"),
+        ({"fsdp_version": 2, "num_processes": 1}, None),
+        ({"zero_stage": 2}, None),
+        ({"use_vllm": True, "zero_stage": 3}, None),
+    ],
+)
+def test_engines_that_ranks_would_have_to_share_are_refused(
+    changed: dict[str, Any], said: str | None
+) -> None:
+    from trl.distributed import DistributedBackend
+
+    settings = {"use_vllm": False, "mode": "colocate", "tensor_parallel_size": 1, "zero_stage": 0}
+    settings |= {"fsdp_version": None, "num_processes": 2} | changed
+    at = SimpleNamespace(**settings)
+    backend = DistributedBackend.__new__(DistributedBackend)
+    backend.zero_stage, backend.fsdp_version = at.zero_stage, at.fsdp_version
+    trainer = SimpleNamespace(
+        tools=[],
+        environment_factories=None,
+        use_vllm=at.use_vllm,
+        vllm_generation=at,
+        accelerator=at,
+        _dist=backend,
+    )
+    if said is None:
+        ours._check_trainer(trainer)
+    else:
+        with pytest.raises(InvalidInput, match=said):
+            ours._check_trainer(trainer)
+
+
+# --- vLLM ---------------------------------------------------------------------------------------
+
+
+COLOCATED = {"use_vllm": True, "vllm_mode": "colocate"}
+
+
+@dataclasses.dataclass
+class Logprob:
+    logprob: float
+    rank: int | None = None
+    decoded_token: str | None = None
+
+
+class SamplingParams:
+    def __init__(
+        self,
+        n: int = 1,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        repetition_penalty: float = 1.0,
+        max_tokens: int | None = 16,
+        logprobs: int | None = None,
+        structured_outputs: Any = None,
+        seed: int | None = None,
+    ) -> None:
+        vars(self).update(locals())
+        assert n == 1
+
+
+class FakeLLM:
+    """vLLM's engine as TRL runs it: weights of its own, which it has only while it is awake."""
+
+    def __init__(self, *, sleeping: bool = False) -> None:
+        self.model = make_model().eval()
+        self.awake = set() if sleeping else {"weights", "kv_cache"}
+        self.events: list[str] = []
+        self.asked: list[SamplingParams] = []
+        runner = SimpleNamespace(model=self)
+        worker = SimpleNamespace(model_runner=runner)
+        self.llm_engine = SimpleNamespace(
+            model_executor=SimpleNamespace(driver_worker=worker),
+            model_config=SimpleNamespace(max_model_len=CONTEXT),
+        )
+
+    def load_weights(self, weights: list[tuple[str, Any]]) -> None:
+        assert "weights" in self.awake
+        state = self.model.state_dict()
+        for name, value in weights:
+            state[name].copy_(value)
+
+    def reset_prefix_cache(self) -> None:
+        self.events.append("synced")
+
+    def wake_up(self, tags: list[str]) -> None:
+        self.awake.update(tags)
+        self.events.append(f"wake {tags[0]}")
+
+    def sleep(self, level: int) -> None:
+        assert level == 2
+        self.awake.clear()
+        self.events.append("sleep")
+        for value in self.model.state_dict().values():
+            value.zero_()
+
+    def generate(self, prompts: Any, sampling_params: Any, use_tqdm: bool) -> list[Any]:
+        assert self.awake == {"weights", "kv_cache"}
+        assert not use_tqdm
+        assert len(prompts) == len(sampling_params)
+        self.events.append("generate")
+        self.asked += sampling_params
+        return [self._one(p, s) for p, s in zip(prompts, sampling_params, strict=True)]
+
+    def _one(self, prompt: dict[str, Any], sampling: Any) -> Any:
+        ids: list[int] = list(prompt["prompt_token_ids"])
+        out: list[int] = []
+        logprobs: list[dict[int, Logprob]] = []
+        with torch.no_grad():
+            while not out or (out[-1] != 2 and len(out) < sampling.max_tokens):
+                logits = self.model(input_ids=torch.tensor([ids + out])).logits[0, -1]
+                said = torch.log_softmax(logits / (sampling.temperature or 1.0), dim=-1)
+                token = int(said.argmax())
+                if sampling.temperature:
+                    token = int(torch.multinomial(said.exp(), 1))
+                out.append(token)
+                logprobs.append({token: Logprob(float(said[token]), rank=1)})
+        finish = "stop" if out[-1] == 2 else "length"
+        done = SimpleNamespace(token_ids=out, logprobs=logprobs, finish_reason=finish)
+        if sampling.logprobs is None:
+            done.logprobs = None
+        return SimpleNamespace(prompt_token_ids=ids, outputs=[done])
+
+
+@pytest.fixture
+def vllm(monkeypatch: pytest.MonkeyPatch) -> FakeLLM:
+    """The package, and TRL's own VLLMGeneration with the fake engine in it."""
+    from trl.generation.vllm_generation import VLLMGeneration
+
+    package = types.ModuleType("vllm")
+    package.SamplingParams = SamplingParams  # type: ignore[attr-defined]
+    parameters = types.ModuleType("vllm.sampling_params")
+    parameters.StructuredOutputsParams = SimpleNamespace  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "vllm", package)
+    monkeypatch.setitem(sys.modules, "vllm.sampling_params", parameters)
+    llm = FakeLLM()
+
+    def start(self: Any) -> None:
+        self.llm, self._llm_weights_sleeping = llm, self.enable_sleep_mode
+        if self.enable_sleep_mode:
+            llm.sleep(level=2)
+
+    monkeypatch.setattr(VLLMGeneration, "_init_vllm", start)
+    return llm
+
+
+def test_with_vllm_the_sampled_tokens_logprobs_reach_the_loss_in_their_places(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    spy = rollouts()
+    trainer = make_trainer(
+        spy,
+        **COLOCATED,
+        temperature=0.8,
+        max_steps=2,
+        learning_rate=1e-3,
+        num_generations=2,
+        per_device_train_batch_size=4,
+    )
+    trainer.train()
+    for output in spy.outputs:
+        for ids, mask, logprobs in zip(
+            output["completion_ids"], output["env_mask"], output["logprobs"], strict=True
+        ):
+            environments = environment_tokens(trainer._tokenizer, ids)
+            assert mask == [int(not e) for e in environments]
+            assert len(logprobs) == len(ids)
+            assert [p == 0.0 for p in logprobs] == environments
+        assert any(0 in mask for mask in output["env_mask"])
+    # TRL compares them, place by place, with what its own forward pass makes of the tokens.
+    steps = [row for row in trainer.state.log_history if "reward" in row]
+    assert len(steps) == 2
+    for row in steps:
+        assert row["sampling/sampling_logp_difference/max"] < 1e-4
+        assert row["sampling/importance_sampling_ratio/mean"] == pytest.approx(1, abs=1e-3)
+    assert {params.logprobs for params in vllm.asked} == {0}
+    assert {params.temperature for params in vllm.asked} == {0.8}
+
+
+def test_with_vllm_turns_have_limits_of_their_own_and_evaluation_is_greedy(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    spy = rollouts(engine_max_len=36)
+    trainer = make_trainer(
+        spy,
+        samples=SAMPLES[:3],
+        **COLOCATED,
+        top_p=0.9,
+        generation_kwargs={"seed": 1},
+        vllm_structured_outputs_regex=".*",
+    )
+    trainer.evaluate()
+    trainer.evaluate()
+    assert spy.outputs[0]["completion_ids"] == spy.outputs[1]["completion_ids"]
+    assert not any(spy.drew)
+    assert {(p.temperature, p.top_p, p.seed) for p in vllm.asked} == {(0.0, 1.0, 1)}
+    assert {p.structured_outputs.regex for p in vllm.asked} == {".*"}
+    assert len({p.max_tokens for p in vllm.asked}) > 1
+
+
+def test_a_sleeping_engine_is_woken_once_for_all_turns_and_put_back_to_sleep(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    spy = rollouts()
+    trainer = make_trainer(
+        spy,
+        samples=SAMPLES[:3],
+        **COLOCATED,
+        vllm_enable_sleep_mode=True,
+    )
+    assert vllm.events == ["sleep"]
+    trainer.evaluate()
+    turns = ["generate"] * vllm.events.count("generate")
+    assert len(turns) >= 2
+    first = ["wake weights", "synced", "wake kv_cache", *turns, "sleep"]
+    assert vllm.events == ["sleep", *first]
+    # No step since, so TRL does not sync again; the weights are gone all the same.
+    trainer.evaluate()
+    assert vllm.events == ["sleep", *first, *first]
+    assert spy.outputs[0]["completion_ids"] == spy.outputs[1]["completion_ids"]
+
+
+def test_a_sleeping_engine_sleeps_again_after_a_failure(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    def broken(prompts: Any, sampling_params: Any, use_tqdm: bool) -> Any:
+        raise RuntimeError("out of memory")
+
+    vllm.generate = broken  # type: ignore[method-assign]
+    trainer = make_trainer(rollouts(), **COLOCATED, vllm_enable_sleep_mode=True)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    assert vllm.events[-1] == "sleep"
+    assert trainer.vllm_generation._llm_weights_sleeping
+
+
+def test_a_turn_that_vllm_gave_up_fails_its_rollout_only(
+    make_trainer: MakeTrainer, vllm: FakeLLM
+) -> None:
+    whole = vllm.generate
+
+    def generate(prompts: Any, sampling_params: Any, use_tqdm: bool) -> Any:
+        answers = whole(prompts, sampling_params, use_tqdm)
+        if len(answers) == 4:
+            answers[0].outputs[0] = SimpleNamespace(
+                token_ids=[], logprobs=[], finish_reason="abort"
+            )
+        return answers
+
+    vllm.generate = generate  # type: ignore[method-assign]
+    spy = rollouts()
+    make_trainer(spy, **COLOCATED, num_generations=2, per_device_train_batch_size=4).train()
+    [output] = spy.outputs
+    assert "abort" in output["heldout_error"][0]
+    assert output["heldout_error"][1:] == [None] * 3
+    assert output["logprobs"][0] == [0.0]
+    assert output["env_mask"][0] == [0]
