@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from heldout import Message, ToolCall, ToolSpec
 from heldout.errors import ContextFull, EndpointError, InvalidInput, RenderMismatch
 from heldout.rendering.segments import Template
 from heldout.tokens import Generated, Transcript
+from heldout.toolcalls import call_id
 
 from .toy import END, ROLES, decode, encode, forgetful, parse, plain, render
 
@@ -200,6 +202,70 @@ def test_the_models_turn_is_rendered_as_it_was_written_not_as_it_was_understood(
     trace = account.trace()
     assert trace is not None
     assert decode(trace.completion_ids) == "  a <end><user>go<end><assistant>b<end>"
+
+
+def test_calls_are_numbered_through_the_conversation() -> None:
+    def numbered(text: str, first: int) -> Message:
+        calls = [ToolCall(call_id(first + i), name, "{}") for i, name in enumerate(text)]
+        return Message("assistant", "", tuple(calls))
+
+    account = transcript(parse=numbered)
+    messages = talk(account, ["ab", "", "c"], [Message("user", "go")] * 2)
+    ids = [call.id for message in messages for call in message.tool_calls]
+    assert ids == ["call00000", "call00001", "call00002"]
+    # What the opening has is not used again either.
+    account = transcript(parse=numbered)
+    opening = [*ASK, numbered("xy", 3), *ASK]
+    account.advance(opening, ())
+    [call] = account.accept(Generated([*encode("a"), END])).message.tool_calls
+    assert call.id == "call00005"
+
+
+def test_a_parse_is_given_what_it_takes() -> None:
+    tools = (ToolSpec("add"),)
+    given: list[Any] = []
+
+    def by_name(text: str, *, tools: Any, prompt: Any) -> Message:
+        given.append((tools, plain(prompt)))
+        return Message("assistant", text)
+
+    def anything(text: str, **others: Any) -> Message:
+        given.append(others)
+        return Message("assistant", text)
+
+    def by_place(text: str, first: Any = None, /) -> Message:
+        given.append(first)
+        return Message("assistant", text)
+
+    for reader in (by_name, anything, by_place, partial(Message, "assistant")):
+        account = transcript(parse=reader)
+        account.advance(ASK, tools)
+        assert account.accept(Generated([*encode("a"), END])).message == Message("assistant", "a")
+    assert given == [(tools, "<user>q<assistant>"), {}, None]
+
+
+def test_the_ids_of_calls_do_not_make_a_boundary_be_found_anew() -> None:
+    renders: list[int] = []
+
+    def counted(messages: Sequence[Message], prompt: bool) -> list[int]:
+        renders.append(len(messages))
+        return render(messages, prompt)
+
+    def numbered(text: str, first: int) -> Message:
+        return Message("assistant", "", (ToolCall(call_id(first), "add", "{}"),))
+
+    account = transcript(counted, segments="boundary", parse=numbered)
+    messages = list(ASK)
+    counts = []
+    for turn in range(4):
+        renders.clear()
+        account.advance(messages, ())
+        counts.append(len(renders))
+        messages.append(account.accept(Generated([*encode("!add {}"), END])).message)
+        answer = Message("tool", "2", tool_call_id=call_id(turn))
+        messages.append(answer)
+    assert counts[1] > 1
+    assert counts[2:] == [1, 1]
 
 
 def test_a_boundary_that_depends_on_the_reply_is_found_anew() -> None:

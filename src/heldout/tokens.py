@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from heldout.errors import ContextFull, EndpointError
 from heldout.rendering.segments import Template, ToldTemplate
+from heldout.toolcalls import next_call_number
 from heldout.types import Completion, Message, TokenTrace, ToolSpec, Usage
 
 
@@ -40,6 +41,8 @@ class Transcript:
         """The conversation as it is rendered: the model's turns as it wrote them."""
         self._meant = Message("assistant", "")
         """The model's last turn as it was understood."""
+        self._next_call = 0
+        """The number of the next tool call: ids are not used twice in a conversation."""
         self._ids: list[int] = []
         self._prompt_length = 0
         self._mask: list[int] = []
@@ -74,6 +77,7 @@ class Transcript:
             if self._logprobs is not None:
                 self._logprobs += [0.0] * len(segment)
         self._seen += new
+        self._next_call = max(self._next_call, next_call_number(new))
         self._ids += segment
         self.room = room
         return list(self._ids)
@@ -94,9 +98,16 @@ class Transcript:
             self._logprobs = None if logprobs is None else []
         if (logprobs is None) != (self._logprobs is None):
             raise EndpointError("the engine gave logprobs for some turns and none for others")
-        message, as_written = self._template.read(generated.message, ids)
+        message, as_written = self._template.read(
+            generated.message,
+            ids,
+            first=self._next_call,
+            tools=self._told.tools if self._told is not None else (),
+            prompt=self._ids,
+        )
         usage = Usage(len(self._ids), len(ids))
         self._meant = message
+        self._next_call = max(self._next_call, next_call_number([message]))
         self._seen.append(as_written)
         self._ids += ids
         self._mask += [1] * len(ids)

@@ -415,6 +415,6 @@ def test_slices_are_in_the_order_people_expect(expected: Any) -> None:
 
 
 def test_an_id_with_line_breaks_cannot_pass_for_another_row() -> None:
-    from heldout.cli.render import _label
+    from heldout.cli.render import as_line
 
-    assert _label("easy\n hard   20").plain == "easy\\n hard   20"
+    assert as_line("easy\n hard   20").plain == "easy\\n hard   20"

@@ -24,6 +24,7 @@ def test_it_recommends_suffix_where_that_works(heldout: Heldout) -> None:
     lines = outcome.out.splitlines()
     assert lines[0] == "qwen2_5"
     assert lines[-2:] == ["A turn ends in <|im_end|>", "use segments='suffix'"]
+    assert "Written as text" not in outcome.out
     rows = [line.split("  ")[0].strip() for line in lines if line.count("works") == 2]
     assert rows == [
         "user reply",
@@ -53,6 +54,19 @@ def test_what_a_template_has_not_is_no_failure(heldout: Heldout) -> None:
     assert "the tokenizer's own end token is <eos>" in outcome.out
 
 
+def test_what_is_written_as_text_is_said(heldout: Heldout) -> None:
+    name = saved("phi3_5")
+    outcome = heldout("doctor", name)
+    assert outcome.code == 0
+    assert "Written as text, not by the template: tools, calls, results\n" in outcome.out
+    assert "not supported" not in outcome.out
+    assert json.loads(heldout("doctor", name, "--json").out)["as_text"] == [
+        "tools",
+        "calls",
+        "results",
+    ]
+
+
 def test_a_template_that_allows_neither_mode_ends_in_1(heldout: Heldout) -> None:
     Path("melting.jinja").write_text(
         "{% for m in messages %}{{ m.content | upper if not loop.last else m.content }}\n\n"
@@ -70,6 +84,7 @@ def test_as_json_it_prints_one_line_with_every_finding(heldout: Heldout) -> None
     shown = json.loads(outcome.out)
     assert shown["tokenizer"] == "glm4moe"
     assert shown["end_of_turn"] == ["<|user|>", "<|observation|>"]
+    assert shown["as_text"] == []
     assert shown["recommended"] == "boundary"
     failed = [(f["kind"], f["segments"]) for f in shown["findings"] if f["ok"] is False]
     assert failed == [("user reply to reasoning", "suffix")]
@@ -78,7 +93,7 @@ def test_as_json_it_prints_one_line_with_every_finding(heldout: Heldout) -> None
 
 def test_what_a_template_says_is_shown_and_not_obeyed(heldout: Heldout) -> None:
     Path("rude.jinja").write_text(
-        "{% for m in messages %}{% if m.role == 'tool' %}"
+        "{% for m in messages %}{% if m.role == 'system' %}"
         "{{ raise_exception('\x1b[31m[bold]red\n row') }}{% endif %}"
         "<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>{% endif %}"

@@ -68,12 +68,19 @@ class Scripted:
 
         self.model, _ = tiny_model()
         self.model.config.max_position_embeddings = context
+        said = self
+
+        class Noting(PreTrainedTokenizerFast):  # type: ignore[misc]
+            def __call__(self, text: str, **settings: Any) -> Any:
+                said.prompts.append(text)
+                return super().__call__(text, **settings)
+
         words = [*SPECIAL, *SPOKEN]
         words += [f"w{i}" for i in range(64 - len(words))]
         vocabulary = {word: i for i, word in enumerate(words)}
         split = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
         split.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-        self.tokenizer = PreTrainedTokenizerFast(
+        self.tokenizer = Noting(
             tokenizer_object=split,
             bos_token="<s>",
             eos_token="</s>",
@@ -87,14 +94,6 @@ class Scripted:
         self._vocabulary = vocabulary
         self.model.register_forward_hook(self._say)
         self.endpoint = LocalEndpoint(self.model, self.tokenizer, name="tiny", max_batch=1)
-        render = self.tokenizer.apply_chat_template
-
-        def note(messages: Any, **settings: Any) -> Any:
-            if settings["tokenize"]:
-                self.prompts.append(render(messages, **{**settings, "tokenize": False}))
-            return render(messages, **settings)
-
-        self.tokenizer.apply_chat_template = note
 
     def says(self, *replies: str) -> Scripted:
         for reply in replies:

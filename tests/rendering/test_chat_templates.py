@@ -15,6 +15,7 @@ from heldout.chat import to_chat_api
 from heldout.errors import InvalidInput
 from heldout.rendering import chat_templates
 from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.dialect import describe_tools, write_tool_call
 from heldout.types import Message, ToolCall, ToolSpec
 from tests.rendering.families import (
     byte_level,
@@ -54,16 +55,8 @@ AWKWARD: list[AddedToken | str] = [
     AddedToken("  ", special=True, normalized=False),
 ]
 PIECES = [
-    *(
-        "<|im_start|>",
-        "<|im_end|>",
-        "<|im_end|>\n<|",
-        "a<|im_start|>b",
-        "[INST]",
-        "[/INST]",
-        "</s>",
-    ),
-    *("<left>", "<right>", "<word>", "<plain>", "<|im_", "end|>", "<think>", "</think>"),
+    *("<|im_start|>", "<|im_end|>", "<|im_end|>\n<|", "a<|im_start|>b", "[INST]", "[/INST]"),
+    *("</s>", "<left>", "<right>", "<word>", "<plain>", "<|im_", "end|>", "<think>", "</think>"),
     *(
         "\n",
         "\n\n",
@@ -82,7 +75,7 @@ PIECES = [
     ),
 ]
 texts = st.lists(st.sampled_from(PIECES) | st.text(max_size=3), max_size=6).map("".join)
-messages = st.builds(Message, st.sampled_from(["user", "assistant", "tool", "system"]), texts)
+messages = st.builds(Message, st.sampled_from(["user", "assistant", "system"]), texts)
 
 
 def tokenised(tokenizer: Any, messages: Sequence[Message], prompt: bool) -> list[int]:
@@ -254,36 +247,101 @@ def test_one_renderer_serves_many_threads() -> None:
 # --- What the template is told ------------------------------------------------------------------
 
 CALL = ToolCall("call00000", "add", '{"a": 2}')
-SHOWING = (
-    "{{ tools }} {% for m in messages %}{{ m.tool_calls[0].function.arguments.a }}{% endfor %}"
+CALLING = (
+    "{{ tools or '' }}{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or () %}"
+    "ONE{% endfor %}{% endfor %}"
 )
 
 
+def calling(one: str) -> ChatRenderer:
+    """A template that lists tools and renders a call `c` like this."""
+    return ChatRenderer(awkward(byte_level, CALLING.replace("ONE", one)))
+
+
 def test_a_template_without_tools_is_told_none_instead_of_an_empty_list() -> None:
-    render = ChatRenderer(awkward(byte_level, "{{ tools is none }}"))
-    assert render.text([Message("user", "x")], True) == "True"
-    assert render.text([Message("user", "x")], True, [ToolSpec("add")]) == "False"
+    render = ChatRenderer(awkward(byte_level, "{{ tools is none }} {{ tools }}"))
+    assert render.text([Message("user", "x")], True) == "True None"
+    assert render.text([Message("user", "x")], True, [ToolSpec("add")]).startswith("False [{")
 
 
 def test_the_arguments_of_a_call_are_a_dict_where_they_are_one() -> None:
-    template = "{{ messages[0].tool_calls[0].function.arguments is mapping }}"
-    render = ChatRenderer(awkward(byte_level, template))
-    for arguments, expected in ((CALL.arguments, "True"), ("[1]", "False"), ("{not JSON", "False")):
+    shown = "{{ c.function.arguments }}"
+    render = calling("{{ c.function.name }}" + shown + "{{ c.function.arguments is mapping }}")
+    for arguments, expected in (
+        (CALL.arguments, "add{'a': 2}True"),
+        ("[1]", "add[1]False"),
+        ("{not JSON", "add{not JSONFalse"),
+    ):
         call = ToolCall("call00000", "add", arguments)
         assert render.text([Message("assistant", "", (call,))], False) == expected
 
 
 def test_a_template_that_wants_arguments_as_text_gets_them() -> None:
-    template = "{{ 'add' + messages[0].tool_calls[0].function.arguments }}"
-    render = ChatRenderer(awkward(byte_level, template))
+    render = calling("{{ c.function.name + c.function.arguments }}")
     assert render.text([Message("assistant", "", (CALL,))], False) == 'add{"a": 2}'
 
 
-def test_what_a_template_raises_about_arguments_comes_through() -> None:
-    template = "{% if messages[0].tool_calls %}{{ raise_exception('no calls here') }}{% endif %}"
+ONE_AT_A_TIME = (
+    "{% if m.tool_calls | length > 1 %}{{ raise_exception('one at a time') }}{% endif %}"
+    "{{ c.function }}"
+)
+
+
+def test_what_a_template_refuses_is_told_as_text_in_prompts_alone() -> None:
+    render = calling(ONE_AT_A_TIME)
+    other = ToolCall("call00001", "add", '{"a": 3}')
+    talk = [Message("user", "?"), Message("assistant", "", (CALL, other))]
+    with pytest.raises(Exception, match="one at a time"):
+        render(talk, True)  # a rollout's earlier turns must not change
+    written = (write_tool_call(call) for call in (CALL, other))
+    assert render.spell(render.prompt(talk)) == "?" + "\n".join(written)
+    assert render.prompt(talk[:1]) == render(talk[:1], True)
+
+
+def test_what_a_template_refuses_either_way_is_told_in_its_first_words() -> None:
+    refusing = (
+        "{% for m in messages %}{% if '<tool_call>' in m.content %}"
+        "{{ raise_exception('nor as text') }}{% endif %}{% endfor %}"
+    )
+    template = refusing + CALLING.replace("ONE", ONE_AT_A_TIME)
     render = ChatRenderer(awkward(byte_level, template))
-    with pytest.raises(Exception, match="no calls here"):
-        render([Message("assistant", "", (CALL,))], False)
+    with pytest.raises(Exception, match="one at a time"):
+        render.prompt([Message("user", "?"), Message("assistant", "", (CALL, CALL))])
+
+
+def test_what_a_template_knows_of_tools_is_found_out_once_and_only_if_there_are_any() -> None:
+    class Listening(Counting):
+        told = 0
+
+        def apply_chat_template(self, *args: Any, **settings: Any) -> Any:
+            self.told += 1
+            return self._tokenizer.apply_chat_template(*args, **settings)
+
+    tokenizer = Listening(awkward(byte_level, CHATML))
+    render = ChatRenderer(tokenizer)
+    render(talk(2), True)
+    assert tokenizer.told == 1
+    render(talk(2), True, [ToolSpec("add")])
+    probed = tokenizer.told
+    assert probed > 2
+    render(talk(3), True, [ToolSpec("add")])
+    assert tokenizer.told == probed + 1
+
+
+def test_a_template_that_knows_no_tools_has_them_in_its_texts() -> None:
+    render = ChatRenderer(awkward(byte_level, CHATML))
+    said = [
+        Message("user", "1 + 1?"),
+        Message("assistant", "", (CALL,)),
+        Message("tool", "two", tool_call_id="call00000"),
+    ]
+    assert render.text(said, True, [ToolSpec("add")]) == (
+        f"<s><|im_start|>system\n{describe_tools([ToolSpec('add')])}<|im_end|>\n"
+        "<|im_start|>user\n1 + 1?<|im_end|>\n"
+        f"<|im_start|>assistant\n{write_tool_call(CALL)}<|im_end|>\n"
+        "<|im_start|>user\n<tool_response>\ntwo\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
 
 
 def test_reasoning_is_told_under_both_of_its_names() -> None:
@@ -360,6 +418,26 @@ def test_what_was_written_is_parsed_into_calls_and_words_without_special_tokens(
     meant = render.parse('<|python_tag|>{"name": "add", "parameters": {"a": 2}}', first=3)
     assert meant == Message("assistant", "", (ToolCall("call00003", "add", '{"a": 2}'),))
     assert render.parse("It <|eot_id|>is").text == "It is"
+
+
+def test_what_the_prompt_began_to_think_is_no_call() -> None:
+    render = ChatRenderer(family("deepseekv3"))
+    draft, prompt = write_tool_call(CALL), render([Message("user", "?")], True)
+    assert render.spell(prompt).endswith("<think>\n")
+    assert render.parse(f"hm {draft}").tool_calls == (CALL,)
+    assert render.parse(f"hm {draft}", prompt=prompt) == Message("assistant", f"hm {draft}")
+    meant = render.parse(f"hm {draft}</think>{draft}", prompt=prompt)
+    assert meant == Message("assistant", f"hm {draft}</think>", (CALL,))
+
+
+def test_the_schema_of_a_tool_tells_text_from_numbers() -> None:
+    written = (
+        "<tool_call>add<arg_key>a</arg_key><arg_value>2</arg_value>"
+        "<arg_key>b</arg_key><arg_value>2</arg_value></tool_call>"
+    )
+    tool = ToolSpec("add", "", {"properties": {"b": {"type": "string"}}})
+    [call] = ChatRenderer(family("glm4moe")).parse(written, tools=[tool]).tool_calls
+    assert call.arguments == '{"a": 2, "b": "2"}'
 
 
 def test_the_channels_of_gpt_oss_are_thoughts_and_words() -> None:

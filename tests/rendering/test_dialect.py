@@ -9,6 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heldout.chat import tool_to_chat_api
 from heldout.rendering.dialect import Dialect, describe_tools, write_tool_call
 from heldout.toolcalls import parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
@@ -97,12 +98,55 @@ def forgetful(messages: list[dict[str, Any]], tools: Any) -> str:
     return native([m for m in messages if m["role"] != "tool"], tools)
 
 
+def any_role(messages: list[dict[str, Any]], tools: Any) -> str:
+    """ChatML's way: a role is a word like any other. Tools are none of its business."""
+    if tools:
+        raise ValueError("no tools")
+    return "".join(f"<{m['role']}>{m['content']}" for m in messages)
+
+
+def tailored(messages: list[dict[str, Any]], tools: Any) -> str:
+    """Made for one tool, which it does not have to be told of."""
+    return ("<tools>add" if tools else "") + any_role(messages, None)
+
+
+def unlisted(messages: list[dict[str, Any]], tools: Any) -> str:
+    """Knows calls and results, but does not list the tools."""
+    return native_text(messages, None)
+
+
 def test_what_a_template_takes_is_found_by_trying() -> None:
     assert Dialect.of(plain) == Dialect(False, "written", False, True)
     assert Dialect.of(alternating) == Dialect(False, "written", False, False)
     assert Dialect.of(native) == Dialect(True, "mapping", True, True)
     assert Dialect.of(native_text) == Dialect(True, "text", True, True)
     assert Dialect.of(forgetful) == Dialect(True, "mapping", False, True)
+    assert Dialect.of(any_role) == Dialect(False, "written", False, True)
+    assert Dialect.of(unlisted) == Dialect(False, "text", True, True)
+    assert Dialect.of(tailored) == Dialect(True, "written", True, True)
+
+
+def test_it_says_what_is_written_as_text() -> None:
+    assert Dialect.of(native).as_text == ()
+    assert Dialect.of(forgetful).as_text == ("results",)
+    assert Dialect.of(plain).as_text == ("tools", "calls", "results")
+    assert Dialect.of(unlisted).as_text == ("tools", "calls", "results")
+    assert Dialect(True, "written", True, True).as_text == ("calls",)
+
+
+def test_where_tools_are_described_calls_and_results_are_as_was_asked_for() -> None:
+    dialect = Dialect.of(unlisted)
+    assert dialect.told(CONVERSATION, [ADD]) == Dialect.of(plain).told(CONVERSATION, [ADD])
+    # If others have described them, they may have asked for what the template does.
+    told = dialect.told(CONVERSATION, ())
+    assert told[2]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
+    assert told[3]["role"] == "tool"
+
+
+def test_tools_are_given_where_the_template_lists_them_and_there_are_any() -> None:
+    assert Dialect.of(native).given([ADD]) == [tool_to_chat_api(ADD)]
+    assert Dialect.of(native).given([]) is None
+    assert Dialect.of(plain).given([ADD]) is None
 
 
 def test_a_native_conversation_is_told_natively() -> None:
@@ -124,9 +168,9 @@ def test_arguments_that_are_no_object_stay_as_they_were_written() -> None:
         assert body["tool_calls"][0]["function"]["arguments"] == written
 
 
-def test_reasoning_is_told_under_the_name_templates_know() -> None:
+def test_reasoning_is_told_under_the_names_templates_know() -> None:
     [body] = Dialect.of(native).told([Message("assistant", "4", reasoning="2 + 2")], ())
-    assert body["reasoning_content"] == "2 + 2"
+    assert body["reasoning_content"] == body["thinking"] == "2 + 2"
 
 
 def test_what_a_template_does_not_take_is_written_into_the_messages() -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from heldout.chat import to_chat_api
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, Finding, examine
-from heldout.types import Message
+from heldout.types import Message, ToolSpec
 from tests.rendering.families import byte_level, tokenizer_of
 
 TURN = "<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n"
@@ -51,8 +52,8 @@ def test_the_token_that_ends_a_turn_is_found() -> None:
 def test_without_decode_the_findings_are_the_same_but_for_their_texts() -> None:
     render = renderer(THOUGHTLESS)
 
-    def bare(messages: Sequence[Message], prompt: bool) -> list[int]:
-        return render(messages, prompt)
+    def bare(messages: Sequence[Message], prompt: bool, tools: Sequence[ToolSpec]) -> list[int]:
+        return render(messages, prompt, tools)
 
     for one, other in zip(
         examine(bare).findings, examine(render, render.decode).findings, strict=True
@@ -91,17 +92,36 @@ def test_a_template_that_refuses_a_kind_of_message_is_no_failure() -> None:
         "{% if m['role'] in ('system', 'tool') %}{{ raise_exception('not here') }}{% endif %}"
     )
     found = examined(CHATML.replace(TURN, refusing + TURN))
-    assert finding(found, "tool reply", "suffix") == Finding(
-        "tool reply", "suffix", None, "not supported by the template: not here"
-    )
-    assert finding(found, "user reply with system prompt", "boundary").ok is None
-    assert finding(found, "user reply", "boundary").ok
+    for kind in ("user reply with system prompt", "tool reply with system prompt"):
+        assert finding(found, kind, "suffix") == Finding(
+            kind, "suffix", None, "not supported by the template: not here"
+        )
+    # Tools are told as text.
+    for kind in ("user reply", "tool reply", "two tool replies"):
+        assert finding(found, kind, "boundary").ok
     assert found.recommended == "suffix"
 
 
-def test_a_template_that_passes_over_tool_messages_does_not_support_them() -> None:
-    found = examined(CHATML.replace(TURN, "{% if m['role'] != 'tool' %}" + TURN + "{% endif %}"))
-    one = finding(found, "tool reply", "suffix")
+PASSING_OVER = CHATML.replace(TURN, "{% if m['role'] != 'tool' %}" + TURN + "{% endif %}")
+
+
+def test_where_tool_messages_are_passed_over_they_are_the_users() -> None:
+    found = examined(PASSING_OVER)
+    assert all(finding.ok for finding in found.findings)
+
+
+def test_a_function_that_passes_over_tool_messages_does_not_support_them() -> None:
+    chat = renderer(PASSING_OVER)
+
+    def bare(messages: Sequence[Message], prompt: bool) -> list[int]:
+        ids = chat.tokenizer.apply_chat_template(
+            [to_chat_api(message) for message in messages],
+            add_generation_prompt=prompt,
+            return_dict=False,
+        )
+        return list(ids)
+
+    one = finding(examine(bare), "tool reply", "suffix")
     assert one.ok is None
     assert one.why == "not supported by the template: it leaves tool messages out"
 
@@ -142,6 +162,7 @@ def test_a_template_that_renders_nothing_at_all_allows_neither() -> None:
     assert found.ends == ()
 
 
+LISTED = "{% if tools %}<|im_start|>{{ tools | tojson }}<|im_end|>\n{% endif %}" + CHATML
 CALLS = (
     "{% for c in m.tool_calls %}({{ c.function.name }} {{ c.function.arguments | tojson }}"
     "CLOSED{% endfor %}"
@@ -150,7 +171,7 @@ CALLS = (
 
 def test_the_end_of_a_call_is_not_taken_for_the_end_of_the_turn() -> None:
     called = CALLS.replace("CLOSED", "<|im_end|>)")
-    found = examined(CHATML.replace("<|im_end|>", called + "<|im_end|>", 1))
+    found = examined(LISTED.replace(TURN, TURN.replace("<|im_end|>", called + "<|im_end|>")))
     for kind in ("tool reply", "two tool replies"):
         assert finding(found, kind, "boundary").ok
 
@@ -159,8 +180,8 @@ def test_a_reply_that_is_rendered_otherwise_behind_a_written_call_fails_suffix()
     # It says something behind a turn with calls, and does not see them where they are text.
     called = CALLS.replace("CLOSED", ")")
     note = "{% if m.tool_calls and not loop.last %}<|im_start|>called<|im_end|>\n{% endif %}"
-    template = CHATML.replace("<|im_end|>\n", called + "<|im_end|>\n" + note, 1)
-    found = examined(template)
+    turn = TURN.replace("<|im_end|>\n", called + "<|im_end|>\n" + note)
+    found = examined(LISTED.replace(TURN, turn))
     one = finding(found, "tool reply", "suffix")
     assert one.ok is False
     assert one.why == "the reply is rendered otherwise"

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from heldout import Message, Reply, Sample
+from heldout.chat import to_chat_api
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import CONVERSATIONS, TOOLS, Examination, examine
 from heldout.rendering.segments import Segments
@@ -29,20 +30,33 @@ ALLOWED = {
     "llama3": ("YYYY YYYY", "YYYY YYYY"),
     "llama3_1": ("YYYY YY-Y", "YYYY YY-Y"),
     "llama3_2": ("YYYY YY-Y", "YYYY YY-Y"),
-    "gemma": ("Y-YY ----", "Y-YY ----"),
-    "gemma3": ("YYYY ----", "YYYY ----"),
+    "gemma": ("Y-YY Y-YY", "Y-YY Y-YY"),
+    "gemma3": ("YYYY YYYY", "YYYY YYYY"),
     "gemma4": ("YYYY nnnn", "YYYY YYYY"),
-    "phi3": ("YYYY ----", "YYYY ----"),
-    "phi3_5": ("YYYY ----", "YYYY ----"),
+    "phi3": ("YYYY YYYY", "YYYY YYYY"),
+    "phi3_5": ("YYYY YYYY", "YYYY YYYY"),
     "deepseekv3": ("nnnn nnnn", "YYYY YYYY"),
     "deepseek_r1_distill": ("nnnn nnnn", "YYYY YYYY"),
     "glm4moe": ("YYnY YYYY", "YYYY YYYY"),
     "gptoss": ("nnnn nnnn", "YYYY YYYY"),
-    "cohere": ("YYYY ----", "YYYY ----"),
-    "cohere2": ("YYYY ----", "YYYY ----"),
+    "cohere": ("YYYY YYYY", "YYYY YYYY"),
+    "cohere2": ("YYYY YYYY", "YYYY YYYY"),
     "lfm2_v2": ("YYYY YYYY", "YYYY YYYY"),
     "nemotron_3_nano": ("nnnn nnnn", "YYYY YYYY"),
 }
+
+
+# Those whose templates list no tools: tools, calls and results are written as text.
+AS_TEXT = [
+    *("llama3", "gemma", "gemma3", "phi3", "phi3_5", "cohere", "cohere2"),
+    *("deepseekv3", "deepseek_r1_distill"),
+]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_what_is_written_as_text_is_known(name: str) -> None:
+    expected = ("tools", "calls", "results") if name in AS_TEXT else ()
+    assert ChatRenderer(family(name)).dialect.as_text == expected
 
 
 def test_the_table_has_all_families() -> None:
@@ -98,7 +112,7 @@ class Habits(NamedTuple):
 
     answer: str
     call: str | None = None
-    """None if the template has no tools."""
+    """None if it is in a convention of its own."""
 
 
 WRITTEN = {
@@ -112,11 +126,11 @@ WRITTEN = {
     "llama3_2": Habits(
         "It is four.<|eot_id|>", '{"name": "add", "parameters": {"a": 2, "b": 2}}<|eot_id|>'
     ),
-    "gemma": Habits("It is four.<end_of_turn>"),
-    "gemma3": Habits("It is four.<end_of_turn>"),
+    "gemma": Habits("It is four.<end_of_turn>", f"{HERMES}<end_of_turn>"),
+    "gemma3": Habits("It is four.<end_of_turn>", f"{HERMES}<end_of_turn>"),
     "gemma4": Habits("It is four.<turn|>"),
-    "phi3": Habits("It is four.<|end|>"),
-    "phi3_5": Habits("It is four.<|end|>"),
+    "phi3": Habits("It is four.<|end|>", f"{HERMES}<|end|>"),
+    "phi3_5": Habits("It is four.<|end|>", f"{HERMES}<|end|>"),
     "deepseekv3": Habits(
         "Let me think.\n</think>\n\nIt is four.<｜end▁of▁sentence｜>",
         f"Let me think.\n</think>\n\n{DEEPSEEK}<｜end▁of▁sentence｜>",
@@ -133,11 +147,15 @@ WRITTEN = {
         "<|start|>assistant<|channel|>final<|message|>It is four.<|return|>",
         ' to=functions.add<|channel|>commentary json<|message|>{"a": 2, "b": 2}<|call|>',
     ),
-    "cohere": Habits("It is four.<|END_OF_TURN_TOKEN|>"),
-    "cohere2": Habits("It is four.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>"),
+    "cohere": Habits("It is four.<|END_OF_TURN_TOKEN|>", f"{HERMES}<|END_OF_TURN_TOKEN|>"),
+    "cohere2": Habits(
+        "It is four.<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
+        f"{HERMES}<|END_RESPONSE|><|END_OF_TURN_TOKEN|>",
+    ),
     "lfm2_v2": Habits("It is four.<|im_end|>", f"{HERMES}<|im_end|>"),
     "nemotron_3_nano": Habits(
-        "Let me think.\n</think>\nIt is four.<|im_end|>", f"{HERMES}<|im_end|>"
+        "Let me think.\n</think>\nIt is four.<|im_end|>",
+        f"Let me think.\n</think>\n{HERMES}<|im_end|>",
     ),
 }
 
@@ -155,7 +173,8 @@ class Adder:
         calls = messages[-1].tool_calls
         number = sum(message.role == "assistant" for message in messages)
         if calls:
-            return Reply([Message("tool", f"The sum: {number}", tool_call_id=c.id) for c in calls])
+            sums = (Message("tool", f"The sum: {number}", tool_call_id=c.id) for c in calls)
+            return Reply(tuple(sums))
         return Reply((Message("user", f"And {number} more?"),))
 
     def close(self) -> None:
@@ -250,7 +269,24 @@ def test_tool_replies_stand_between_exactly_what_was_sampled(name: str) -> None:
         assert [message.role for message in rollout.trajectory.messages[2::2]] == (
             ["tool", "user", "tool", "user"]
         )
+        said = rollout.trajectory.messages[1::2]
+        ids = [call.id for message in said for call in message.tool_calls]
+        assert ids == ["call00000", "call00001"]
     check(rollouts, engine, render)
+
+
+@pytest.mark.parametrize("mode", ["suffix", "boundary"])
+@pytest.mark.parametrize("name", [name for name in AS_TEXT if "n" not in ALLOWED[name][0]])
+def test_two_results_told_as_text_are_one_message_of_the_user(name: str, mode: Segments) -> None:
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    assert habits.call is not None
+    texts = [habits.call.replace(HERMES, f"{HERMES}\n{HERMES}"), habits.answer, habits.answer]
+    [rollout, *_], engine = roll_out(render, texts, mode, TOOLS)
+    assert rollout.error is None
+    turns, segments = parts(rollout)
+    assert turns == engine.sampled[0]
+    result = "<tool_response>\nThe sum: 1\n</tool_response>"
+    assert f"{result}\n{result}" in render.spell(segments[0])
 
 
 LLAMA_HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
@@ -272,10 +308,15 @@ LLAMA_HEADER = "<|start_header_id|>{}<|end_header_id|>\n\n"
             f"{LLAMA_HEADER.format('user')}And 2 more?<|eot_id|>"
             + LLAMA_HEADER.format("assistant"),
         ),
-        (  # its turns after a tool's answer have no header
+        (
+            "gemma",
+            "\n<start_of_turn>user\n<tool_response>\nThe sum: 1\n</tool_response><end_of_turn>\n"
+            "<start_of_turn>model\n",
+            "\n<start_of_turn>user\nAnd 2 more?<end_of_turn>\n<start_of_turn>model\n",
+        ),
+        (  # it lists no tools, so they are described, and results are as was said there
             "deepseekv3",
-            "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>The sum: 1<｜tool▁output▁end｜>"
-            "<｜tool▁outputs▁end｜>",
+            "<｜User｜><tool_response>\nThe sum: 1\n</tool_response><｜Assistant｜><think>\n",
             "<｜User｜>And 2 more?<｜Assistant｜><think>\n",
         ),
         (  # its models write the header of the reply themselves, to end their turn
@@ -300,14 +341,54 @@ def test_a_segment_is_what_the_template_puts_between_turns(name: str, tool: str,
     assert [render.spell(segment) for segment in segments] == [tool, user]
 
 
+def test_results_of_tools_that_were_described_elsewhere_are_told_natively() -> None:
+    render, habits = ChatRenderer(family("deepseekv3")), WRITTEN["deepseekv3"]
+    assert habits.call is not None
+    [rollout, *_], _ = roll_out(render, [habits.call, habits.answer], "boundary")
+    _, [segment] = parts(rollout)
+    # Its turns after a tool's answer have no header.
+    assert render.spell(segment) == (
+        "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>The sum: 1<｜tool▁output▁end｜>"
+        "<｜tool▁outputs▁end｜>"
+    )
+
+
+def test_a_call_in_thoughts_that_were_cut_off_is_none() -> None:
+    render, habits = ChatRenderer(family("nemotron_3_nano")), WRITTEN["nemotron_3_nano"]
+    texts = [f"Perhaps {HERMES}", habits.answer]  # the prompt began to think for it
+    [rollout, *_], _ = roll_out(render, texts, "boundary", TOOLS)
+    assert rollout.error is None
+    assert rollout.trajectory.messages[1] == Message("assistant", texts[0])
+    assert rollout.trajectory.messages[2].role == "user"
+
+
 @pytest.mark.parametrize("mode", ["suffix", "boundary"])
 def test_a_reply_that_the_template_would_leave_out_is_an_error(mode: Segments) -> None:
-    render = ChatRenderer(family("phi3"))
-    rollouts, engine = roll_out(render, [f"{HERMES}<|end|>"] * 2, mode, TOOLS)
-    for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
-        assert rollout.error is not None
-        assert "leaves tool messages out" in rollout.error
-        assert list(rollout.completion_ids) == sampled[0]
+    chat = ChatRenderer(family("phi3"))
+
+    def render(messages: Sequence[Message], prompt: bool) -> list[int]:
+        """The template itself, which passes over tool messages."""
+        told = [to_chat_api(message) for message in messages]
+        text = chat.tokenizer.apply_chat_template(
+            told, add_generation_prompt=prompt, tokenize=False
+        )
+        return list(chat.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    engine = Engine(chat, *[f"{HERMES}<|end|>"] * 2)
+    [rollout] = rollout_batch(
+        [Sample("0", {"question": "What is two and two?"})],
+        lambda sample: Adder(TOOLS),
+        render,
+        engine,
+        2,
+        400,
+        segments=mode,
+        decode=chat.decode,
+        parse=chat.parse,
+    )
+    assert rollout.error is not None
+    assert "leaves tool messages out" in rollout.error
+    assert list(rollout.completion_ids) == engine.sampled[0][0]
 
 
 def test_a_turn_that_ends_in_the_last_of_several_tokens_is_not_ended_again() -> None:
@@ -363,10 +444,10 @@ def test_with_suffix_no_token_of_the_template_is_lost(name: str) -> None:
 def test_a_mode_that_is_not_allowed_says_so_and_makes_no_mask(name: str) -> None:
     render, habits = ChatRenderer(family(name)), WRITTEN[name]
     if name == "gemma4":
-        texts, tools = ["<|tool_call>call:add{a:2,b:2}<tool_call|><|tool_response>"] * 2, TOOLS
+        texts = ["<|tool_call>call:add{a:2,b:2}<tool_call|><|tool_response>"] * 2
     else:
-        texts, tools = [habits.answer] * 2, ()
-    rollouts, engine = roll_out(render, texts, "suffix", tools)
+        texts = [habits.answer] * 2
+    rollouts, engine = roll_out(render, texts, "suffix", TOOLS if name == "gemma4" else ())
     for rollout, sampled in zip(rollouts, engine.sampled, strict=True):
         assert rollout.error is not None
         if name == "gptoss":

@@ -82,6 +82,7 @@ def _print_json(tokenizer: str, found: Examination, render: ChatRenderer) -> Non
         {
             "tokenizer": tokenizer,
             "end_of_turn": [render.spell([end]) for end in found.ends],
+            "as_text": render.dialect.as_text,
             "recommended": found.recommended,
             "advice": found.advice,
             "findings": found.findings,
@@ -90,11 +91,11 @@ def _print_json(tokenizer: str, found: Examination, render: ChatRenderer) -> Non
 
 
 def _print(tokenizer: str, found: Examination, render: ChatRenderer) -> None:
-    from heldout.cli.render import _console, _label, _table, _text
+    from heldout.cli.render import as_line, as_text, make_console, make_table
 
-    console = _console()
-    console.print(_label(tokenizer, "bold"), soft_wrap=True)
-    table = _table()
+    console = make_console()
+    console.print(as_line(tokenizer, "bold"), soft_wrap=True)
+    table = make_table()
     table.add_column("", overflow="fold")
     for mode in ("suffix", "boundary"):
         table.add_column(mode, no_wrap=True)
@@ -105,23 +106,26 @@ def _print(tokenizer: str, found: Examination, render: ChatRenderer) -> None:
     }
     for kind in dict.fromkeys(finding.kind for finding in found.findings):
         row = {f.segments: words[f.ok] for f in found.findings if f.kind == kind}
-        table.add_row(kind, *(_text(*row[mode]) for mode in ("suffix", "boundary")))
+        table.add_row(kind, *(as_text(*row[mode]) for mode in ("suffix", "boundary")))
     console.print(table)
     ends = " or ".join(render.spell([end]) for end in found.ends)
-    console.print(_label(f"A turn ends in {ends or 'nothing that could be found out'}"))
+    console.print(as_line(f"A turn ends in {ends or 'nothing that could be found out'}"))
     eos = render.tokenizer.eos_token_id
     if any(end != eos for end in found.ends):
         console.print(
-            _label(
+            as_line(
                 f"Generation has to stop there; the tokenizer's own end token is "
                 f"{render.tokenizer.eos_token}",
                 "yellow",
             )
         )
+    if render.dialect.as_text:
+        written = ", ".join(render.dialect.as_text)
+        console.print(as_line(f"Written as text, not by the template: {written}"))
     for line in _reasons(found):
-        console.print(_label(line, "dim"), soft_wrap=True)
+        console.print(as_line(line, "dim"), soft_wrap=True)
     style = "bold" if found.recommended else "bold red"
-    console.print(_label(found.advice, style), soft_wrap=True)
+    console.print(as_line(found.advice, style), soft_wrap=True)
 
 
 def _reasons(found: Examination) -> list[str]:

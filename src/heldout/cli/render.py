@@ -35,18 +35,18 @@ class _Console(Console):
         raise BrokenPipeError  # for run_cli, which knows what to do
 
 
-def _console() -> Console:
+def make_console() -> Console:
     if sys.stdout.isatty():
         return _Console(highlight=False)
     return _Console(highlight=False, width=UNBROKEN)
 
 
-def _label(value: object, style: str = "") -> Text:
+def as_line(value: object, style: str = "") -> Text:
     """On one line: an id or a value with line breaks could pass for rows of the table."""
-    return _text(str(value).replace("\n", "\\n"), style)
+    return as_text(str(value).replace("\n", "\\n"), style)
 
 
-def _text(value: object, style: str = "") -> Text:
+def as_text(value: object, style: str = "") -> Text:
     return Text(printable(str(value)), style=style)
 
 
@@ -62,7 +62,7 @@ def interval(low: float | None, high: float | None) -> str:
     return "–" if low is None else f"{number(low)} … {number(high)}"
 
 
-def _table() -> Table:
+def make_table() -> Table:
     return Table(box=SIMPLE_HEAD, pad_edge=False)
 
 
@@ -70,11 +70,11 @@ def _table() -> Table:
 
 
 def print_report(report: EvalReport, reason: str | None = None) -> None:
-    console, summary = _console(), report.summary
-    name = _label(report.config.get("experiment_name") or "report", "bold")
+    console, summary = make_console(), report.summary
+    name = as_line(report.config.get("experiment_name") or "report", "bold")
     console.print(name + _who(report))
     _print_unfinished(console, report, reason)
-    table = _table()
+    table = make_table()
     table.add_column("", overflow="fold")
     table.add_column("mean", justify="right", no_wrap=True)
     table.add_column("95% interval", no_wrap=True)
@@ -98,7 +98,7 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
     )
     for name_of_metric in _metric_names(summary):
         table.add_row(
-            _label(name_of_metric),
+            as_line(name_of_metric),
             number(summary[f"metric_{name_of_metric}"]),
             interval(
                 summary[f"metric_{name_of_metric}_ci_low"],
@@ -109,9 +109,9 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
     console.print(table)
     console.print(_counts(summary))
     for note in _notes(summary):
-        console.print(_text(note, "yellow"))
+        console.print(as_text(note, "yellow"))
     if report.path is not None:
-        console.print(_text(f"kept in {report.path}", "dim"), soft_wrap=True)
+        console.print(as_text(f"kept in {report.path}", "dim"), soft_wrap=True)
 
 
 def _who(report: EvalReport) -> Text:
@@ -120,7 +120,7 @@ def _who(report: EvalReport) -> Text:
         return Text("")
     who = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
     where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
-    return _text(f", answered by {who}{where}", "not bold dim")
+    return as_text(f", answered by {who}{where}", "not bold dim")
 
 
 def _print_unfinished(console: Console, report: EvalReport, reason: str | None) -> None:
@@ -134,7 +134,7 @@ def _print_unfinished(console: Console, report: EvalReport, reason: str | None) 
         "complete": f"Its journal is not the one it was finished with: {items}",
     }.get(report.status, f"Not finished: {report.status} after {items}")
     why = f" ({reason})" if reason else ""
-    console.print(_text(f"{said}{why}; the numbers are of these.", "yellow"))
+    console.print(as_text(f"{said}{why}; the numbers are of these.", "yellow"))
 
 
 def _counts(summary: Summary) -> Text:
@@ -177,18 +177,18 @@ def print_slices(
     total: Summary,
     report: EvalReport,
 ) -> None:
-    console = _console()
+    console = make_console()
     _print_unfinished(console, report, None)
-    table = _table()
+    table = make_table()
     for key in by:
-        table.add_column(_label(key), overflow="fold")
+        table.add_column(as_line(key), overflow="fold")
     for name in ("items", "mean", "95% interval", "passed", "errors"):
         side = "left" if name == "95% interval" else "right"
         table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
     rows = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
     for i, (values, summary) in enumerate(rows):
         table.add_row(
-            *(_label("–" if value is None else value) for value in values),
+            *(as_line("–" if value is None else value) for value in values),
             str(summary["n"]),
             number(summary["mean"]),
             interval(summary["ci_low"], summary["ci_high"]),
@@ -204,7 +204,7 @@ def print_slices(
 
 
 def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
-    console = _console()
+    console = make_console()
     if not results:
         threshold = report.pass_threshold
         console.print(f"No failures: every item is scored and has reward ≥ {threshold:g}.")
@@ -212,22 +212,22 @@ def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
     for i, result in enumerate(results):
         if i:
             console.print()
-        title = _label(result.sample_id, "bold")
+        title = as_line(result.sample_id, "bold")
         if result.repeat or report.config.get("repeats") != 1:
             title.append(f", repeat {result.repeat}")
         console.print(Text("── ", "dim") + title, soft_wrap=True)
         if result.error is not None:
-            _print_block(console, _text("error", "bold red"), _text(result.error, "red"))
+            _print_block(console, as_text("error", "bold red"), as_text(result.error, "red"))
         else:
-            _print_block(console, _text("reward", "bold"), _score(result))
+            _print_block(console, as_text("reward", "bold"), _score(result))
         for message in result.trajectory.messages:
             for label, content in _message_blocks(message):
-                _print_block(console, _text(label, "bold cyan"), content)
+                _print_block(console, as_text(label, "bold cyan"), content)
         if result.sample.ground_truth is not None:
-            truth = _text(_shortened(result.sample.ground_truth))
-            _print_block(console, _text("truth", "bold green"), truth)
+            truth = as_text(_shortened(result.sample.ground_truth))
+            _print_block(console, as_text("truth", "bold green"), truth)
         if result.trajectory.stop.truncated:
-            _print_block(console, Text(""), _text("The last turn was cut off.", "yellow"))
+            _print_block(console, Text(""), as_text("The last turn was cut off.", "yellow"))
 
 
 def _score(result: EvalResult) -> Text:
@@ -241,11 +241,11 @@ def _score(result: EvalResult) -> Text:
 def _message_blocks(message: Message) -> Iterator[tuple[str, Text]]:
     """A message as labelled texts: its reasoning, what it says, the tools it calls."""
     if message.reasoning:
-        yield "thinks", _text(_shortened(message.reasoning), "dim")
+        yield "thinks", as_text(_shortened(message.reasoning), "dim")
     if message.text or not message.tool_calls:
-        yield message.role, _text(_shortened(message.text))
+        yield message.role, as_text(_shortened(message.text))
     for call in message.tool_calls:
-        yield "calls", _text(_shortened(f"{call.name}({call.arguments})"))
+        yield "calls", as_text(_shortened(f"{call.name}({call.arguments})"))
 
 
 def _shortened(value: object) -> str:

@@ -9,22 +9,22 @@ not depend on who else was in the batch by more than rounding.
 from __future__ import annotations
 
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Self
 
 import anyio
 import anyio.to_thread
 
-from heldout.chat import message_of, to_chat_api, tool_to_chat_api
+from heldout.chat import message_of, tool_to_chat_api
 from heldout.concurrency import waker
 from heldout.config import Sampling
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput
-from heldout.rendering.dialect import Dialect
-from heldout.toolcalls import call_id, next_call_number, parse_tool_calls
+from heldout.rendering.chat_templates import ChatRenderer
+from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 512
@@ -64,7 +64,6 @@ class LocalEndpoint:
         self._name, self._max_batch = name, max_batch
         self._source: str | None = None
         self._model, self._tokenizer = model, tokenizer
-        self._dialect: Dialect | None = None
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -206,9 +205,7 @@ class LocalEndpoint:
 
     def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         if getattr(self._tokenizer, "chat_template", None):
-            if tools or any(m.tool_calls or m.role == "tool" for m in messages):
-                return self._prompt_with_tools(messages, tools)
-            return list(self._render([to_chat_api(m) for m in messages]))
+            return self._chat.prompt(messages, tools)
         if len(messages) == 1 and isinstance(messages[0].content, str) and not tools:
             return list(self._tokenizer(messages[0].content)["input_ids"])
         raise FatalEndpointError(
@@ -216,38 +213,10 @@ class LocalEndpoint:
             "a conversation, nor be told of tools"
         )
 
-    def _prompt_with_tools(
-        self, messages: Sequence[Message], tools: Sequence[ToolSpec]
-    ) -> list[int]:
-        if self._dialect is None:
-            self._dialect = Dialect.of(
-                lambda messages, tools: str(self._render(messages, tools, tokenize=False))
-            )
-        dialect = self._dialect
-        given = [tool_to_chat_api(tool) for tool in tools] if dialect.tools and tools else None
-        try:
-            return list(self._render(dialect.told(messages, tools), given))
-        except Exception:
-            # Some templates take one call at a turn, or only arguments that are an object, or
-            # only ids of their own kind. As text they take anything.
-            if dialect == dialect.written():
-                raise
-            try:
-                return list(self._render(dialect.written().told(messages, tools), given))
-            except Exception:  # noqa: BLE001 - then the template's first objection is the one to tell
-                pass
-            raise
-
-    def _render(
-        self,
-        messages: list[dict[str, Any]],
-        tools: list[dict[str, Any]] | None = None,
-        *,
-        tokenize: bool = True,
-    ) -> Any:
-        return self._tokenizer.apply_chat_template(
-            messages, tools=tools, add_generation_prompt=True, tokenize=tokenize, return_dict=False
-        )
+    @cached_property
+    def _chat(self) -> ChatRenderer:
+        """The tokenizer's template; only the model's thread has it."""
+        return ChatRenderer(self._tokenizer)
 
     def _decode(self, rows: list[_Row]) -> None:
         """Greedy or sampled decoding of all rows together, one token a step."""
@@ -336,14 +305,10 @@ class LocalEndpoint:
         spoken = row.tokens[:-1] if row.tokens[-1] in ends else row.tokens
         # Special tokens are kept until here: in many families they are what marks a call.
         text = _before_stop(tokenizer.decode(spoken), request.sampling.stop)
-        opened = _OPEN_REASONING.search(tokenizer.decode(row.prompt[-16:]))
-        tag = opened[1] if opened else ""  # the template began to think for the model
         first = next_call_number(request.messages)
-        content, calls = parse_tool_calls(tag + text, first, tools=request.tools)
-        if calls:
-            for token in tokenizer.all_special_tokens:
-                content = content.replace(token, "")
-            return Message("assistant", content.removeprefix(tag).strip(), tool_calls=calls)
+        meant = self._chat.parse(text, first, tools=request.tools, prompt=row.prompt)
+        if meant.tool_calls:
+            return replace(meant, content=meant.text.strip())
         if getattr(tokenizer, "response_template", None) is None:
             return message
         # A convention of its own, which the tokenizer can read.
@@ -365,9 +330,6 @@ class LocalEndpoint:
         ):
             found.update(value if isinstance(value, list) else [] if value is None else [value])
         return found
-
-
-_OPEN_REASONING = re.compile(r"(<(?:think|thinking|reasoning)>)\s*\Z", re.IGNORECASE)
 
 
 def _before_stop(text: str, stops: Sequence[str]) -> str:

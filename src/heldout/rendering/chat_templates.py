@@ -23,11 +23,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import msgspec
-
-from heldout.chat import to_chat_api, tool_to_chat_api
 from heldout.errors import InvalidInput
+from heldout.rendering.dialect import Dialect
 from heldout.rendering.segments import common_suffix
+from heldout.toolcalls import parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
 
 KNOWN_CHARACTERS = 16_000_000
@@ -91,27 +90,44 @@ class ChatRenderer:
         tools: Sequence[ToolSpec] = (),
     ) -> str:
         """What the template makes of the conversation, before it is tokenised."""
+        # Without tools there is nothing to find out, and templates can be slow.
+        dialect = self.dialect if _with_tools(messages, tools) else _WITHOUT_TOOLS
+        told = dialect.told(messages, tools)
+        return self._apply(told, dialect.given(tools), add_generation_prompt)
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
+        """What a model goes on from; calls and results as text where the template refuses them.
+
+        Not for rollouts: a turn that was told natively may be text in the next prompt.
+        """
         try:
-            return self._apply(messages, add_generation_prompt, tools, as_text=False)
+            return self(messages, True, tools)
         except Exception:
-            # Most templates want a call's arguments as a dict; DeepSeek's put them into a string.
+            # Some templates take one call at a turn, or only arguments that are an object, or
+            # only ids of their own kind. As text they take anything. If not, the template's first
+            # objection is the one to tell.
             with suppress(Exception):
-                if any(message.tool_calls for message in messages):
-                    return self._apply(messages, add_generation_prompt, tools, as_text=True)
+                if _with_tools(messages, tools):
+                    told = self.dialect.written().told(messages, tools)
+                    text = self._apply(told, self.dialect.given(tools), True)
+                    with self._lock:
+                        return self._ids(text)
             raise
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """What the template can be told of tools."""
+        return Dialect.of(lambda messages, tools: self._apply(messages, tools, True))
 
     def _apply(
         self,
-        messages: Sequence[Message],
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
         add_generation_prompt: bool,
-        tools: Sequence[ToolSpec],
-        *,
-        as_text: bool,
     ) -> str:
         text = self.tokenizer.apply_chat_template(
-            [_for_template(message, as_text) for message in messages],
-            # Llama's templates explain how to call tools even for an empty list.
-            tools=[tool_to_chat_api(tool) for tool in tools] or None,
+            messages,
+            tools=tools,
             chat_template=self._chat_template,
             add_generation_prompt=add_generation_prompt,
             tokenize=False,
@@ -217,14 +233,24 @@ class ChatRenderer:
     def _first_special(self, ids: list[int], tail: int) -> list[int]:
         return [id for id in ids[len(ids) - tail :] if id in self._special][:1]
 
-    def parse(self, text: str, first: int = 0) -> Message:
+    def parse(
+        self,
+        text: str,
+        first: int = 0,
+        *,
+        tools: Sequence[ToolSpec] = (),
+        prompt: Sequence[int] = (),
+    ) -> Message:
         """What a model wrote, as the message it meant: calls found, special tokens left out.
 
-        `first` numbers the calls, where those of earlier turns have to be told from them.
+        `first` numbers the calls, where those of earlier turns have to be told from them; `tools`
+        tell text from numbers where a convention does not; `prompt` is what the model went on
+        from, which may have begun to think for it: a call in its thoughts is none.
         """
-        from heldout.toolcalls import parse_tool_calls
-
-        content, calls = parse_tool_calls(text, first=first)
+        opened = _OPEN_REASONING.search(self.spell(prompt[-16:]))
+        tag = opened[1] if opened else ""
+        content, calls = parse_tool_calls(tag + text, first, tools=tools)
+        content = content.removeprefix(tag)
         reasoning: str | None = None
         if channels := _CHANNELS.findall(content):
             thoughts = [said for channel, said in channels if channel == "analysis"]
@@ -240,24 +266,20 @@ class ChatRenderer:
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
+_OPEN_REASONING = re.compile(r"(<(?:think|thinking|reasoning)>)\s*\Z", re.IGNORECASE)
+
 # gpt-oss says in words, between special tokens, what is thought and what is said.
 _CHANNELS = re.compile(
     r"<\|channel\|>(\w+)[^<]*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL
 )
 
 
-def _for_template(message: Message, arguments_as_text: bool) -> dict[str, Any]:
-    body = to_chat_api(message)
-    if not arguments_as_text:
-        for call in body.get("tool_calls", ()):
-            with suppress(msgspec.DecodeError):
-                arguments = msgspec.json.decode(call["function"]["arguments"])
-                if isinstance(arguments, dict):
-                    call["function"]["arguments"] = arguments
-    if message.reasoning is not None:
-        # Two names for one thing: Qwen's, GLM's and NVIDIA's, and OpenAI's and Liquid's.
-        body["reasoning_content"] = body["thinking"] = message.reasoning
-    return body
+# Where there are no tools, all dialects say the same.
+_WITHOUT_TOOLS = Dialect(tools=False, calls="written", results=False, system=True)
+
+
+def _with_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+    return bool(tools) or any(m.tool_calls or m.role == "tool" for m in messages)
 
 
 # --- What is known ------------------------------------------------------------------------------

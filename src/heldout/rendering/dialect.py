@@ -47,7 +47,8 @@ class Dialect:
     """What a chat template can be told of tools. `Dialect.of` finds out by trying.
 
     What it cannot be told is written into the messages instead: the tools into the system
-    message, calls into the model's own text, what a tool returned into a user message.
+    message, calls into the model's own text, what a tool returned into a user message. Where the
+    tools have to be written, so have the others: they are in the convention that was asked for.
     """
 
     tools: bool
@@ -59,43 +60,70 @@ class Dialect:
     @classmethod
     def of(cls, render: Render) -> Dialect:
         schema = {"type": "object", "properties": {"probe_x": {"type": "string"}}}
-        tools = [tool_to_chat_api(ToolSpec("probe_tool", "A probe.", schema))]
+        probe = [tool_to_chat_api(ToolSpec("probe_tool", "A probe.", schema))]
         user = {"role": "user", "content": "probe_question"}
         result = {"role": "tool", "content": "probe_result", "tool_call_id": call_id(0)}
 
-        def shows(messages: list[dict[str, Any]], *words: str) -> bool:
+        def rendered(
+            messages: list[dict[str, Any]], given: list[dict[str, Any]] | None
+        ) -> str | None:
             try:
-                text = render(messages, tools)
+                return render(messages, given)
             except Exception:  # noqa: BLE001 - templates raise what they like
-                return False
-            return all(word in text for word in words)
+                return None
+
+        # It need not name the tool: a template may be made for the tools it has.
+        with_tools = rendered([user], probe)
+        tools = with_tools is not None and with_tools != rendered([user], None)
+
+        def shows(messages: list[dict[str, Any]], *words: str) -> bool:
+            text = rendered(messages, probe if tools else None)
+            return text is not None and all(word in text for word in words)
 
         system = shows([{"role": "system", "content": "probe_system"}, user], "probe_system")
-        if shows([user], "probe_tool"):
-            arguments = {"probe_key": "probe_value"}
-            forms: list[tuple[Literal["mapping", "text"], Any]] = [
-                ("mapping", arguments),
-                ("text", json.dumps(arguments)),
-            ]
-            for calls, given in forms:
-                function = {"name": "probe_call", "arguments": given}
-                call = {"id": call_id(0), "type": "function", "function": function}
-                turn = {"role": "assistant", "content": "", "tool_calls": [call]}
-                said = ("probe_call", "probe_key", "probe_value")
-                if shows([user, turn, result], *said, "probe_result"):
-                    return cls(True, calls, True, system)
-                if shows([user, turn], *said):
-                    return cls(True, calls, False, system)
+        arguments = {"probe_key": "probe_value"}
+        # Most templates want a call's arguments as a dict; DeepSeek's put them into a string.
+        forms: list[tuple[Literal["mapping", "text"], Any]] = [
+            ("mapping", arguments),
+            ("text", json.dumps(arguments)),
+        ]
+        for calls, value in forms:
+            function = {"name": "probe_call", "arguments": value}
+            call = {"id": call_id(0), "type": "function", "function": function}
+            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+            said = ("probe_call", "probe_key", "probe_value")
+            if shows([user, turn, result], *said, "probe_result"):
+                return cls(tools, calls, True, system)
+            if shows([user, turn], *said):
+                return cls(tools, calls, False, system)
         turn = {"role": "assistant", "content": "probe_text"}
-        results = shows([user, turn, result], "probe_result")
-        return cls(shows([user], "probe_tool"), "written", results, system)
+        # A template that knows neither tools nor calls shows a tool's words only as it would
+        # those of any role, and its model has never seen that one.
+        results = tools and shows([user, turn, result], "probe_result")
+        return cls(tools, "written", results, system)
 
     def written(self) -> Dialect:
-        """The same for a conversation that the template refuses: nothing but text in it."""
+        """The same with nothing but text in the conversation."""
         return replace(self, calls="written", results=False)
+
+    @property
+    def as_text(self) -> tuple[str, ...]:
+        """What the template is not told, where tools are given: of tools, calls and results."""
+        return (
+            *([] if self.tools else ["tools"]),
+            *(["calls"] if not self.tools or self.calls == "written" else []),
+            *([] if self.tools and self.results else ["results"]),
+        )
+
+    def given(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        """The tools as the template is given them beside the messages."""
+        # Llama's templates explain how to call tools even for an empty list.
+        return [tool_to_chat_api(tool) for tool in tools] or None if self.tools else None
 
     def told(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[dict[str, Any]]:
         """The conversation as this template can be told it."""
+        if tools and not self.tools and self != self.written():
+            return self.written().told(messages, tools)
         told: list[dict[str, Any]] = []
         names = {call.id: call.name for message in messages for call in message.tool_calls}
         after_result = False
@@ -116,7 +144,8 @@ class Dialect:
     def _body(self, message: Message, names: Mapping[str, str]) -> dict[str, Any]:
         body = to_chat_api(message)
         if message.reasoning is not None:
-            body["reasoning_content"] = message.reasoning
+            # Two names for one thing: Qwen's, GLM's and NVIDIA's, and OpenAI's and Liquid's.
+            body["reasoning_content"] = body["thinking"] = message.reasoning
         if message.role == "tool":
             if not self.results:
                 return {"role": "user", "content": write_tool_response(message.text)}

@@ -19,6 +19,7 @@ from itertools import combinations
 from typing import get_args
 
 from heldout.errors import RenderMismatch
+from heldout.rendering.dialect import write_tool_call
 from heldout.rendering.segments import (
     Decode,
     Render,
@@ -208,7 +209,8 @@ def _play(template: Template, conversation: Conversation) -> _Played:
             other = replace(turn, tool_calls=renamed)
             if ids([turn, *reply], True) == ids([other, *reply], True):
                 # Where calls are left out, models are told to write them as text.
-                turn = replace(turn, content=turn.text + _as_text(turn), tool_calls=())
+                calls = "".join(map(write_tool_call, turn.tool_calls))
+                turn = replace(turn, content=turn.text + calls, tool_calls=())
         truth = ids([turn, *reply], True)
         for place, message in enumerate(reply):
             changed = [*reply]
@@ -228,13 +230,6 @@ def _play(template: Template, conversation: Conversation) -> _Played:
 
 def _thoughtless(turn: Message) -> Message:
     return replace(turn, content=turn.text.removeprefix(_THOUGHTS))
-
-
-def _as_text(turn: Message) -> str:
-    return "".join(
-        f'<tool_call>\n{{"name": "{call.name}", "arguments": {call.arguments}}}\n</tool_call>'
-        for call in turn.tool_calls
-    )
 
 
 def _turn(

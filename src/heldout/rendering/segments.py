@@ -32,8 +32,12 @@ from heldout.types import Message, ToolCall, ToolSpec
 Render = Callable[..., Sequence[int]]
 """`render(messages, add_generation_prompt) -> ids`; one that takes `tools` is given them too."""
 Decode = Callable[[Sequence[int]], str]
-Parse = Callable[[str], Message]
-"""What a model wrote, as the message it meant: its tool calls found."""
+Parse = Callable[..., Message]
+"""`parse(text)`: what a model wrote, as the message it meant, its tool calls found.
+
+One that takes `first` is given the number of its first call, so that ids differ throughout a
+conversation; one that takes `tools` is given them, and `prompt` the ids that the turn follows.
+"""
 
 Segments = Literal["suffix", "boundary"]
 
@@ -66,6 +70,7 @@ class Template:
         self.parse: Parse | None = parse or getattr(render, "parse", None)
         self.spell: Decode | None = getattr(render, "spell", self.decode)
         self._render, self._takes_tools = render, _takes_tools(render)
+        self._parse_takes = _names(self.parse) if self.parse else set()
         self._told: dict[bytes, ToldTemplate] = {}
 
     def told(self, tools: Sequence[ToolSpec]) -> ToldTemplate:
@@ -89,8 +94,19 @@ class Template:
             return list(self._render(list(messages), add_generation_prompt, tools=tools))
         return list(self._render(list(messages), add_generation_prompt))
 
-    def read(self, written: str | Message | None, ids: Sequence[int]) -> tuple[Message, Message]:
-        """A turn as the message it means, and as the message that renders to what was written."""
+    def read(
+        self,
+        written: str | Message | None,
+        ids: Sequence[int],
+        *,
+        first: int = 0,
+        tools: Sequence[ToolSpec] = (),
+        prompt: Sequence[int] = (),
+    ) -> tuple[Message, Message]:
+        """A turn as the message it means, and as the message that renders to what was written.
+
+        `first` is the number of its first tool call, `prompt` the ids it follows.
+        """
         if isinstance(written, Message):
             return written, written
         if written is None:
@@ -101,14 +117,18 @@ class Template:
                 )
             written = self.decode(ids)
         as_written = Message("assistant", written)
-        return (self.parse(written) if self.parse is not None else as_written), as_written
+        if self.parse is None:
+            return as_written, as_written
+        known = {"first": first, "tools": tools, "prompt": prompt}
+        taken = {name: value for name, value in known.items() if name in self._parse_takes}
+        return self.parse(written, **taken), as_written
 
 
 class ToldTemplate:
     """A template with its tools, and what has been found out about it."""
 
     def __init__(self, template: Template, tools: tuple[ToolSpec, ...]) -> None:
-        self._template, self._tools = template, tools
+        self._template, self.tools = template, tools
         self._known: dict[Any, _Behind] = {}
         """By what is to be rendered: how it renders behind a made-up turn."""
         self._shown: set[tuple[str, ...]] = set()
@@ -139,7 +159,7 @@ class ToldTemplate:
         return segment
 
     def _ids(self, messages: Sequence[Message]) -> list[int]:
-        return self._template.ids(messages, self._tools)
+        return self._template.ids(messages, self.tools)
 
     def _check_shown(
         self, before: Sequence[Message], new: Sequence[Message], full: list[int]
@@ -200,7 +220,9 @@ class ToldTemplate:
         """What the template puts behind a model turn, less what the model wrote of it itself."""
         calls = _answered_calls(meant, new)
         ending = tuple(so_far[-4:]) if calls else ()
-        key = (calls, ending, tuple(message.role for message in new))
+        # Without their ids, which are new in every turn and which few templates show.
+        names = tuple(call.name for call in calls)
+        key = (names, ending, tuple(message.role for message in new))
         if key in self._known:
             known = self._known[key]
             full = self._ids([_QUESTION, _made_up(_MARKS[0], calls), *new])
@@ -216,7 +238,7 @@ class ToldTemplate:
                     problem = raised
                 continue
             if variant == calls:
-                if len(self._known) >= 256:  # calls have ids: they are new every time
+                if len(self._known) >= 256:  # the endings of calls differ
                     self._known.clear()
                 self._known[key] = known
             return self._behind(so_far, tail, known.header)
@@ -277,7 +299,7 @@ class ToldTemplate:
         """What the template puts behind a model turn that ends the conversation."""
         if self._closing is None:
             turns = [[_QUESTION, _made_up(mark, ())] for mark in _MARKS]
-            renders = [self._template.ids(turn, self._tools, False) for turn in turns]
+            renders = [self._template.ids(turn, self.tools, False) for turn in turns]
             length = min(common_suffix(a, b) for a, b in combinations(renders, 2))
             self._closing = renders[0][len(renders[0]) - length :]
         return self._closing
@@ -322,8 +344,17 @@ def common_suffix(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 def _takes_tools(render: Render) -> bool:
+    return any(p.name == "tools" or p.kind is p.VAR_KEYWORD for p in _parameters(render))
+
+
+def _names(function: Callable[..., object]) -> set[str]:
+    """What it takes by name."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name for p in _parameters(function) if p.kind in by_name}
+
+
+def _parameters(function: Callable[..., object]) -> list[inspect.Parameter]:
     try:
-        parameters = inspect.signature(render).parameters.values()
+        return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError):  # a builtin without a signature
-        return False
-    return any(p.name == "tools" or p.kind is p.VAR_KEYWORD for p in parameters)
+        return []
