@@ -15,9 +15,12 @@ import anyio
 
 from common import child, emit, middle, options, say
 from heldout import Message, Reply, Sample
+from heldout.endpoints.smollm2 import weights_folder
 from heldout.environments import ToolEnvironment
+from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.segments import Template
 from heldout.rollouts import rollout_batch, rollout_one
-from heldout.tokens import Generated
+from heldout.tokens import Generated, Transcript
 from heldout.types import ToolCall
 
 TURNS, ROLLOUTS = 6, 64
@@ -113,6 +116,47 @@ def overhead(count: int, turns: int) -> dict[str, Any]:
     return {"us_per_turn": 1e6 * (cpu - elsewhere) / (count * turns)}
 
 
+RENDERING = ("rendering everything", "rendering suffix", "rendering boundary")
+SENTENCE = "the tool looked again and found that nothing had changed since it was last asked"
+
+
+def rendering(mode: str, turns: int) -> dict[str, Any]:
+    """Wall time of rendering a conversation, turn by turn, with a real tokenizer and template."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(weights_folder())
+    spent: list[float] = []
+    if mode == "everything":
+
+        def naive(messages: Sequence[Message], add_generation_prompt: bool) -> list[int]:
+            chat = [{"role": m.role, "content": m.content} for m in messages]
+            ids: list[int] = tokenizer.apply_chat_template(
+                chat, add_generation_prompt=add_generation_prompt, return_dict=False
+            )
+            return ids
+
+        template = Template(naive, decode=ChatRenderer(tokenizer).decode)
+    else:
+        template = Template(ChatRenderer(tokenizer), segments=mode)  # type: ignore[arg-type]
+    transcript = Transcript(template, per_turn_max_tokens=1000)
+    messages = [Message("user", " ".join([SENTENCE] * 10))]
+    for turn in range(turns):
+        start = time.perf_counter()
+        transcript.advance(messages, ())
+        spent.append(time.perf_counter() - start)
+        text = f"turn {turn}: " + " ".join([SENTENCE] * 7)
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        done = transcript.accept(Generated([*ids, tokenizer.eos_token_id], None, text))
+        messages += [done.message, Message("user", f"reply {turn}: " + " ".join([SENTENCE] * 7))]
+    trace = transcript.trace()
+    assert trace is not None
+    return {
+        "wall_s": sum(spent),
+        "half_s": sum(spent[: turns // 2]),
+        "tokens": len(trace.prompt_ids) + len(trace.completion_ids),
+    }
+
+
 def check(found: list[int], expected: list[int]) -> None:
     if found != expected:
         sys.exit(f"wrong result: {found[:5]} …, expected {expected[:5]} …")
@@ -123,6 +167,9 @@ def main() -> None:
     parser.add_argument("--case", help="measure one alone")
     args = parser.parse_args()
     count = 8 if args.quick else ROLLOUTS
+    if args.case and args.case.startswith("rendering "):
+        print(json.dumps(rendering(args.case.removeprefix("rendering "), 10 if args.quick else 50)))
+        return
     if args.case == "overhead":
         print(json.dumps(overhead(count, 20)))
         return
@@ -133,7 +180,8 @@ def main() -> None:
     rounds: dict[str, list[dict[str, Any]]] = {}
     # The cases take turns: what disturbs the machine for a while disturbs all.
     for turn in range(1 if args.quick else 3):
-        for case in ("together", "threads", "overhead", *(["one by one"] if turn == 0 else [])):
+        once = ["one by one"] if turn == 0 else []
+        for case in ("together", "threads", "overhead", *RENDERING, *once):
             say(f"rollouts, {case}")
             more = ["--quick"] if args.quick else []
             line = child(sys.executable, __file__, "--case", case, *more)
@@ -151,6 +199,16 @@ def main() -> None:
     emit("wall with tools that block (threads), over the ideal", blocking / ideal, "x")
     spent = middle(rounds["overhead"], "us_per_turn")
     emit("CPU a turn of the loop, without rendering", spent, "µs", target=60)
+    whole, suffix, boundary = (rounds[case] for case in RENDERING)
+    tokens = int(middle(whole, "tokens"))
+    full = middle(whole, "wall_s")
+    emit(f"rendering a conversation of {tokens:,} tokens, everything anew each turn", full, "s")
+    for mode, found, target in (("suffix", suffix, None), ("boundary", boundary, 2.5)):
+        took = middle(found, "wall_s")
+        emit(f"the same, `{mode}`", took, "s", ratio=took / full)
+        growth = took / middle(found, "half_s")
+        emit(f"`{mode}`: all turns over the first half of them", growth, "x", target=target)
+    emit("everything anew: likewise", full / middle(whole, "half_s"), "x")
 
 
 if __name__ == "__main__":

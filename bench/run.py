@@ -23,6 +23,8 @@ BENCHMARKS = {
     "memory": "memory.py",
     "http": "http_load.py",
     "reports": "reports.py",
+    "rollouts": "rollouts.py",
+    "vector": "vector.py",
     "startup": "startup.py",
 }
 NEEDS_PEERS = {"engine", "startup"}

@@ -29,6 +29,7 @@ from heldout import (
 )
 from heldout.analysis import summarize
 from heldout.errors import SystemicFailure
+from heldout.vector import evaluate_env
 from tests.conftest import RunEval, make_samples
 
 
@@ -199,6 +200,93 @@ def test_clause_08_a_cut_off_answer_is_counted_as_such(run_eval: RunEval) -> Non
 def test_clause_08_a_reasoning_block_that_never_closed_is_not_an_answer() -> None:
     said = Trajectory((Message("assistant", "<think>it is 42, or is it"),), Stop(truncated=True))
     assert said.answer == ""
+
+
+# --- Vectorised environments --------------------------------------------------------------------
+
+
+class Walk:
+    """An episode as its seed has it: so many steps, and then the goal or not."""
+
+    made: list[Walk] = []  # noqa: RUF012 - of the one test that looks at it
+
+    def __init__(self) -> None:
+        self.closed = False
+        Walk.made.append(self)
+
+    def reset(self, *, seed: int | None = None) -> tuple[Any, dict[str, Any]]:
+        assert seed is not None, "an episode was started without a seed"
+        self.rng = np.random.default_rng(seed)
+        self.goal = bool(self.rng.random() < 0.5)
+        self.left = int(self.rng.integers(2, 6)) if self.goal else 20
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.left -= 1
+        over = self.left == 0
+        noise = float(self.rng.normal())
+        return np.zeros(1), noise, over and self.goal, over and not self.goal, {"said": over}
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def still(observations: Any) -> Any:
+    return np.zeros(len(observations))
+
+
+def test_clause_09_success_is_the_callers_word_then_the_environments_then_termination() -> None:
+    report = evaluate_env(Walk, still, 40)
+    assert report.summary["success_is"] == "terminated"
+    assert all(e.success == e.terminated != e.truncated for e in report.episodes)
+
+    class Says(Walk):
+        def step(self, action: Any) -> Any:
+            *rest, info = super().step(action)
+            return *rest, {**info, "is_success": self.left % 2 == 0}
+
+    assert evaluate_env(Says, still, 10).summary["success_is"] == "info['is_success']"
+    assert evaluate_env(Says, still, 10).summary["success_rate"] == 1.0
+    report = evaluate_env(Says, still, 10, success=lambda info, term, trunc, ret, steps: trunc)
+    assert report.summary["success_is"] == "success function"
+    assert all(e.success == e.truncated for e in report.episodes)
+
+
+def test_clause_10_every_denominator_is_the_episodes_asked_for() -> None:
+    report = evaluate_env(Walk, still, 41, num_envs=4)
+    summary, episodes = report.summary, report.episodes
+    wins = sorted(e.steps for e in episodes if e.success)
+    assert 0 < len(wins) < 41
+    assert (summary["episodes"], summary["successes"]) == (41, len(wins))
+    assert summary["success_rate"] == len(wins) / 41
+    assert summary["mean_return"] == pytest.approx(sum(e.ret for e in episodes) / 41)
+    middle = (wins[(len(wins) - 1) // 2] + wins[len(wins) // 2]) / 2
+    assert summary["median_steps_to_goal"] == middle < 20
+    never = evaluate_env(Walk, still, 5, success=lambda *_: False).summary
+    assert never["success_rate"] == 0.0
+    assert never["median_steps_to_goal"] is None
+
+
+def test_clause_11_numbers_do_not_depend_on_how_many_play_side_by_side() -> None:
+    alone = evaluate_env(Walk, still, 60, seed=5)
+    for num_envs in (4, 16):
+        together = evaluate_env(Walk, still, 60, num_envs=num_envs, seed=5)
+        assert list(together.episodes) == list(alone.episodes)
+    assert [e.index for e in alone.episodes] == list(range(60))
+    assert len({e.seed for e in alone.episodes}) == 60
+
+
+def test_clause_12_an_evaluation_makes_its_environments_and_closes_them() -> None:
+    Walk.made.clear()
+    evaluate_env(Walk, still, 10, num_envs=3)
+    assert [env.closed for env in Walk.made] == [True] * 3
+
+    def fails(observations: Any) -> Any:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        evaluate_env(Walk, fails, 10, num_envs=3)
+    assert [env.closed for env in Walk.made] == [True] * 6
 
 
 # --- Storage ------------------------------------------------------------------------------------

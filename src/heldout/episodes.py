@@ -11,7 +11,6 @@ arrays out, no environment and no I/O.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,8 +25,7 @@ Bools = NDArray[np.bool_]
 IDLE = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Slots:
+class Slots(NamedTuple):  # made anew at every step, so it has to be made quickly
     """The state: one entry an environment."""
 
     episode: Ints
@@ -98,7 +96,7 @@ def advance(
         playing = slots.episode >= 0
         if playing.all():
             playing = None
-    if not over.any():
+    if not np.count_nonzero(over):  # a tenth of what any() takes
         return Slots(slots.episode, ret, steps, playing, slots.started, slots.requested), None
 
     ends = np.flatnonzero(over)

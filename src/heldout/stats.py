@@ -14,6 +14,7 @@ import math
 from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -166,6 +167,32 @@ class Moments:
 def wilson(rate: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """Wilson's score interval for a rate observed over n independent trials."""
     return _score_interval(rate, n, NormalDist().inv_cdf((1 + confidence) / 2))
+
+
+def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Interval | None:
+    """Distribution-free interval of a median, from order statistics; None for too few values.
+
+    The number of values below the median is binomial (n, 1/2), whatever the distribution, so the
+    k-th smallest and k-th largest enclose it with a known probability (Thompson 1936, Annals of
+    Mathematical Statistics 7; David and Nagaraja, "Order Statistics", 7.1).
+    """
+    n = len(values)
+    tail, below = (1 - confidence) / 2, 0
+    # The most that may be left out on each side: P(Binomial(n, 1/2) < below) <= tail.
+    total = 0.0
+    while below < n:
+        total += math.exp(_log_choose(n, below) - n * math.log(2))
+        if total > tail:
+            break
+        below += 1
+    if below == 0:
+        return None
+    ordered = np.sort(values)
+    return Interval(float(ordered[below - 1]), float(ordered[n - below]))
+
+
+def _log_choose(n: int, k: int) -> float:
+    return math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
 
 
 def _score_interval_from_stderr(

@@ -25,6 +25,7 @@ COMMANDS = {
     "run": ("heldout.cli.run", "Run an eval file and print its report."),
     "show": ("heldout.cli.show", "Print the report of a run."),
     "slice": ("heldout.cli.slice", "Print a run's report for each value of a metadata key."),
+    "env": ("heldout.cli.env", "Evaluate an agent over exactly so many episodes."),
     "doctor": ("heldout.cli.doctor", "Say which segments a tokenizer's chat template allows."),
 }
 

@@ -1,0 +1,351 @@
+"""Every convention of resetting, each against the real thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
+
+from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout.vector import evaluate_env
+from heldout.vector.driver import UNSEEDED
+from tests.vector.worlds import Walk, alone, good_policy, played
+
+# Python 3.12 warns of fork() in a process with threads, which torch and pytest have.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:This process .* is multi-threaded:DeprecationWarning"
+)
+
+MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLED]
+KINDS = {
+    "sync": SyncVectorEnv,
+    "async": AsyncVectorEnv,
+    "async without shared memory": partial(AsyncVectorEnv, shared_memory=False),
+}
+
+
+@pytest.fixture(params=KINDS)
+def kind(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    found: Callable[..., Any] = KINDS[request.param]
+    return found
+
+
+# --- Gymnasium's own ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_episode_is_as_exact_as_alone(kind: Callable[..., Any], mode: AutoresetMode) -> None:
+    report = evaluate_env(lambda: kind([Walk] * 4, autoreset_mode=mode), good_policy, 30, seed=5)
+    assert played(report) == alone(30, seed=5)
+    assert report.notes == ()
+    assert (report.summary["num_envs"], report.summary["seeded"]) == (4, True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("size", "episodes"), [(1, 7), (16, 40), (5, 3)])
+def test_the_size_of_the_vector_environment_changes_nothing(
+    mode: AutoresetMode, size: int, episodes: int
+) -> None:
+    report = evaluate_env(
+        lambda: SyncVectorEnv([Walk] * size, autoreset_mode=mode), good_policy, episodes
+    )
+    assert played(report) == alone(episodes)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_max_steps_cuts_off_in_every_mode(mode: AutoresetMode) -> None:
+    report = evaluate_env(
+        lambda: SyncVectorEnv([Walk] * 3, autoreset_mode=mode), good_policy, 20, max_steps=4
+    )
+    assert played(report) == alone(20, max_steps=4)
+
+
+def test_max_steps_is_refused_where_an_episode_cannot_be_cut_off() -> None:
+    make = partial(AsyncVectorEnv, [Walk] * 2, shared_memory=False)
+    with pytest.raises(InvalidInput, match="max_steps needs environments"):
+        evaluate_env(make, good_policy, 4, max_steps=4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_environment_that_has_nothing_left_to_play_is_not_stepped_past_its_end(
+    kind: Callable[..., Any], mode: AutoresetMode
+) -> None:
+    # Walk raises if it is: one long episode is played beside two slots that were done long ago.
+    make = partial(kind, [Walk, Walk, partial(Walk, 60)], autoreset_mode=mode)
+    for seed in range(3):
+        assert evaluate_env(make, good_policy, 3, seed=seed).summary["episodes"] == 3
+
+
+@pytest.mark.parametrize("wrap", [RecordEpisodeStatistics, DictInfoToList])
+@pytest.mark.parametrize("mode", MODES)
+def test_wrappers_do_not_disturb_the_books(wrap: Any, mode: AutoresetMode) -> None:
+    def make_env() -> Any:
+        return wrap(SyncVectorEnv([Walk] * 3, autoreset_mode=mode))
+
+    assert played(evaluate_env(make_env, good_policy, 20)) == alone(20)
+
+
+def test_num_envs_that_contradicts_the_vector_environment_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="vectorised environment of 3, and num_envs is 4"):
+        evaluate_env(lambda: SyncVectorEnv([Walk] * 3), good_policy, 9, num_envs=4)
+    # … and one that agrees is not, however few the episodes.
+    report = evaluate_env(lambda: SyncVectorEnv([Walk] * 3), good_policy, 2, num_envs=3)
+    assert played(report) == alone(2)
+
+
+def test_statistics_that_go_on_learning_are_said() -> None:
+    def make_env() -> Any:
+        return gymnasium.wrappers.NormalizeObservation(Walk())
+
+    report = evaluate_env(make_env, good_policy, 2)
+    assert "NormalizeObservation goes on learning" in report.notes[0]
+    report = evaluate_env(lambda: SyncVectorEnv([make_env]), good_policy, 2)
+    assert "NormalizeObservation goes on learning" in report.notes[0]
+
+
+# --- Vector environments with a code of their own -----------------------------------------------
+
+
+def test_a_vector_entry_point_plays_whole_episodes_and_says_that_it_is_unseeded() -> None:
+    def make_env() -> Any:
+        return gymnasium.make_vec(
+            "CartPole-v1", num_envs=5, vectorization_mode="vector_entry_point"
+        )
+
+    def policy(observations: Any) -> Any:
+        return (observations[:, 2] > 0).astype(np.int64)
+
+    report = evaluate_env(make_env, policy, 30, seed=1)
+    assert report.notes == (UNSEEDED,)
+    assert not report.summary["seeded"]
+    assert all(e.seed is None for e in report.episodes)
+    # A reward of 1 a step: the step that only resets is in neither number.
+    assert all(e.ret == e.steps for e in report.episodes)
+    assert played(report) == played(evaluate_env(make_env, policy, 30, seed=1))
+    with pytest.raises(InvalidInput, match="max_steps"):
+        evaluate_env(make_env, policy, 30, max_steps=10)
+
+
+class Counts(VectorEnv[Any, Any, Any]):
+    """Slot i plays episodes of i + 1 steps, and a step earns 1; its mode is what it is told."""
+
+    single_observation_space = gymnasium.spaces.Box(0, 99, (1,))
+    single_action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, size: int, mode: AutoresetMode, masks: bool = True) -> None:
+        self.num_envs, self.metadata = size, {"autoreset_mode": mode}
+        self.mode, self.masks = mode, masks
+        self.t = np.zeros(size, int)
+        self.over = np.zeros(size, bool)
+
+    def reset(self, *, seed: Any = None, options: Any = None) -> Any:
+        mask = (options or {}).get("reset_mask")
+        if mask is None or not self.masks:
+            mask = np.ones(self.num_envs, bool)
+        self.t[mask], self.over[mask] = 0, False
+        return self.t[:, None].astype(np.float32), {}
+
+    def step(self, actions: Any) -> Any:
+        if self.mode == AutoresetMode.DISABLED:
+            assert not self.over.any(), "stepped past an end"
+        resting = self.over if self.mode == AutoresetMode.NEXT_STEP else np.zeros_like(self.over)
+        self.t = np.where(resting, 0, self.t + 1)
+        self.over = (self.t == np.arange(self.num_envs) + 1) & ~resting
+        infos = {}
+        if self.mode == AutoresetMode.SAME_STEP:
+            ends = self.over.copy()
+            infos = {"final_info": {"dist": self.t * 10.0, "_dist": ends}, "_final_info": ends}
+            self.t = np.where(ends, 0, self.t)
+        reward = np.where(resting, 1e9, 1.0)  # what nobody earned would show
+        return (
+            self.t[:, None].astype(np.float32),
+            reward,
+            self.over,
+            np.zeros_like(self.over),
+            infos,
+        )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_vector_environment_of_ones_own_is_read_in_the_mode_it_states(
+    mode: AutoresetMode,
+) -> None:
+    report = evaluate_env(lambda: Counts(3, mode), lambda o: np.zeros(3, int), 12)
+    assert all(e.ret == e.steps and 1 <= e.steps <= 3 for e in report.episodes)
+    assert {e.steps for e in report.episodes} == {1, 2, 3}
+    assert report.summary["seeded"] == (mode == AutoresetMode.DISABLED)
+    if mode == AutoresetMode.SAME_STEP:
+        assert all(e.dist == 10 * e.steps for e in report.episodes)
+
+
+def test_one_that_ignores_the_mask_is_found_out() -> None:
+    with pytest.raises(EnvironmentFailed, match="ignores options\\['reset_mask'\\]"):
+        evaluate_env(
+            lambda: Counts(3, AutoresetMode.DISABLED, masks=False), lambda o: np.zeros(3, int), 9
+        )
+
+
+def test_one_that_does_not_say_how_it_resets_is_refused_and_closed() -> None:
+    closed = []
+
+    class Says(Counts):
+        def close(self, **settings: Any) -> None:
+            closed.append(True)
+
+    def make_env() -> Any:
+        env = Says(2, AutoresetMode.NEXT_STEP)
+        env.metadata = {}
+        return env
+
+    with pytest.raises(InvalidInput, match="does not say how it resets"):
+        evaluate_env(make_env, good_policy, 2)
+    assert closed
+
+
+# --- Batches of tensors -------------------------------------------------------------------------
+
+
+class Tensors:
+    """A batch environment in torch. Slot i plays episodes of lengths[i], over and over."""
+
+    def __init__(self, lengths: list[int], *, mode: str | None = None, device: str = "cpu") -> None:
+        self.num_envs, self.device = len(lengths), device
+        self.length = torch.tensor(lengths, device=device)
+        self.t = torch.zeros_like(self.length)
+        self.resting = torch.zeros_like(self.length, dtype=torch.bool)
+        if mode is not None:
+            self.autoreset_mode = mode
+        self.next_step = mode == "next_step"
+
+    def reset(self, seed: int) -> Any:
+        return self.t[:, None].float(), {}
+
+    def step(self, actions: Any) -> Any:
+        assert isinstance(actions, torch.Tensor)
+        assert actions.device.type == self.device
+        self.t = torch.where(self.resting, 0, self.t + 1)
+        over = self.t == self.length
+        done, cut = over & (self.length % 2 == 0), over & (self.length % 2 == 1)
+        reward = torch.where(self.resting, torch.inf, 1.0)
+        info = {"dist": self.t.float(), "scale": torch.tensor(3.0), "name": "tensors"}
+        if self.next_step:
+            self.resting = over
+        else:
+            self.t = torch.where(over, 0, self.t)
+        return self.t[:, None].float(), reward, done, cut, info
+
+
+def stay(observations: Any) -> Any:
+    assert isinstance(observations, torch.Tensor)
+    return torch.zeros(len(observations), dtype=torch.int64, device=observations.device)
+
+
+DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("mode", [None, "same_step", "next_step"])
+def test_a_batch_of_tensors_is_played_on_its_own_device(mode: str | None, device: str) -> None:
+    report = evaluate_env(lambda: Tensors([2, 5, 3], mode=mode, device=device), stay, 8)
+    assert sorted(e.steps for e in report.episodes[:3]) == [2, 3, 5]
+    assert all(e.ret == e.steps == e.dist for e in report.episodes)
+    assert all(e.success == e.terminated == (e.steps == 2) for e in report.episodes)
+    assert all(e.truncated == (e.steps != 2) for e in report.episodes)
+    assert UNSEEDED in report.notes
+    assert any("says nothing" in note for note in report.notes) == (mode is None)
+
+
+def test_a_tensor_that_numpy_cannot_read_is_fetched_from_its_device() -> None:
+    class OnDevice:
+        """As a tensor on a GPU: to numpy only over cpu()."""
+
+        def __init__(self, values: Any) -> None:
+            self.values = np.asarray(values)
+
+        def __array__(self, *_: Any) -> Any:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy")
+
+        def detach(self) -> OnDevice:
+            return self
+
+        def cpu(self) -> Any:
+            return torch.as_tensor(self.values)
+
+    class Remote(Tensors):
+        def step(self, actions: Any) -> Any:
+            observations, *rest, info = super().step(actions)
+            return observations, *map(OnDevice, rest), info
+
+    report = evaluate_env(lambda: Remote([2, 3]), stay, 4)
+    assert all(e.ret == e.steps for e in report.episodes)
+
+
+def test_one_that_cannot_be_seeded_or_does_not_reset_is_said_or_refused() -> None:
+    class Unseedable(Tensors):
+        def reset(self) -> Any:  # type: ignore[override]
+            return self.t[:, None].float()
+
+    assert "it cannot be seeded at all" in evaluate_env(lambda: Unseedable([2]), stay, 1).notes
+    with pytest.raises(InvalidInput, match="does not reset by itself"):
+        evaluate_env(lambda: Tensors([2], mode="disabled"), stay, 1)
+
+
+def test_a_batch_whose_rewards_have_another_shape_is_refused() -> None:
+    class Wide(Tensors):
+        def step(self, actions: Any) -> Any:
+            observations, reward, *rest = super().step(actions)
+            return observations, reward[:, None], *rest
+
+    with pytest.raises(InvalidInput, match="reward of shape \\(2, 1\\)"):
+        evaluate_env(lambda: Wide([2, 3]), stay, 2)
+
+
+class ToTorch(VectorWrapper):  # type: ignore[type-arg]
+    """What gymnasium's NumpyToTorch does, which needs one more package."""
+
+    def reset(self, **settings: Any) -> Any:
+        observations, infos = self.env.reset(**settings)
+        return torch.as_tensor(observations), infos
+
+    def step(self, actions: Any) -> Any:
+        *arrays, infos = self.env.step(actions.numpy())
+        return *map(torch.as_tensor, arrays), infos
+
+
+def test_a_vector_environment_wrapped_into_tensors_keeps_episodes_exact() -> None:
+    def policy(observations: Any) -> Any:
+        return (observations[:, 0] > 0).long()
+
+    report = evaluate_env(lambda: ToTorch(SyncVectorEnv([Walk] * 3)), policy, 12)
+    assert played(report) == alone(12)
+
+
+def test_a_policy_in_torch_plays_environments_in_numpy() -> None:
+    def policy(observations: Any) -> Any:
+        return (torch.as_tensor(observations)[:, 0] > 0).long()
+
+    assert played(evaluate_env(Walk, policy, 12, num_envs=3)) == alone(12)
+    assert played(evaluate_env(lambda: SyncVectorEnv([Walk] * 3), policy, 12)) == alone(12)
+
+
+def episodes_of(lengths: list[int], requested: int) -> Iterator[int]:
+    """The lengths of episodes given out by index to slots that play lengths[slot] each."""
+    free = [(0, slot) for slot in range(len(lengths))]
+    for _ in range(requested):
+        free.sort()
+        at, slot = free.pop(0)
+        yield lengths[slot]
+        free.append((at + lengths[slot], slot))
+
+
+def test_slots_that_reset_themselves_get_episodes_in_the_order_they_become_free() -> None:
+    lengths = [7, 2, 3, 11, 2]
+    report = evaluate_env(lambda: Tensors(lengths), stay, 20)
+    assert [e.steps for e in report.episodes] == list(episodes_of(lengths, 20))

@@ -1,0 +1,229 @@
+"""What is reported: every number by hand, what success is, and the run directory."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout import EvalReport
+from heldout.cli.main import run_cli
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.stats import median_interval, wilson
+from heldout.vector import VectorReport, evaluate_env
+from tests.vector.worlds import Walk, good_policy, played
+
+
+class Plan(gymnasium.Env[Any, Any]):
+    """Plays episodes from a plan, in turn: (steps, terminated, truncated, last info)."""
+
+    def __init__(self, plan: list[tuple[int, bool, bool, dict[str, Any]]]) -> None:
+        self.plan, self.at = plan, -1
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.at += 1
+        self.t = 0
+        return np.zeros(1), {}
+
+    def step(self, action: Any) -> Any:
+        self.t += 1
+        steps, terminated, truncated, info = self.plan[self.at]
+        if self.t < steps:
+            return np.zeros(1), 1.0, False, False, {}
+        return np.zeros(1), 1.0, terminated, truncated, info
+
+
+def play(plan: list[tuple[int, bool, bool, dict[str, Any]]], **settings: Any) -> VectorReport:
+    return evaluate_env(lambda: Plan(plan), lambda o: [0], len(plan), **settings)
+
+
+PLAN: list[tuple[int, bool, bool, dict[str, Any]]] = [
+    (4, True, False, {"dist": 0.0}),
+    (9, False, True, {"dist": 5.0}),
+    (6, True, False, {"dist": np.float32(1.0)}),
+    (9, False, True, {"dist": np.nan}),
+    (11, True, False, {}),
+    (1, True, False, {"dist": np.array([3.0])}),
+]
+
+
+def test_every_number_of_the_summary() -> None:
+    summary = play(PLAN).summary
+    rate, middle = wilson(4 / 6, 6), median_interval(np.array([4, 6, 11, 1]))
+    returns = [4, 9, 6, 9, 11, 1]
+    error = statistics.stdev(returns) / 6**0.5
+    expected = {
+        "episodes": 6,
+        "successes": 4,
+        "success_rate": 4 / 6,
+        "success_rate_ci_low": rate.low,
+        "success_rate_ci_high": rate.high,
+        "median_steps_to_goal": 5.0,
+        "median_steps_to_goal_ci_low": middle and middle.low,
+        "median_steps_to_goal_ci_high": middle and middle.high,
+        "median_steps_to_goal_n": 4,
+        "mean_return": pytest.approx(40 / 6),
+        "mean_return_stderr": pytest.approx(error),
+        "mean_return_ci_low": pytest.approx(40 / 6 - 2.5705818 * error),
+        "mean_return_ci_high": pytest.approx(40 / 6 + 2.5705818 * error),
+        "steps": 40,
+        "terminated": 4,
+        "truncated": 2,
+        "return_mean_success": 5.5,
+        "return_mean_fail": 9.0,
+        "steps_p50_success": 5.0,
+        "dist_at_end_p50": 2.0,
+        "dist_n": 4,
+        "num_envs": 1,
+        "seed": 0,
+        "seeded": True,
+        "success_is": "terminated",
+        "notes": [],
+    }
+    assert summary == expected
+    assert list(summary) == list(expected)
+
+
+def test_without_successes_there_is_no_median_and_with_only_those_no_failing_return() -> None:
+    failed = play([(3, False, True, {})] * 3).summary
+    assert failed["success_rate"] == 0.0
+    assert failed["median_steps_to_goal"] is None
+    assert failed["steps_p50_success"] is None
+    assert failed["return_mean_success"] is None
+    assert (failed["dist_at_end_p50"], failed["dist_n"]) == (None, 0)
+    won = play([(3, True, False, {})] * 3).summary
+    assert won["return_mean_fail"] is None
+    assert won["success_rate_ci_low"] > 0.4
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.booleans()), min_size=1, max_size=30))
+def test_rates_and_medians_are_over_what_they_say(plan: list[tuple[int, bool]]) -> None:
+    summary = play([(steps, good, not good, {}) for steps, good in plan]).summary
+    to_goal = [steps for steps, good in plan if good]
+    assert summary["success_rate"] == len(to_goal) / len(plan)
+    median = statistics.median(to_goal) if to_goal else None
+    assert summary["median_steps_to_goal"] == median
+    assert summary["mean_return"] == pytest.approx(statistics.mean(s for s, _ in plan))
+    assert summary["steps"] == sum(steps for steps, _ in plan)
+
+
+# --- What success is ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["is_success", "success"])
+def test_the_environments_word_on_success_goes_before_the_way_it_ended(name: str) -> None:
+    report = play([(2, True, False, {name: False}), (2, False, True, {name: np.bool_(True)})])
+    assert [e.success for e in report.episodes] == [False, True]
+    assert report.summary["success_is"] == f"info['{name}']"
+
+
+def test_silence_beside_others_that_speak_of_success_is_a_failure_and_said() -> None:
+    report = play([(2, True, False, {}), (2, True, False, {"is_success": True})])
+    assert [e.success for e in report.episodes] == [False, True]
+    assert report.notes == (
+        "1 of 2 episodes said nothing of success where others did: they count as failures",
+    )
+
+
+def test_the_callers_predicate_goes_before_everything() -> None:
+    seen = []
+
+    def success(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        seen.append((info, terminated, truncated, ret, steps))
+        return steps > 2
+
+    plan: list[Any] = [(2, True, False, {"is_success": True}), (3, False, True, {"a": 1})]
+    report = play(plan, success=success)
+    assert [e.success for e in report.episodes] == [False, True]
+    assert report.summary["success_is"] == "success function"
+    assert seen == [({"is_success": True}, True, False, 2.0, 2), ({"a": 1}, False, True, 3.0, 3)]
+
+
+def test_a_predicate_that_forgets_to_return_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="returned None"):
+        play(PLAN, success=lambda *_: None)
+
+
+def test_ends_that_are_always_both_are_pointed_out() -> None:
+    (note,) = play([(2, True, True, {}), (3, True, False, {})]).notes
+    assert "all 1 truncated episodes were reported as terminated too" in note
+    assert play([(2, True, True, {}), (3, False, True, {})]).notes == ()
+
+
+# --- The run directory --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> tuple[VectorReport, Path]:
+    report = evaluate_env(Walk, good_policy, 20, num_envs=4)
+    report.save(tmp_path / "walk")
+    return report, tmp_path / "walk"
+
+
+def test_a_saved_report_is_read_like_any_other(saved: tuple[VectorReport, Path]) -> None:
+    report, path = saved
+    loaded = EvalReport.load(path)
+    assert loaded.status == "complete"
+    assert loaded.config["env"] == "Walk"
+    assert loaded.summary["mean"] == report.summary["success_rate"]
+    assert loaded.summary["metric_return"] == pytest.approx(report.summary["mean_return"])
+    assert loaded.summary["metric_steps_n"] == 20
+    (terminated,) = (s for (how,), s in loaded.slice("ended").items() if how == "terminated")
+    assert terminated["n"] == report.summary["terminated"]
+    assert loaded.results[3].sample.input["seed"] == report.episodes[3].seed
+
+
+def test_show_and_slice_print_it(
+    saved: tuple[VectorReport, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report, path = saved
+    assert run_cli(["show", str(path), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["summary"]["mean"] == report.summary["success_rate"]
+    assert run_cli(["show", str(path)]) == 0
+    assert run_cli(["show", str(path), "--failures", "2"]) == 0
+    assert run_cli(["slice", str(path), "--by", "ended"]) == 0
+    assert "truncated" in capsys.readouterr().out
+
+
+def test_loading_it_again_gives_the_same_report(saved: tuple[VectorReport, Path]) -> None:
+    report, path = saved
+    again = VectorReport.load(path)
+    assert again.summary == report.summary
+    assert played(again) == played(report)
+    assert again.notes == report.notes
+    assert again.config == report.config
+
+
+def test_an_end_that_was_both_comes_back_as_both(tmp_path: Path) -> None:
+    report = play([(2, True, True, {"dist": 1.0}), (2, True, False, {})])
+    report.save(tmp_path / "both")
+    assert played(VectorReport.load(tmp_path / "both")) == played(report)
+
+
+def test_a_run_is_not_overwritten_and_another_kind_is_not_loaded(
+    saved: tuple[VectorReport, Path], tmp_path: Path
+) -> None:
+    report, path = saved
+    with pytest.raises(RunExists):
+        report.save(path)
+    EvalReport([], {}, {"experiment_name": "other"}).save(tmp_path / "other")
+    with pytest.raises(InvalidInput, match="results of samples"):
+        VectorReport.load(tmp_path / "other")
+    about = json.loads((path / "run.json").read_text())
+    del about["config"]["seeded"]
+    (path / "run.json").write_text(json.dumps(about))
+    with pytest.raises(RunDirectoryError, match="no run of episodes"):
+        VectorReport.load(path)
+
+
+def test_a_report_introduces_itself(saved: tuple[VectorReport, Path]) -> None:
+    assert "'success_rate': 0." in repr(saved[0])
+    assert "env='Walk'" in repr(saved[0])
