@@ -358,13 +358,16 @@ def test_a_value_that_json_cannot_hold_is_an_error_of_the_item(run_eval: RunEval
     assert again.summary == report.summary
 
 
-def test_sys_exit_in_a_score_function_is_what_it_is(run_eval: RunEval, tmp_path: Path) -> None:
+def test_sys_exit_in_a_score_function_is_an_error_of_its_item(run_eval: RunEval) -> None:
     def score(trajectory: Trajectory, sample: Sample) -> Score:
-        raise SystemExit(5)
+        if sample.id == "s1":
+            raise SystemExit(0)
+        return exact(trajectory, sample)
 
-    with pytest.raises(SystemExit, match="5"):
-        run_eval(make_samples(3), score)
-    assert EvalReport.load(tmp_path / "run").status == "interrupted"
+    report = run_eval(make_samples(3), score)
+    assert report.summary["n_errors"] == 1
+    assert report.results[1].error is not None
+    assert report.results[1].error.startswith("score_fn: SystemExit: 0 (test_engine.py, line")
 
 
 # --- Bad input ---
@@ -522,11 +525,41 @@ def test_cancelled_while_it_derives_the_report_it_writes_nothing_afterwards(
     assert len(report.results) == 3
 
 
-def test_an_environment_is_closed_even_if_there_is_nothing_to_open_with(run_eval: RunEval) -> None:
+def test_without_anything_to_open_with_no_environment_is_made(run_eval: RunEval) -> None:
     log: list[str] = []
-    with pytest.raises(SystemicFailure):
+    with pytest.raises(SystemicFailure, match="prepare_messages gives Messages, got None"):
         run_eval(make_samples(1), exact, lambda s: None, lambda s: Counting(1, log))
-    assert log == ["closed"]
+    assert log == []
+
+
+def test_a_factory_that_forgets_its_return_is_an_error_not_an_eval_without_environment(
+    run_eval: RunEval,
+) -> None:
+    with pytest.raises(SystemicFailure, match="environment_factory returned None"):
+        run_eval(make_samples(1), exact, None, lambda s: None)
+
+
+def test_what_lacks_a_part_of_an_environment_is_told_which(run_eval: RunEval) -> None:
+    class Half:
+        tools = ()
+
+        def reply(self, messages: Any) -> Any: ...
+
+    with pytest.raises(SystemicFailure, match="this Half has no opening and no close"):
+        run_eval(make_samples(1), exact, None, lambda s: Half())
+
+
+def test_an_item_that_blocked_the_loop_past_its_timeout_has_timed_out(run_eval: RunEval) -> None:
+    import time
+
+    def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s1":
+            time.sleep(0.3)
+        return exact(trajectory, sample)
+
+    report = run_eval(make_samples(2), slow, timeout=0.2, max_concurrent=1)
+    assert report.results[0].ok
+    assert report.results[1].error == "timeout: not done after 0.2 s (in score_fn)"
 
 
 def test_an_item_that_timed_out_says_so_in_its_stop(run_eval: RunEval) -> None:

@@ -18,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Metric, Reply, Sample, Score, Stop, Trajectory
-from heldout.errors import ContextFull, InvalidInput, ItemFailed, RenderMismatch
+from heldout.environments import ToolEnvironment
+from heldout.errors import (
+    ContextFull,
+    EndpointError,
+    InvalidInput,
+    ItemFailed,
+    RenderMismatch,
+)
 from heldout.rollouts import Rollout, _Engine, rollout_batch, rollout_one
 from heldout.tokens import Generated
 
@@ -300,6 +307,55 @@ def test_an_engine_that_fails_ends_all_and_every_environment_is_closed() -> None
             **TOY,
         )
     assert (log.count("opening"), log.count("closed")) == (4, 4)
+
+
+@pytest.mark.parametrize("rows", [["hi"], [[5, 6]], [None], None, [(1, 2, 3, 4, 5)]])
+def test_what_is_no_row_of_an_engine_is_refused_in_words(rows: Any) -> None:
+    with pytest.raises(EndpointError, match="generate returns"):
+        rollout_batch([sample("a")], None, render, lambda p, m: rows, 1, 30, **TOY)
+
+
+def test_an_environment_that_was_never_used_is_closed_all_the_same() -> None:
+    log: list[str] = []
+
+    def broken(s: Sample) -> Any:
+        raise ValueError("cannot prepare")
+
+    with pytest.raises(ValueError, match="cannot prepare"):
+        rollout_one(
+            sample(), Counter(log=log), render, engine(say), 2, 30, prepare_messages=broken, **TOY
+        )
+    assert log == ["closed"]
+
+
+def test_sys_exit_in_a_score_function_is_an_error_of_its_rollout() -> None:
+    def score(trajectory: Trajectory, s: Sample) -> Score:
+        sys.exit(2)
+
+    [rollout] = rollout_batch([sample()], None, render, engine(say), 1, 30, score_fn=score, **TOY)
+    assert rollout.error is not None
+    assert "SystemExit: 2" in rollout.error
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_it_can_be_called_under_anyio_and_its_tools_may_use_it(backend: str) -> None:
+    def fetch() -> str:
+        """Runs an event loop of its own, as a plain function may."""
+        return anyio.run(anyio.to_thread.run_sync, lambda: "page")
+
+    async def main() -> Rollout:
+        return rollout_one(
+            sample(),
+            ToolEnvironment([fetch]),
+            render,
+            engine(lambda p, t: "!fetch {}" if t == 1 else "done"),
+            2,
+            30,
+            **TOY,
+        )
+
+    rollout = anyio.run(main, backend=backend)
+    assert [m.text for m in rollout.trajectory.messages if m.role == "tool"] == ["page"]
 
 
 def test_an_engine_that_returns_too_few_rows_is_refused() -> None:

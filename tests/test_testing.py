@@ -483,7 +483,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "reply of texts": (
         replying(lambda e, m, r: Reply(("hm",))),  # type: ignore[arg-type]
-        "reply to plain text: has messages that are no Message",
+        "reply to plain text raised InvalidInput: Reply takes Messages",
     ),
     "reply changes its input": (
         replying(scribble),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,6 +154,53 @@ def test_what_does_not_align_is_refused_where_it_is_made(generated: Generated, s
     with pytest.raises(EndpointError, match=said):
         account.accept(generated)
     assert account.trace() is None
+
+
+@pytest.mark.parametrize("generated", [Generated(["a"]), Generated([END], [None])])  # type: ignore[list-item]
+def test_ids_and_logprobs_that_are_no_numbers_are_refused(generated: Generated) -> None:
+    account = transcript()
+    account.advance(ASK, ())
+    with pytest.raises(EndpointError, match="no numbers"):
+        account.accept(generated)
+
+
+def test_numbers_come_out_of_arrays_as_numbers() -> None:
+    account = transcript()
+    account.advance(ASK, ())
+    account.accept(Generated(np.array([*encode("a"), END]), np.array([-0.5, -0.25])))
+    trace = account.trace()
+    assert trace is not None
+    assert [type(i) for i in trace.completion_ids] == [int, int]
+    assert trace.logprobs == (-0.5, -0.25)
+
+
+def test_a_turn_that_would_end_twice_is_refused() -> None:
+    def doubling(messages: Sequence[Message], prompt: bool) -> list[int]:
+        """Where the text of a turn holds the end token, it is there once more."""
+        ids: list[int] = []
+        for message in messages:
+            text = message.text
+            own = [END] if text.endswith("<end>") else []
+            ids += [ROLES[message.role], *encode(text.removesuffix("<end>")), *own, END]
+        return [*ids, ROLES["assistant"]] if prompt else ids
+
+    doubling.ends = frozenset({END})  # type: ignore[attr-defined]
+    account = transcript(doubling, decode=decode, parse=None)
+    account.advance(ASK, ())
+    message = account.accept(Generated([*encode("a"), END])).message
+    assert message.text == "a<end>"
+    with pytest.raises(RenderMismatch, match="would end twice"):
+        account.advance([*ASK, message, Message("user", "go")], ())
+
+
+def test_a_turn_that_fills_its_room_and_ends_is_not_cut_off() -> None:
+    def ended(messages: Sequence[Message], prompt: bool) -> list[int]:
+        return render(messages, prompt)
+
+    ended.ends = frozenset({END})  # type: ignore[attr-defined]
+    account = transcript(ended, per_turn=2)
+    account.advance(ASK, ())
+    assert account.accept(Generated([*encode("a"), END])).finish_reason == "stop"
 
 
 def test_logprobs_for_some_turns_only_are_refused() -> None:

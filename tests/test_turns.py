@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
-from heldout.errors import ContextFull, InvalidInput
+from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
 from heldout.turns import rollout
 
 from .toy import Counter
@@ -194,6 +194,71 @@ def test_it_closes_once_whatever_fails(run: Callable[..., Any], stage: str) -> N
     with pytest.raises(RuntimeError, match="broken"):
         roll(run, policy, environment, max_turns=2)
     assert log.count("closed") == 1
+
+
+def test_what_failed_first_is_what_is_raised_even_if_closing_fails_too(
+    run: Callable[..., Any],
+) -> None:
+    class Broken(Counter):
+        async def close(self) -> None:
+            raise OSError("cannot close")
+
+    with pytest.raises(RuntimeError, match="the counter is broken") as raised:
+        roll(run, policy_of("a"), Broken(fails_at=1), max_turns=2)
+    assert raised.value.__notes__ == ["close() failed, too: OSError: cannot close"]
+    with pytest.raises(OSError, match="cannot close"):
+        roll(run, policy_of("a"), Broken(turns=1), max_turns=2)
+
+
+def test_a_close_that_hangs_is_said(
+    run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.turns.CLOSE_GRACE_SECONDS", 0.05)
+
+    class Hangs(Counter):
+        async def close(self) -> None:
+            await anyio.sleep_forever()
+
+    with pytest.raises(EnvironmentFailed, match="close.. was not done after 0.05 s"):
+        roll(run, policy_of("a"), Hangs(turns=1), max_turns=2)
+
+
+@pytest.mark.parametrize("outcome", [[1], {"a": float("nan")}, {"a": {1, 2}}, {"a": b"x"}])
+def test_an_outcome_that_would_be_stored_as_something_else_is_refused(
+    run: Callable[..., Any], outcome: Any
+) -> None:
+    class Odd(Counter):
+        def outcome(self) -> Any:
+            return outcome
+
+    with pytest.raises(EnvironmentFailed, match="outcome.. of Odd"):
+        roll(run, policy_of("a"), Odd(turns=1), max_turns=2)
+
+
+def test_an_outcome_is_scored_as_it_will_be_read_back(run: Callable[..., Any]) -> None:
+    class Tuples(Counter):
+        def outcome(self) -> Any:
+            return {"a": (1, 2), "b": {3: "x"}}
+
+    trajectory = roll(run, policy_of("a"), Tuples(turns=1), max_turns=2)
+    assert trajectory.outcome == {"a": [1, 2], "b": {"3": "x"}}
+
+
+@pytest.mark.parametrize("opened", ["hello", ["hello"], None])
+def test_an_opening_that_is_no_list_of_messages_is_refused(
+    run: Callable[..., Any], opened: Any
+) -> None:
+    class Talks(Counter):
+        def opening(self) -> Any:
+            return opened
+
+    with pytest.raises(InvalidInput, match="opening.. gives Messages, got"):
+        roll(run, policy_of("a"), Talks(turns=1), max_turns=2)
+
+
+def test_a_turn_of_somebody_else_is_refused(run: Callable[..., Any]) -> None:
+    with pytest.raises(InvalidInput, match="a policy's turn is an assistant's Message"):
+        roll(run, policy_of(Message("user", "me?")), Counter(), max_turns=2)
 
 
 def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any]) -> None:

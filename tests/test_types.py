@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import FrozenInstanceError, replace
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,6 +16,7 @@ from heldout import (
     EvalResult,
     Message,
     Metric,
+    Reply,
     Sample,
     Score,
     Stop,
@@ -219,3 +221,18 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
     assert all(hasattr(heldout, name) for name in heldout.__all__)
     with pytest.raises(AttributeError, match="no attribute 'evalute'"):
         heldout.evalute  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: ToolCall("c", "f", {"a": 1}), "arguments is JSON text, got dict; json.dumps"),  # type: ignore[arg-type]
+        (lambda: ToolCall(1, "f"), "a tool call's id is text, got int"),  # type: ignore[arg-type]
+        (lambda: Message("assistant", "", ({"name": "f"},)), "tool_calls are ToolCalls, got"),  # type: ignore[arg-type]
+        (lambda: Reply("stop"), "Reply takes a list of Message, got 'stop'"),  # type: ignore[arg-type]
+        (lambda: Reply(("again",)), "Reply takes Messages, got 'again'"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        make()

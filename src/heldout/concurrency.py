@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import inspect
 import queue
 import threading
@@ -30,8 +31,17 @@ def is_async(function: Callable[..., Any]) -> bool:
     An object with an async `__call__` is as async as a function. What a decorator wraps does not
     count: the wrapper is what is called.
     """
+    while isinstance(function, functools.partial):
+        function = function.func
     called = function if inspect.isroutine(function) else type(function).__call__
     return inspect.iscoroutinefunction(called)
+
+
+def thread_context() -> contextvars.Context:
+    """This context for another thread, in which no event loop runs yet."""
+    context = contextvars.copy_context()
+    context.run(sniffio.current_async_library_cvar.set, None)
+    return context
 
 
 # --- Threads ------------------------------------------------------------------------------------
@@ -52,7 +62,7 @@ class Threads:
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
         self._closed = False
         done, wake = anyio.Event(), waker()
-        context = contextvars.copy_context()
+        context = thread_context()
         outcome: list[Any] = []
         problem: list[BaseException] = []
 

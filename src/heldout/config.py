@@ -176,8 +176,8 @@ def result_changing(config: dict[str, Any]) -> dict[str, Any]:
 def describe_callable(function: Callable[..., Any] | None) -> dict[str, Any] | None:
     """Name and fingerprint: enough to notice that a function is not the one it was.
 
-    The fingerprint covers its source, that of functions of the same module that it calls, and
-    the plain constants it uses, so that a changed helper or threshold is noticed too.
+    The fingerprint covers its source, that of functions and classes of the same module that it
+    uses, and the plain constants, so that a changed helper or threshold is noticed too.
     """
     if function is None:
         return None
@@ -200,10 +200,12 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
             yield f"{name}={bound!r}" if isinstance(bound, _PLAIN) else f"{name}: {type(bound)}"
         return
     value = inspect.unwrap(value)
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
+        yield from _class_identity(owner if inspect.isclass(owner) else type(owner), seen)
     value = getattr(value, "__func__", value)
     if not inspect.isfunction(value):
-        with suppress(OSError, TypeError):  # built in, or typed at a prompt: then only its name
-            yield inspect.getsource(value if inspect.isclass(value) else type(value))
+        yield from _class_identity(value if inspect.isclass(value) else type(value), seen)
         return
     if id(value) in seen:
         return
@@ -219,8 +221,25 @@ def _identity(value: Any, seen: set[int]) -> Iterator[str]:
     for name, other in used.items():
         if isinstance(other, _PLAIN):
             yield f"{name}={other!r}"
-        elif inspect.isfunction(other) and other.__module__ == value.__module__:
+        elif (inspect.isfunction(other) or inspect.isclass(other)) and (
+            other.__module__ == value.__module__
+        ):
             yield from _identity(other, seen)
+
+
+def _class_identity(kind: type, seen: set[int]) -> Iterator[str]:
+    if id(kind) in seen:
+        return
+    seen.add(id(kind))
+    with suppress(OSError, TypeError):  # built in, or typed at a prompt: then only its name
+        yield inspect.getsource(kind)
+    for member in vars(kind).values():
+        function = getattr(member, "__func__", member)
+        if inspect.isfunction(function) and function.__module__ == kind.__module__:
+            yield from _identity(function, seen)
+    for base in kind.__bases__:
+        if base.__module__ == kind.__module__:
+            yield from _class_identity(base, seen)
 
 
 def _code(function: Any) -> Iterator[str]:

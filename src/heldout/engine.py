@@ -365,7 +365,7 @@ class _Run:
 
 async def run_item(
     sample: Sample, repeat: int, config: EvalConfig, hooks: Hooks
-) -> tuple[EvalResult, Exception | None]:
+) -> tuple[EvalResult, BaseException | None]:
     """Roll out and score one item. Whatever goes wrong becomes the item's error (clause 5)."""
     requests = 0
     retried: Exception | None = None

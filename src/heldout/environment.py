@@ -10,7 +10,7 @@ item. `heldout.testing.check_environment` checks any environment against all of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Self, runtime_checkable
 
@@ -31,7 +31,31 @@ class Reply:
 
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
+            if isinstance(self.messages, str | Message):
+                raise InvalidInput(f"Reply takes a list of Message, got {self.messages!r:.200}")
             object.__setattr__(self, "messages", tuple(self.messages))
+        check_messages(self.messages, "Reply takes Messages")
+
+
+def check_messages(messages: Any, what: str) -> None:
+    if not isinstance(messages, Iterable) or isinstance(messages, str):
+        raise InvalidInput(f"{what}, got {messages!r:.200}")
+    for message in messages:
+        if not isinstance(message, Message):
+            raise InvalidInput(f"{what}, got {message!r:.200}")
+
+
+def check_environment_shape(environment: Any) -> None:
+    """Refuse what lacks a part of an environment, naming all that it lacks."""
+    missing = [
+        name for name in ("tools", "opening", "reply", "close") if not hasattr(environment, name)
+    ]
+    if missing:
+        kind = type(environment).__name__
+        raise InvalidInput(
+            f"an environment has tools, opening(), reply() and close(); this {kind} has no "
+            f"{' and no '.join(missing)}. heldout.testing.check_environment checks all of it"
+        )
 
 
 class Environment(Protocol):

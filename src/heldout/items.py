@@ -17,7 +17,7 @@ import anyio.lowlevel
 
 from heldout.chat import messages_of
 from heldout.concurrency import settle
-from heldout.environment import Environment
+from heldout.environment import Environment, check_messages
 from heldout.errors import EndpointError, EnvironmentFailed, InvalidInput, RenderMismatch
 from heldout.turns import Policy, rollout
 from heldout.types import (
@@ -44,7 +44,7 @@ class Attempt:
     seconds: float
     score: Score | None = None
     error: str | None = None
-    problem: Exception | None = None
+    problem: BaseException | None = None
     """What was raised, where the error is something that was raised."""
 
 
@@ -71,7 +71,7 @@ async def attempt(
     trajectory: Trajectory | None = None
     score: Score | None = None
     error: str | None = None
-    problem: Exception | None = None
+    problem: BaseException | None = None
 
     async def watched(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
         nonlocal stage
@@ -85,10 +85,15 @@ async def attempt(
         try:
             prepare = prepare_messages or _default_messages
             opening = await settle(prepare(sample))
+            check_messages(opening, "prepare_messages gives Messages")
             environment: Environment | None = None
             if environment_factory is not None:
                 stage = "environment_factory"
                 environment = await settle(environment_factory(sample))
+                if environment is None:
+                    raise InvalidInput(
+                        "environment_factory returned None, not an environment; is there a return?"
+                    )
             stage = "environment"
             trajectory = await rollout(
                 watched,
@@ -106,7 +111,8 @@ async def attempt(
                 if not isinstance(given, Score):
                     raise TypeError(f"score_fn returns a Score, got {given!r}")
                 score = given
-        except Exception as raised:  # noqa: BLE001 - kept as the item's error
+        except (Exception, SystemExit) as raised:  # noqa: BLE001 - kept as the item's error
+            # sys.exit() in a tool or a score function is no reason to end everybody's run.
             problem = raised
             error = _describe(stage, raised)
         except anyio.get_cancelled_exc_class() as stray:
@@ -116,10 +122,13 @@ async def attempt(
             error = f"{stage}: {type(stray).__name__}: its own code cancelled it"
     seconds = time.perf_counter() - started
     stop = Stop("error")
-    if scope.cancelled_caught:
+    # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
+    late = error is None and timeout is not None and seconds > timeout
+    if scope.cancelled_caught or late:
         stop = Stop("limit", "timeout")
         added = waiting() if waiting is not None else ""
         error = f"timeout: not done after {timeout:g} s (in {stage}){added}"
+        score = None
     if trajectory is None:
         made = tokens() if tokens is not None else None
         trajectory = Trajectory(tuple(said), stop, tokens=made)
@@ -135,7 +144,7 @@ def printable_error(problem: BaseException) -> str:
     return str(problem).encode("utf-8", "backslashreplace").decode()
 
 
-def _describe(stage: str, problem: Exception) -> str:
+def _describe(stage: str, problem: BaseException) -> str:
     """An item's error: where, what, and for the user's own code the line."""
     said = printable_error(problem)
     ours_to_say = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch

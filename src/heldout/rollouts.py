@@ -12,18 +12,17 @@ works, and none of it minds being called from a notebook's running loop.
 
 from __future__ import annotations
 
-import contextvars
 import queue
 import threading
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 import anyio
 
-from heldout.concurrency import is_async, waker
+from heldout.concurrency import is_async, settle, thread_context, waker
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput, ItemFailed
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn, attempt
@@ -99,10 +98,15 @@ def rollout_one(
 
     `score_fn` is the environment's own `score` where it has one and none is given.
     """
-    problems: list[Exception] = []
+    problems: list[BaseException] = []
+    unused = [env] if env is not None else []
+
+    def hand_over(sample: Sample) -> Environment:
+        return unused.pop()
+
     [rollout] = rollout_batch(
         [example],
-        None if env is None else lambda sample: env,
+        hand_over if unused else None,
         render,
         generate,
         max_turns,
@@ -117,6 +121,8 @@ def rollout_one(
         backend=backend,
         on_problem=problems.append,
     )
+    for environment in unused:  # it never came to that, and an environment is always closed
+        anyio.run(settle, environment.close(), backend=backend)
     if problems:
         raise problems[0]
     if rollout.error is not None:
@@ -140,7 +146,7 @@ def rollout_batch(
     parse: Parse | None = None,
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
-    on_problem: Callable[[Exception], object] | None = None,
+    on_problem: Callable[[BaseException], object] | None = None,
 ) -> list[Rollout]:
     """Roll out many samples together, each with an environment of its own; results in their order.
 
@@ -153,6 +159,8 @@ def rollout_batch(
     for name, value in (("max_turns", max_turns), ("per_turn_max_tokens", per_turn_max_tokens)):
         if value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
+    if timeout is not None and timeout <= 0:
+        raise InvalidInput(f"timeout is above 0 seconds, or None, got {timeout}")
     for example in examples:
         if not isinstance(example, Sample):
             raise InvalidInput(f"a rollout starts from a Sample, got {example!r:.200}")
@@ -279,7 +287,7 @@ class _Together:
         self._interrupted = False
 
     def run(self) -> list[Rollout]:
-        context = contextvars.copy_context()
+        context = thread_context()
         thread = threading.Thread(
             target=partial(context.run, self._converse), name="heldout-rollouts", daemon=True
         )
@@ -358,10 +366,22 @@ class _Together:
 
 
 def _hand_out(turns: list[_Turn], rows: Any) -> None:
+    if not isinstance(rows, Iterable):
+        raise EndpointError(f"generate returns a list, a row for each prompt, got {rows!r:.100}")
     rows = list(rows)
     if len(rows) != len(turns):
         raise EndpointError(
             f"generate was given {len(turns)} prompts and returned {len(rows)} rows"
         )
     for turn, row in zip(turns, rows, strict=True):
-        turn.outcome = row if isinstance(row, BaseException) else Generated(*row)
+        turn.outcome = row if isinstance(row, BaseException) else _generated(row)
+
+
+def _generated(row: Any) -> Generated:
+    ids = row[0] if isinstance(row, tuple) and 0 < len(row) <= 4 else None
+    if not isinstance(ids, Iterable) or isinstance(ids, str):
+        raise EndpointError(
+            "generate returns, for each prompt, Generated(ids, logprobs, …) or a tuple "
+            f"(ids, logprobs), got {row!r:.100}"
+        )
+    return row if isinstance(row, Generated) else Generated(*row)

@@ -25,7 +25,8 @@ class Generated(NamedTuple):
     message: str | Message | None = None
     """The turn as text, or as the message it means; None has the ids decoded."""
     finish_reason: str | None = None
-    """`stop`, `length`, …; None reads a turn that used all it was allowed as `length`."""
+    """`stop`, `length`, …; None reads a turn that used all it was allowed as `length`, unless it
+    ends in a token that is known to end turns."""
 
 
 class Transcript:
@@ -43,6 +44,7 @@ class Transcript:
         """The model's last turn as it was understood."""
         self._next_call = 0
         """The number of the next tool call: ids are not used twice in a conversation."""
+        self._cut_off = False
         self._ids: list[int] = []
         self._prompt_length = 0
         self._mask: list[int] = []
@@ -60,7 +62,9 @@ class Transcript:
             self._told = self._template.told(tools)
             segment = self._told.prompt(new)
         else:
-            segment = self._told.segment(self._seen, new, self._ids, self._meant)
+            segment = self._told.segment(
+                self._seen, new, self._ids, self._meant, cut_off=self._cut_off
+            )
         length = len(self._ids) + len(segment)
         room = self._per_turn
         if self._longest is not None:
@@ -84,7 +88,16 @@ class Transcript:
 
     def accept(self, generated: Generated) -> Completion:
         """Add the model's turn."""
-        ids, logprobs = list(generated.ids), generated.logprobs
+        try:
+            # Out of tensors and arrays, whose numbers are not equal to numbers.
+            ids = [int(i) for i in generated.ids]
+            logprobs = None
+            if generated.logprobs is not None:
+                logprobs = [float(logprob) for logprob in generated.logprobs]
+        except (TypeError, ValueError) as problem:
+            raise EndpointError(
+                f"the engine returned ids or logprobs that are no numbers: {problem}"
+            ) from None
         if not 0 < len(ids) <= self.room:
             raise EndpointError(
                 f"the engine returned {len(ids)} tokens, where 1 to {self.room} were asked for"
@@ -113,7 +126,9 @@ class Transcript:
         self._mask += [1] * len(ids)
         if self._logprobs is not None and logprobs is not None:
             self._logprobs += logprobs
-        finish = generated.finish_reason or ("length" if len(ids) == self.room else "stop")
+        filled = len(ids) == self.room and ids[-1] not in self._template.ends
+        finish = generated.finish_reason or ("length" if filled else "stop")
+        self._cut_off = finish == "length"
         return Completion(message, finish, usage)
 
     def trace(self) -> TokenTrace | None:

@@ -8,13 +8,22 @@ model turn. What ended it is recorded in the trajectory's `Stop`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 import anyio
 
 from heldout.concurrency import settle
-from heldout.environment import Environment, HasOutcome, Reply, SeesCompletions
-from heldout.errors import ContextFull, InvalidInput
+from heldout.environment import (
+    Environment,
+    HasOutcome,
+    Reply,
+    SeesCompletions,
+    check_environment_shape,
+    check_messages,
+)
+from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
 from heldout.types import Completion, Message, Stop, ToolSpec, Trajectory, Usage
 
 Policy = Callable[[Sequence[Message], Sequence[ToolSpec]], Awaitable[Completion]]
@@ -49,24 +58,57 @@ async def rollout(
     if environment is None:
         messages.extend(opening)
         completion = await policy(messages, ())
-        messages.append(completion.message)
+        messages.append(_turn(completion))
         stop = Stop("no_reply", truncated=completion.finish_reason == "length")
         return Trajectory(tuple(messages), stop, completion.usage)
+    check_environment_shape(environment)
+    problem: BaseException | None = None
     try:
         messages.extend(opening)
         if not turns_done:
-            messages.extend(await settle(environment.opening()))
+            opened = await settle(environment.opening())
+            check_messages(opened, "an environment's opening() gives Messages")
+            messages.extend(opened)
         stop, usage = await _turns(
             policy, messages, environment, range(turns_done, max_turns), token_budget
         )
         outcome = None
         if isinstance(environment, HasOutcome):
-            outcome = await settle(environment.outcome())
+            outcome = _stored(await settle(environment.outcome()), environment)
         return Trajectory(tuple(messages), stop, usage, outcome=outcome)
+    except BaseException as raised:
+        problem = raised
+        raise
     finally:
-        # A cancelled rollout must still get to close; but not for ever.
-        with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_GRACE_SECONDS):
-            await settle(environment.close())
+        try:
+            # A cancelled rollout must still get to close; but not for ever.
+            with (
+                anyio.CancelScope(shield=True),
+                anyio.move_on_after(CLOSE_GRACE_SECONDS) as grace,
+            ):
+                await settle(environment.close())
+            if grace.cancelled_caught:
+                raise EnvironmentFailed(f"close() was not done after {CLOSE_GRACE_SECONDS:g} s")
+        except Exception as second:
+            # What failed first is what matters; an environment that broke often cannot close.
+            if problem is None:
+                raise
+            problem.add_note(f"close() failed, too: {type(second).__name__}: {second}")
+
+
+def _stored(outcome: Any, environment: Environment) -> dict[str, Any]:
+    """The outcome as it will be read back, so that it is scored as it is stored."""
+    kind = type(environment).__name__
+    if not isinstance(outcome, dict):
+        raise EnvironmentFailed(f"outcome() of {kind} returns a dict, got {outcome!r:.200}")
+    try:
+        # Strictly: a NaN would come back as nothing, a set as a list in any order.
+        stored: dict[str, Any] = json.loads(json.dumps(outcome, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as problem:
+        raise EnvironmentFailed(
+            f"outcome() of {kind} returned what JSON cannot hold: {problem}"
+        ) from None
+    return stored
 
 
 async def _turns(
@@ -87,7 +129,7 @@ async def _turns(
             if turn == 0:
                 raise  # nothing was said yet, so there is nothing to score
             return Stop("limit", "context", truncated), usage
-        messages.append(completion.message)
+        messages.append(_turn(completion))
         truncated = completion.finish_reason == "length"
         if completion.usage is not None:
             usage = completion.usage if usage is None else usage + completion.usage
@@ -105,6 +147,13 @@ async def _turns(
         if token_budget is not None and _length(completion) >= token_budget:
             return Stop("limit", "token_budget", truncated), usage
     return Stop("limit", "max_turns", truncated), usage
+
+
+def _turn(completion: Completion) -> Message:
+    message = completion.message
+    if not isinstance(message, Message) or message.role != "assistant":
+        raise InvalidInput(f"a policy's turn is an assistant's Message, got {message!r:.200}")
+    return message
 
 
 def _length(completion: Completion) -> int:

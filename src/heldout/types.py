@@ -147,6 +147,16 @@ class ToolCall:
     name: str
     arguments: str = "{}"
 
+    def __post_init__(self) -> None:
+        for field_name in ("id", "name", "arguments"):
+            given = getattr(self, field_name)
+            if type(given) is not str:
+                hint = "; json.dumps(…) makes it of a dict" if field_name == "arguments" else ""
+                what = "JSON text" if field_name == "arguments" else "text"
+                raise InvalidInput(
+                    f"a tool call's {field_name} is {what}, got {type(given).__name__}{hint}"
+                )
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -169,6 +179,9 @@ class Message:
             )
         if type(self.tool_calls) is not tuple:
             object.__setattr__(self, "tool_calls", tuple(self.tool_calls))
+        for call in self.tool_calls:
+            if not isinstance(call, ToolCall):
+                raise InvalidInput(f"a message's tool_calls are ToolCalls, got {call!r:.200}")
 
     @property
     def text(self) -> str:

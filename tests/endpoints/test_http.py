@@ -128,9 +128,13 @@ REPEATED = answer(lambda request: f"re: {request.text}")
 
 
 def test_an_answer_is_read_with_its_finish_reason_and_usage(run: Run, server: FaultyServer) -> None:
-    server.script(answer("fö", finish_reason="length", usage={"prompt_tokens": 7, "x": 1}))
+    server.script(
+        answer(
+            "fö", finish_reason="length", usage={"prompt_tokens": 7, "completion_tokens": 3, "x": 1}
+        )
+    )
     completion = run(asked_once(server.url))
-    assert completion == Completion(Message("assistant", "fö"), "length", Usage(7, 0))
+    assert completion == Completion(Message("assistant", "fö"), "length", Usage(7, 3))
 
 
 def test_tool_calls_come_without_content_and_keep_their_arguments_as_text(
@@ -1018,11 +1022,15 @@ def test_an_address_without_a_model_is_refused() -> None:
 def test_a_turn_that_was_cut_off_is_marked_as_truncated(
     run: Run, server: FaultyServer, tmp_path: Path
 ) -> None:
-    server.script(answer("half of", finish_reason="length", usage={"completion_tokens": 2}))
+    server.script(
+        answer(
+            "half of", finish_reason="length", usage={"prompt_tokens": 5, "completion_tokens": 2}
+        )
+    )
     report = run(evaluated(samples(1), server.url, tmp_path))
     trajectory = report.results[0].trajectory
     assert trajectory.stop == Stop("no_reply", truncated=True)
-    assert trajectory.usage == Usage(0, 2)
+    assert trajectory.usage == Usage(5, 2)
 
 
 def test_a_run_records_who_answered(run: Run, server: FaultyServer, tmp_path: Path) -> None:

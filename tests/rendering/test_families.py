@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -12,10 +12,10 @@ from heldout import Message, Reply, Sample
 from heldout.chat import to_chat_api
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import CONVERSATIONS, TOOLS, Examination, examine
-from heldout.rendering.segments import Segments
+from heldout.rendering.segments import Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
 from heldout.tokens import Generated
-from heldout.types import ToolSpec
+from heldout.types import ToolCall, ToolSpec
 from tests.rendering.families import FAMILIES, family
 
 KINDS = [conversation.kind for conversation in CONVERSATIONS]
@@ -211,12 +211,16 @@ class Engine:
 
 
 def roll_out(
-    render: ChatRenderer, texts: Sequence[str], mode: Segments, tools: Sequence[ToolSpec] = ()
+    render: ChatRenderer,
+    texts: Sequence[str],
+    mode: Segments,
+    tools: Sequence[ToolSpec] = (),
+    **how: Any,
 ) -> tuple[list[Rollout], Engine]:
     samples = [Sample(f"{i}", {"question": f"What is {i} and two?"}) for i in range(3)]
     engine = Engine(render, *texts)
     rollouts = rollout_batch(
-        samples, lambda sample: Adder(tools), render, engine, len(texts), 400, segments=mode
+        samples, lambda sample: Adder(tools), render, engine, len(texts), 400, segments=mode, **how
     )
     return rollouts, engine
 
@@ -344,13 +348,50 @@ def test_a_segment_is_what_the_template_puts_between_turns(name: str, tool: str,
 def test_results_of_tools_that_were_described_elsewhere_are_told_natively() -> None:
     render, habits = ChatRenderer(family("deepseekv3")), WRITTEN["deepseekv3"]
     assert habits.call is not None
-    [rollout, *_], _ = roll_out(render, [habits.call, habits.answer], "boundary")
+    # Calls of tools that nobody declared are looked for only by a parse of one's own.
+    how = {"parse": lambda text: render.parse(text)}
+    [rollout, *_], _ = roll_out(render, [habits.call, habits.answer], "boundary", **how)
     _, [segment] = parts(rollout)
     # Its turns after a tool's answer have no header.
     assert render.spell(segment) == (
         "<｜tool▁outputs▁begin｜><｜tool▁output▁begin｜>The sum: 1<｜tool▁output▁end｜>"
         "<｜tool▁outputs▁end｜>"
     )
+
+
+@pytest.mark.parametrize("name", ["qwen3", "glm4moe", "nemotron_3_nano", "llama3_1", "qwen2_5"])
+def test_a_call_that_was_cut_off_anywhere_is_closed_by_the_template(name: str) -> None:
+    """Whatever the model's last token was: the segment ends the turn and holds the reply."""
+    render, habits = ChatRenderer(family(name)), WRITTEN[name]
+    assert habits.call is not None
+    call = Message("assistant", "", (ToolCall("call00000", "add", "{"),))
+    reply = Message("tool", "the reply", tool_call_id="call00000")
+    told = Template(render, segments="boundary").told(TOOLS)
+    question = [Message("user", "?")]
+    prompt = told.prompt(question)
+    whole = render.tokenizer(habits.call, add_special_tokens=False)["input_ids"]
+    segments = set()
+    for cut in range(1, len(whole)):
+        so_far = [*prompt, *whole[:cut]]
+        if so_far[-1] in render.ends:
+            continue
+        written = Message("assistant", render.decode(whole[:cut]))
+        seen = [*question, written]
+        segment = told.segment(seen, [reply], so_far, call, cut_off=True)
+        segments.add(render.spell(segment))
+    # One and the same, wherever it was cut, and the whole of it.
+    assert len(segments) == 1
+    [text] = segments
+    assert "the reply" in text
+    assert any(text.startswith(render.spell([end])) for end in render.ends)
+
+
+def test_json_is_an_answer_and_no_call_where_there_are_no_tools() -> None:
+    render = ChatRenderer(family("llama3_1"))
+    text = '{"name": "Ann", "parameters": {"age": 3}}'
+    [rollout, *_], _ = roll_out(render, [text], "suffix")
+    assert rollout.trajectory.answer == text
+    assert render.parse(text).tool_calls, "asked without saying which tools there are, it may be"
 
 
 def test_a_call_in_thoughts_that_were_cut_off_is_none() -> None:

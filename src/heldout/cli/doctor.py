@@ -60,6 +60,8 @@ def _load(name: str) -> Any:
         if Path(name).is_dir():
             first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             raise InvalidInput(f"cannot load a tokenizer from {name}: {first}") from None
+        if Path(name).exists() or name.startswith(("/", ".", "~")):
+            raise InvalidInput(f"there is no folder with a tokenizer at {name}") from None
         raise InvalidInput(
             f"{name!r} is no folder, and no tokenizer of that name has been downloaded: "
             f"`hf download {name}` does that, if it is on the Hugging Face hub"

@@ -112,6 +112,11 @@ def _optional(module: ModuleType, path: Path, name: str) -> Callable[..., Any] |
     found = getattr(module, name, None)
     if found is not None and not callable(found):
         raise EvalFileError(f"{path}: {name} is a function, got {type(found).__name__}")
+    if found is None:
+        # Left out is fine; misspelt would run another eval than was meant.
+        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        for near in difflib.get_close_matches(name, names, n=1, cutoff=0.85):
+            raise EvalFileError(f"{path} defines {near}, which is not used; is it {name}?")
     return found
 
 

@@ -206,8 +206,14 @@ def print_slices(
 def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
     console = make_console()
     if not results:
-        threshold = report.pass_threshold
-        console.print(f"No failures: every item is scored and has reward ≥ {threshold:g}.")
+        threshold, done = report.pass_threshold, report.summary["n"]
+        every = "every item"
+        if report.summary.get("complete") is False:
+            if not done:
+                console.print("No failures, since no item is done.")
+                return
+            every = f"each of the {done} items done so far"
+        console.print(f"No failures: {every} is scored and has reward ≥ {threshold:g}.")
         return
     for i, result in enumerate(results):
         if i:

@@ -195,9 +195,11 @@ class HTTPEndpoint:
             reasoning=reasoning if reasoning is None else self._unechoed(reasoning),
         )
         usage = None
-        if answer.usage is not None:
-            used = answer.usage
-            usage = Usage(used.prompt_tokens or 0, used.completion_tokens or 0)
+        used = answer.usage
+        if used is not None:
+            counts = used.prompt_tokens, used.completion_tokens
+            if counts[0] is not None and counts[1] is not None:  # half of it would count as 0
+                usage = Usage(counts[0], counts[1])
         return Completion(message, choice.finish_reason, usage)
 
     def _problem(self, response: Response) -> EndpointError:

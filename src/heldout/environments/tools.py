@@ -19,7 +19,7 @@ import msgspec
 from heldout.concurrency import Threads, settle
 from heldout.environment import Reply, restored, snapshot
 from heldout.environments.functions import BadArguments, Function, json_value
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
+from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
 from heldout.types import Message, ToolCall, ToolSpec
 
 Tool = Callable[..., Any]
@@ -129,7 +129,7 @@ class ToolEnvironment:
             result = await self._call(function, arguments)
         except EnvironmentFailed:
             raise
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:  # argparse exits, for one
             if isinstance(problem, ExceptionGroup) and problem.subgroup(EnvironmentFailed):
                 raise
             said = f": {problem}" if str(problem) else ""
@@ -205,7 +205,7 @@ class ToolEnvironment:
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Self:
         """The environment that `state()` was asked of; for subclasses with tools of their own."""
-        raise InvalidInput(
+        raise SnapshotNeedsMore(
             f"a snapshot cannot hold functions: {cls.__name__}.deserialize(snapshot, tools=[…]) "
             "takes them, or a subclass with tools of its own defines from_state"
         )
@@ -222,7 +222,7 @@ class ToolEnvironment:
             ) from None
         functions = self._functions.values()
         try:
-            same = bool(_restored_inject(functions, {name: copy.deepcopy(plain)})[name] == value)
+            same = _same(_restored_inject(functions, {name: copy.deepcopy(plain)})[name], value)
         except SnapshotMismatch:
             same = False
         if not same:
@@ -256,6 +256,20 @@ def _restored_inject(functions: Iterable[Function], plain: Mapping[str, Any]) ->
         raise SnapshotMismatch(
             f"what the snapshot holds does not fit the tools' parameters: {problem}"
         ) from None
+
+
+def _same(restored: Any, value: Any) -> bool:
+    """Equal and of the same types throughout: a defaultdict is equal to the dict it becomes."""
+    if type(restored) is not type(value):
+        return False
+    if isinstance(value, dict):
+        return len(restored) == len(value) and all(
+            key in restored and _same(restored[key], part) for key, part in value.items()
+        )
+    if isinstance(value, list | tuple):
+        both = zip(restored, value, strict=False)
+        return len(restored) == len(value) and all(_same(*pair) for pair in both)
+    return bool(restored == value)
 
 
 def _listed(values: Any, what: str) -> list[Any]:

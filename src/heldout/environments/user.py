@@ -11,8 +11,15 @@ import msgspec
 from heldout.concurrency import settle
 from heldout.config import Sampling
 from heldout.endpoints.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
-from heldout.environment import Environment, HasOutcome, Reply, restored, snapshot
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
+from heldout.environment import (
+    Environment,
+    HasOutcome,
+    Reply,
+    SeesCompletions,
+    restored,
+    snapshot,
+)
+from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
 from heldout.types import Completion, Message, ToolSpec, without_reasoning
 
 BEGIN = "(The conversation begins. Write your first message.)"
@@ -66,6 +73,8 @@ class SimulatedUser:
         if isinstance(tools, HasOutcome):
             # Not a method: whether there is an outcome depends on the tools.
             self.outcome = tools.outcome
+        if isinstance(tools, SeesCompletions):
+            self.see_completion = tools.see_completion
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
@@ -184,7 +193,7 @@ class SimulatedUser:
         except msgspec.ValidationError as problem:
             raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
         if user is None:
-            raise InvalidInput(
+            raise SnapshotNeedsMore(
                 f"a snapshot cannot hold the user: {cls.__name__}.deserialize(snapshot, user=…)"
             )
         if (state.tools is None) != (tools is None):

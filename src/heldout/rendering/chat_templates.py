@@ -43,6 +43,11 @@ class ChatRenderer:
     def __init__(
         self, tokenizer: Any, *, chat_template: str | None = None, **template_kwargs: Any
     ) -> None:
+        if not hasattr(tokenizer, "get_chat_template"):
+            raise InvalidInput(
+                f"ChatRenderer takes a tokenizer of transformers, got {tokenizer!r:.100}: "
+                "AutoTokenizer.from_pretrained(…) loads one"
+            )
         try:
             source = tokenizer.get_chat_template(chat_template)
         except ValueError:
@@ -238,19 +243,23 @@ class ChatRenderer:
         text: str,
         first: int = 0,
         *,
-        tools: Sequence[ToolSpec] = (),
+        tools: Sequence[ToolSpec] | None = None,
         prompt: Sequence[int] = (),
     ) -> Message:
         """What a model wrote, as the message it meant: calls found, special tokens left out.
 
         `first` numbers the calls, where those of earlier turns have to be told from them; `tools`
-        tell text from numbers where a convention does not; `prompt` is what the model went on
-        from, which may have begun to think for it: a call in its thoughts is none.
+        tell text from numbers where a convention does not, and without any (an empty list) there
+        are no calls, whatever the text looks like; `prompt` is what the model went on from, which
+        may have begun to think for it: a call in its thoughts is none.
         """
-        opened = _OPEN_REASONING.search(self.spell(prompt[-16:]))
-        tag = opened[1] if opened else ""
-        content, calls = parse_tool_calls(tag + text, first, tools=tools)
-        content = content.removeprefix(tag)
+        content = text
+        calls: tuple[ToolCall, ...] = ()
+        if tools is None or tools:
+            opened = _OPEN_REASONING.search(self.spell(prompt[-16:]))
+            tag = opened[1] if opened else ""
+            content, calls = parse_tool_calls(tag + text, first, tools=tools or ())
+            content = content.removeprefix(tag)
         reasoning: str | None = None
         if channels := _CHANNELS.findall(content):
             thoughts = [said for channel, said in channels if channel == "analysis"]

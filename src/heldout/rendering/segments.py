@@ -142,17 +142,25 @@ class ToldTemplate:
         return ids
 
     def segment(
-        self, seen: Sequence[Message], new: Sequence[Message], so_far: list[int], meant: Message
+        self,
+        seen: Sequence[Message],
+        new: Sequence[Message],
+        so_far: list[int],
+        meant: Message,
+        *,
+        cut_off: bool = False,
     ) -> list[int]:
         """What stands between the model's last turn, which ends `so_far`, and its next one.
 
         `seen` is the conversation as it was rendered, ending in that turn as it was written;
-        `meant` is that turn as it was understood.
+        `meant` is that turn as it was understood; `cut_off` that the model did not end it.
         """
         if self._template.segments == "suffix":
             segment = self._suffix(seen, new, so_far)
         else:
-            segment = self._boundary(meant, new, so_far)
+            ends = self._template.ends
+            unended = cut_off or (bool(ends) and so_far[-1] not in ends)
+            segment = self._boundary(meant, new, so_far, unended)
         if not segment:
             roles = ", ".join(message.role for message in new) or "nothing"
             raise RenderMismatch(f"the template renders the reply ({roles}) to no tokens at all")
@@ -194,6 +202,11 @@ class ToldTemplate:
             raise RenderMismatch(self._difference(so_far, full))
         segment = full[len(so_far) :]
         if segment:
+            if segment[0] == so_far[-1] and so_far[-1] in self._template.ends:
+                raise RenderMismatch(
+                    "the model's turn as text holds the token that ends it, so that it would end "
+                    "twice: leave it out of Generated.message, or of what decode gives"
+                )
             self._check_shown(seen, new, full)
         return segment
 
@@ -216,9 +229,12 @@ class ToldTemplate:
 
     # --- boundary ---
 
-    def _boundary(self, meant: Message, new: Sequence[Message], so_far: list[int]) -> list[int]:
+    def _boundary(
+        self, meant: Message, new: Sequence[Message], so_far: list[int], unended: bool
+    ) -> list[int]:
         """What the template puts behind a model turn, less what the model wrote of it itself."""
-        calls = _answered_calls(meant, new)
+        # Where a call breaks off, its last token is anything: it does not show where a turn ends.
+        calls = () if unended else _answered_calls(meant, new)
         ending = tuple(so_far[-4:]) if calls else ()
         # Without their ids, which are new in every turn and which few templates show.
         names = tuple(call.name for call in calls)

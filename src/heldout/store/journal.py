@@ -194,6 +194,13 @@ class JournalWriter:
                 f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
                 f"{problem}"
             ) from None
+        try:
+            # One line that cannot be read would make the whole journal damaged.
+            _record_decoder.decode(line)
+        except (msgspec.MsgspecError, InvalidInput) as problem:
+            raise InvalidInput(
+                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
+            ) from None
         self._append(line)
         self.written += 1
 

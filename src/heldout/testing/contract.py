@@ -21,7 +21,7 @@ import anyio
 
 from heldout.concurrency import settle
 from heldout.environment import Environment, Reply
-from heldout.errors import InvalidInput, SnapshotMismatch
+from heldout.errors import InvalidInput, SnapshotMismatch, SnapshotNeedsMore
 from heldout.testing.turns import mistakes, plausible_turns
 from heldout.types import Message, ToolSpec
 
@@ -29,14 +29,20 @@ EnvironmentMaker = Callable[[], Environment | Awaitable[Environment]]
 Restore = Callable[[Mapping[str, Any]], Environment | Awaitable[Environment]]
 
 
+SHOWN = 30
+"""Violations that a message lists: one cause can have fifty."""
+
+
 class ContractViolation(AssertionError):
     """An environment is not what the turn loop expects; `violations` says how, a line each."""
 
     def __init__(self, violations: Iterable[str]) -> None:
         self.violations = tuple(violations)
-        listed = "".join(f"\n- {violation}" for violation in self.violations)
+        listed = "".join(f"\n- {violation}" for violation in self.violations[:SHOWN])
+        more = len(self.violations) - SHOWN
+        rest = f"\n… and {more} more, in .violations" if more > 0 else ""
         super().__init__(
-            f"{len(self.violations)} violation(s) of the environment contract:{listed}"
+            f"{len(self.violations)} violation(s) of the environment contract:{listed}{rest}"
         )
 
 
@@ -200,6 +206,8 @@ class _Check:
                 return
             if taken is _FAILED or not self.is_snapshot(taken, environment):
                 return
+        if not await self.is_enough(restore, taken):
+            return
         await self.check_refusals(restore, taken)
         prefixes = 0
         for done in range(len(self.turns) + 1):
@@ -212,6 +220,18 @@ class _Check:
         )
 
     # --- Snapshots ---
+
+    async def is_enough(self, restore: Restore, taken: dict[str, Any]) -> bool:
+        """Whether a snapshot alone can be restored: functions are in none."""
+        try:
+            restored = await settle(restore(copy.deepcopy(taken)))
+        except SnapshotNeedsMore as needed:
+            self.checked.append(f"snapshots: JSON; not restored, for want of restore=: {needed}")
+            return False
+        except Exception:  # noqa: BLE001 - found again, and reported, where it is looked into
+            return True
+        await self.attempt("close after deserialize", restored.close)
+        return True
 
     def is_snapshot(self, taken: Any, environment: Any) -> bool:
         if not isinstance(taken, dict) or not {"env_kind", "version", "state"} <= set(taken):

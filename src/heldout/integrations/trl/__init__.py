@@ -27,6 +27,7 @@ from heldout.integrations.trl.rollout import (
     build_rollout_func,
     reward_from_rollout,
     to_dataset,
+    where_scored,
 )
 
 __all__ = [
@@ -37,4 +38,5 @@ __all__ = [
     "build_rollout_func",
     "reward_from_rollout",
     "to_dataset",
+    "where_scored",
 ]

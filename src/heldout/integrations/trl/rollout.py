@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, Literal
 
 from heldout.chat import message_of, messages_of, to_chat_api
-from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
+from heldout.errors import (
+    DuplicateSampleId,
+    InvalidInput,
+    RenderMismatch,
+    SystemicFailure,
+)
 from heldout.integrations.trl.generation import by_transformers, by_vllm, readable_length
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.rendering.segments import Render, Segments
@@ -78,9 +85,15 @@ def build_rollout_func(
         _check_text(item)
     by_prompt = _by_prompt(items, duplicates)
     openings = {item.sample.id: item.opening for item in by_prompt.values()}
+    checked: set[int] = set()
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         _check_trainer(trainer)
+        if id(trainer) not in checked:
+            checked.add(id(trainer))
+            _check_reward_functions(trainer)
+            _check_datasets(trainer, by_prompt)
+        problems: list[BaseException] = []
         chosen = [_find(prompt, by_prompt).sample for prompt in prompts]
         rendering = _renderer(trainer) if render is None else render
         longest = engine_max_len if engine_max_len is not None else readable_length(trainer)
@@ -101,7 +114,9 @@ def build_rollout_func(
                 prepare_messages=lambda sample: list(openings[sample.id]),
                 segments=segments,
                 timeout=timeout,
+                on_problem=problems.append,
             )
+        _check_systemic(rollouts, problems, segments)
         if rollouts and all(rollout.error is not None for rollout in rollouts):
             raise SystemicFailure(
                 f"all {len(rollouts)} rollouts of this batch failed; the last one: "
@@ -119,6 +134,50 @@ def build_rollout_func(
         return _columns(rollouts, trainer, stand_in)
 
     return rollout_func
+
+
+def _check_systemic(
+    rollouts: list[Rollout], problems: list[BaseException], segments: Segments
+) -> None:
+    """Stop where training on would only be training on the wrong thing."""
+    if segments == "boundary":
+        for problem in problems:
+            if isinstance(problem, RenderMismatch):
+                # A property of the template: all rollouts with such a reply will fail, and those
+                # that avoid it (that use no tool, say) would be what is trained on.
+                raise SystemicFailure(
+                    f"{problem}. This template does not do with segments='boundary'; use 'suffix', "
+                    "and see `heldout doctor` on its tokenizer"
+                ) from problem
+    scores = [rollout.score for rollout in rollouts if rollout.score is not None]
+    names = sorted({metric.name for score in scores for metric in score.metrics})
+    if names and not any(metric.weight for score in scores for metric in score.metrics):
+        raise InvalidInput(
+            f"no metric of the score ({', '.join(names)}) has a weight above 0, so every "
+            "reward would be 0: give one weight=1.0"
+        )
+
+
+def where_scored(reward_func: Callable[..., Any]) -> Callable[..., Any]:
+    """A reward function of yours beside `reward_from_rollout`, without a say in failed rollouts.
+
+    TRL adds up what reward functions return: one that gives a failed rollout a number would make
+    the missing reward a 0.
+    """
+
+    @functools.wraps(reward_func)
+    def scored(*args: Any, **columns: Any) -> list[float | None]:
+        rewards = reward_func(*args, **columns)
+        errors = columns.get("heldout_error") or [None] * len(rewards)
+        both = zip(rewards, errors, strict=True)
+        return [None if error is not None else reward for reward, error in both]
+
+    _KEEPS_OUT.add(scored)
+    return scored
+
+
+_KEEPS_OUT: weakref.WeakSet[Callable[..., Any]] = weakref.WeakSet()
+"""Reward functions that say nothing of failed rollouts."""
 
 
 def reward_from_rollout(
@@ -343,6 +402,32 @@ def _check_trainer(trainer: Any) -> None:
             "generate together, and their conversations take different numbers of turns: they "
             "would wait for each other for ever. Use vllm_tensor_parallel_size=1"
         )
+
+
+def _check_reward_functions(trainer: Any) -> None:
+    functions = getattr(trainer, "reward_funcs", [])
+    if reward_from_rollout not in functions:
+        return
+    for function in functions:
+        if function is not reward_from_rollout and function not in _KEEPS_OUT:
+            name = getattr(function, "__name__", type(function).__name__)
+            raise InvalidInput(
+                f"the reward function {name} stands beside reward_from_rollout, and would give a "
+                "failed rollout a reward, to which TRL adds a 0 for the missing one: pass "
+                f"where_scored({name})"
+            )
+
+
+def _check_datasets(trainer: Any, by_prompt: dict[str, _Item]) -> None:
+    """Before the first step: a prompt that nobody knows would end training at the first eval."""
+    if str(getattr(trainer.args.eval_strategy, "value", trainer.args.eval_strategy)) == "no":
+        return
+    held_out: Any = trainer.eval_dataset
+    for dataset in held_out.values() if isinstance(held_out, dict) else [held_out]:
+        # A stream cannot be looked through without being used up.
+        if hasattr(dataset, "__len__") and "prompt" in (getattr(dataset, "column_names", ()) or ()):
+            for prompt in dataset["prompt"]:
+                _find(prompt, by_prompt)
 
 
 def _renderer(trainer: Any) -> Render:
