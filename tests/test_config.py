@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import importlib.util
+import sys
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +122,46 @@ def test_a_partial_is_its_function_and_what_is_bound() -> None:
     assert first == describe_callable(partial(int, base=2))
     assert first != describe_callable(partial(int, base=3))
     assert first != describe_callable(partial(float, base=2))
+
+
+CLASSES = """
+LIMIT = 3
+
+class Base:
+    def reply(self, messages):
+        return helper(messages)
+
+def helper(messages):
+    return "BASE"
+
+class World(Base):
+    def outcome(self):
+        return {"limit": LIMIT}
+
+    @classmethod
+    def for_sample(cls, sample):
+        return cls()
+
+def factory(sample):
+    return World()
+"""
+
+
+@pytest.mark.parametrize("hook", ["factory", "World", "World.for_sample"])
+@pytest.mark.parametrize("change", ["BASE", 'limit"', "LIMIT = 3"])
+def test_a_changed_class_of_the_same_file_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hook: str, change: str
+) -> None:
+    found = []
+    for version, text in enumerate((CLASSES, CLASSES, CLASSES.replace(change, f"x{change}"))):
+        name = f"world_{version}"
+        (tmp_path / f"{name}.py").write_text(text.replace("xLIMIT = 3", "LIMIT = 4"))
+        spec = importlib.util.spec_from_file_location("a_world", tmp_path / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, "a_world", module)
+        spec.loader.exec_module(module)
+        found.append(describe_callable(attrgetter(hook)(module)))
+    assert found[0] == found[1]
+    assert found[0] != found[2]

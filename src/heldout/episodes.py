@@ -125,4 +125,6 @@ def advance(
 
 def episode_seed(seed: int, index: int) -> int:
     """The seed of one episode: of (seed, index) alone, so that no slot and no order enters it."""
-    return int(np.random.SeedSequence((seed, index)).generate_state(1)[0])
+    # In words of fixed width: (2**32 + 7, 0) must not be (7, 1).
+    words = [seed & 0xFFFFFFFF, seed >> 32, index & 0xFFFFFFFF, index >> 32]
+    return int(np.random.SeedSequence(words).generate_state(1)[0])

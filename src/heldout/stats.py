@@ -140,17 +140,20 @@ class Moments:
         root = _root(between * groups / (groups - 1))
         return None if root is None else root / self.n
 
-    def interval(self, confidence: float = CONFIDENCE) -> Interval | None:
+    def interval(
+        self, confidence: float = CONFIDENCE, *, bounded: bool | None = None
+    ) -> Interval | None:
         """The confidence interval of the mean; None where the values cannot tell.
 
         Values between 0 and 1 get a score interval, which keeps its width at 0 of 40 and 40 of 40
         and stays inside the bounds; for a plain rate it is Wilson's. Others get the t interval.
-        One of those, or several that are all alike, say nothing about their spread.
+        One of those, or several that are all alike, say nothing about their spread. `bounded`
+        says whether values lie between 0 and 1 by nature; None infers it from the data.
         """
         mean, stderr = self.mean, self.stderr
         if mean is None:
             return None
-        if self.min < 0 or self.max > 1:
+        if bounded is False or self.min < 0 or self.max > 1:
             if not stderr:
                 return None
             margin = t_quantile((1 + confidence) / 2, self.clusters - 1) * stderr

@@ -453,3 +453,14 @@ def test_an_empty_dataset_is_refused(write: Write, heldout: Heldout) -> None:
     outcome = heldout("run", "eval.py")
     assert (outcome.code, outcome.err) == (1, "Error: there are no samples to evaluate\n")
     assert not Path("outputs").exists()
+
+
+def test_a_misspelt_optional_function_is_not_left_out_in_silence(
+    heldout: Heldout, write: Write
+) -> None:
+    path = write()
+    path.write_text(path.read_text() + "\ndef enviroment_factory(sample):\n    return None\n")
+    outcome = heldout("run", str(path))
+    assert outcome.code == 1
+    assert "defines enviroment_factory, which is not used" in outcome.err
+    assert "is it environment_factory?" in outcome.err

@@ -30,11 +30,15 @@ from heldout.errors import InvalidInput
 from heldout.integrations.stable_baselines3 import (
     ROWS,
     HeldoutEvalCallback,
+    _generators,
+    _put_back,
     load_policy,
     policy_of,
 )
 from heldout.vector import evaluate_env
-from heldout.vector.driver import UNSEEDED
+from heldout.vector.driver import UNINSPECTED, UNSEEDED
+from heldout.vector.drivers import drive
+from heldout.vector.sb3_vector import check_normalised_once
 from tests.vector.worlds import Walk, alone, good_policy, played
 
 pytestmark = [
@@ -145,6 +149,67 @@ def test_statistics_that_would_learn_or_rewards_that_are_none_are_refused(settin
         evaluate_env(lambda: VecNormalize(DummyVecEnv([Walk]), **settings), good_policy, 2)
 
 
+@pytest.mark.parametrize("kind", [bool, np.uint8, np.int64, np.float32])
+def test_dones_that_are_numbers_are_read_as_booleans(kind: Any) -> None:
+    class Numbers(DummyVecEnv):
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = super().step_wait()
+            return observations, rewards, dones.astype(kind), infos
+
+    class Column(DummyVecEnv):
+        def step_wait(self) -> Any:
+            observations, rewards, dones, infos = super().step_wait()
+            return observations, rewards, dones[:, None].astype(kind), infos
+
+    def ends(env: Any) -> Any:
+        # One of one's own is not restarted: slots of one length, for the same episodes.
+        report = evaluate_env(lambda: env([ten_steps] * 3), lambda o: np.zeros(3, int), 6)
+        return [(e.ret, e.steps, e.terminated, e.truncated) for e in report.episodes]
+
+    assert ends(Numbers) == ends(DummyVecEnv) == [(10.0, 10, False, True)] * 6
+    with pytest.raises(InvalidInput, match="done of shape \\(3, 1\\)"):
+        ends(Column)
+
+
+@pytest.mark.parametrize("max_steps", [None, 4])
+def test_what_a_monitor_counts_of_an_episode_is_what_was_played(max_steps: int | None) -> None:
+    counted = []
+
+    def success(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        if "episode" in info:
+            counted.append(steps)
+            assert info["episode"]["l"] == steps
+            assert info["episode"]["r"] == pytest.approx(ret, abs=1e-4)
+        return True
+
+    def make_env() -> Any:
+        return VecMonitor(DummyVecEnv([Scored] * 3))
+
+    evaluate_env(make_env, good_policy, 30, success=success, max_steps=max_steps)
+    assert len(counted) == 30 if max_steps is None else len(counted) >= 5
+
+
+@pytest.mark.parametrize(
+    "kind", [DummyVecEnv, partial(SubprocVecEnv, start_method="fork")], ids=["dummy", "subproc"]
+)
+def test_statistics_that_go_on_learning_inside_a_vecenv_are_said(kind: Any) -> None:
+    def make_env() -> Any:
+        return gymnasium.wrappers.NormalizeObservation(Walk())
+
+    notes = evaluate_env(lambda: kind([make_env] * 2), good_policy, 2).notes
+    assert notes[0] == FLOAT32
+    assert "NormalizeObservation goes on learning" in notes[1]
+
+
+def test_environments_that_cannot_be_asked_for_their_wrappers_are_said_to() -> None:
+    class Silent(SubprocVecEnv):
+        def env_method(self, method_name: str, *args: Any, **settings: Any) -> Any:
+            raise NotImplementedError
+
+    notes = evaluate_env(lambda: Silent([Walk] * 2, start_method="fork"), good_policy, 2).notes
+    assert UNINSPECTED in notes
+
+
 # --- Models as policies -------------------------------------------------------------------------
 
 MODELS: dict[str, Callable[[], Any]] = {
@@ -221,6 +286,10 @@ class Menu(gymnasium.Env[Any, Any]):
 
 
 SPACES = gymnasium.spaces
+
+
+def ten_steps() -> Any:
+    return Menu(SPACES.Box(-1, 1, (2,)), SPACES.Discrete(2))
 
 
 @pytest.mark.parametrize(
@@ -308,6 +377,33 @@ def test_observations_are_normalised_as_in_training_and_statistics_stay() -> Non
     np.testing.assert_array_equal(policy_of(model.policy, vec_normalize=env)(batch), expected)
     np.testing.assert_array_equal(policy_of(model, vec_normalize=False)(batch), bare)
     assert statistics_of(env) == before
+
+
+def normalised_world(**settings: Any) -> Any:
+    return VecNormalize(DummyVecEnv([Walk] * 2), training=False, norm_reward=False, **settings)
+
+
+def test_observations_are_not_normalised_twice() -> None:
+    env = VecNormalize(DummyVecEnv([Walk] * 2))
+    model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=0, device="cpu")
+    driver = drive(normalised_world, 1, 4)
+    with pytest.raises(InvalidInput, match="normalised twice.*vec_normalize=False"):
+        check_normalised_once(driver, policy_of(model))
+    with pytest.raises(InvalidInput, match="normalised twice"):
+        check_normalised_once(drive(lambda: VecMonitor(normalised_world()), 1, 4), policy_of(model))
+    # Each of these normalises once.
+    check_normalised_once(driver, policy_of(model, vec_normalize=False))
+    check_normalised_once(driver, good_policy)
+    check_normalised_once(drive(Walk, 2, 4), policy_of(model))
+    check_normalised_once(drive(lambda: normalised_world(norm_obs=False), 1, 4), policy_of(model))
+
+
+def test_a_callback_does_not_normalise_twice_either() -> None:
+    for settings, skips in (({}, True), ({"vec_normalize": False}, False)):
+        callback = HeldoutEvalCallback(normalised_world, 1000, episodes=2, **settings)
+        train("PPO", callback, steps=64, normalize=True)
+        (point,) = callback.history
+        assert ("normalised twice" in str(point.skipped)) == skips
 
 
 @pytest.mark.parametrize("which", MODELS)
@@ -445,6 +541,44 @@ def test_training_ends_in_the_same_weights_with_the_evaluation_and_without(
         assert watched[part] == value, part
 
 
+def test_an_evaluation_that_explores_leaves_the_training_as_it_was() -> None:
+    class Drawn(HeldoutEvalCallback):
+        drawn = 0
+
+        def _policy(self, observations: Any) -> Any:
+            before = self.model.action_space.np_random.bit_generator.state
+            actions = super()._policy(observations)
+            self.drawn += before != self.model.action_space.np_random.bit_generator.state
+            return actions
+
+    callback = Drawn(Walk, 50, episodes=9, num_envs=2, deterministic=False)
+    plain, watched = everything(train("DQN", None)), everything(train("DQN", callback))
+    assert callback.drawn, "a test that all would pass"
+    for part, value in plain.items():
+        assert watched[part] == value, part
+
+
+def test_generators_of_spaces_inside_spaces_are_put_back() -> None:
+    def make() -> Any:
+        inner = SPACES.Tuple([SPACES.Discrete(9), SPACES.Box(0, 1, (2,))])
+        return SPACES.Dict({"a": inner, "b": SPACES.Discrete(9)})
+
+    space, untouched = make(), make()
+    space.seed(3)
+    untouched.seed(3)
+    states = _generators(space)
+    assert str(space.sample()) == str(untouched.sample())
+    _put_back(states)
+    untouched.seed(3)
+    assert str(space.sample()) == str(untouched.sample())
+    # One that has drawn nothing yet has no generator to put back.
+    space = SPACES.Discrete(9)
+    states = _generators(space)
+    space.sample()
+    _put_back(states)
+    assert space._np_random is None
+
+
 def test_every_steps_counts_steps_of_the_environments_however_many_they_are() -> None:
     callback = HeldoutEvalCallback(Walk, 50, episodes=2)
     train("PPO", callback, steps=128)
@@ -574,3 +708,22 @@ def test_learning_again_is_counted_from_where_it_starts() -> None:
     assert [point.step for point in callback.history] == [50, 100]
     model.learn(64, callback=callback)
     assert [point.step for point in callback.history] == [50, 100, 50]
+
+
+def test_an_evaluation_that_would_normalise_twice_is_refused() -> None:
+    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
+
+    def make_env() -> Any:
+        return VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
+
+    venv = make_env()
+    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=32, device="cpu", seed=0)
+
+    def frozen() -> Any:
+        env = make_env()
+        env.training, env.norm_reward = False, False
+        return env
+
+    with pytest.raises(InvalidInput, match="vec_normalize=False"):
+        evaluate_env(frozen, policy_of(model), 2)
+    assert evaluate_env(frozen, policy_of(model, vec_normalize=False), 2).summary["episodes"] == 2

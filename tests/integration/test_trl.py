@@ -23,7 +23,13 @@ import torch
 from heldout import Message, Metric, Sample, Score, Trajectory
 from heldout.environments import ToolEnvironment
 from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
-from heldout.integrations.trl import build_rollout_func, generation, reward_from_rollout, to_dataset
+from heldout.integrations.trl import (
+    build_rollout_func,
+    generation,
+    reward_from_rollout,
+    to_dataset,
+    where_scored,
+)
 from heldout.integrations.trl import rollout as ours
 
 pytestmark = pytest.mark.integration
@@ -1007,3 +1013,74 @@ def test_a_turn_that_vllm_gave_up_fails_its_rollout_only(
     assert output["heldout_error"][1:] == [None] * 3
     assert output["logprobs"][0] == [0.0]
     assert output["env_mask"][0] == [0]
+
+
+# --- Training on the wrong thing ----------------------------------------------------------------
+
+
+def always_five(prompts: Any, completions: Any, **columns: Any) -> list[float]:
+    return [5.0] * len(completions)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_a_failed_rollout_gets_no_reward_from_a_function_beside_ours(
+    make_trainer: MakeTrainer,
+) -> None:
+    def half_fail(trajectory: Any, sample: Sample) -> Score:
+        if sample.id == SAMPLES[0].id:
+            raise RuntimeError("cannot score this")
+        return Score((Metric("r", 1.0, weight=1.0),))
+
+    with pytest.raises(InvalidInput, match=r"pass where_scored\(always_five\)"):
+        make_trainer(rollouts(), rewards=[reward_from_rollout, always_five]).train()
+    spy = rollouts(score_fn=half_fail)
+    both = [reward_from_rollout, where_scored(always_five)]
+    trainer = make_trainer(spy, SAMPLES[:2], rewards=both)
+    trainer.train()
+    [output] = spy.outputs
+    assert sum(error is not None for error in output["heldout_error"]) == 4
+    [row] = [row for row in trainer.state.log_history if "reward" in row]
+    assert row["reward"] == pytest.approx(6.0)
+
+
+def test_a_score_without_a_weight_is_refused(make_trainer: MakeTrainer) -> None:
+    unweighted = rollouts(score_fn=lambda t, s: Score((Metric("length", 3.0),)))
+    with pytest.raises(InvalidInput, match=r"no metric of the score \(length\) has a weight"):
+        make_trainer(unweighted).train()
+
+
+def test_held_out_prompts_that_nobody_knows_are_found_before_the_first_step(
+    make_trainer: MakeTrainer,
+) -> None:
+    trainer = make_trainer(
+        rollouts(SAMPLES[:4]), samples=SAMPLES[:4], eval_strategy="steps", eval_steps=1
+    )
+    trainer.eval_dataset = to_dataset(SAMPLES)
+    with pytest.raises(InvalidInput, match="no sample has the prompt"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_a_template_that_does_not_do_with_boundaries_stops_training(
+    make_trainer: MakeTrainer,
+) -> None:
+    trainer = make_trainer(rollouts(segments="boundary", render=melting(make_tokenizer())))
+    with pytest.raises(SystemicFailure, match="use 'suffix', and see `heldout doctor`"):
+        trainer.train()
+
+
+def melting(tokenizer: Any) -> Any:
+    """The template, with a text behind a turn that melts into some last tokens of it."""
+    from heldout.rendering.chat_templates import ChatRenderer
+
+    chat = ChatRenderer(tokenizer)
+
+    def render(messages: Any, add_generation_prompt: bool, tools: Any = ()) -> list[int]:
+        words = tokenizer.convert_ids_to_tokens(chat(messages, add_generation_prompt, tools))
+        text = " ".join(words)
+        for melts in (". <|im_end|>", '"."}} </tool_call>'):
+            text = text.replace(melts, "#")
+        return list(tokenizer.convert_tokens_to_ids(text.split()))
+
+    render.decode, render.parse, render.ends = chat.decode, chat.parse, chat.ends  # type: ignore[attr-defined]
+    return render

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import gymnasium
@@ -11,11 +12,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
+from gymnasium.vector.async_vector_env import _async_worker
+from gymnasium.wrappers.vector import (
+    DictInfoToList,
+    NormalizeObservation,
+    RecordEpisodeStatistics,
+)
 
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.vector import evaluate_env
-from heldout.vector.driver import UNSEEDED
+from heldout.vector.driver import UNINSPECTED, UNSEEDED
 from tests.vector.worlds import Walk, alone, good_policy, played
 
 # Python 3.12 warns of fork() in a process with threads, which torch and pytest have.
@@ -110,6 +116,55 @@ def test_statistics_that_go_on_learning_are_said() -> None:
     assert "NormalizeObservation goes on learning" in report.notes[0]
 
 
+@pytest.mark.parametrize("learns", [True, False])
+def test_statistics_in_worker_processes_are_said_too(learns: bool) -> None:
+    def make_env() -> Any:
+        env = gymnasium.wrappers.NormalizeReward(Walk())
+        env.update_running_mean = learns
+        return env
+
+    notes = evaluate_env(lambda: AsyncVectorEnv([make_env] * 2), good_policy, 2).notes
+    assert notes[0] == "rewards are those of NormalizeReward, not the environment's own"
+    assert ["NormalizeReward goes on learning" in note for note in notes[1:]] == [True] * learns
+
+
+def test_workers_of_ones_own_are_said_not_to_have_been_inspected() -> None:
+    def make_env() -> Any:
+        return AsyncVectorEnv([Walk] * 2, worker=_async_worker)
+
+    assert evaluate_env(make_env, good_policy, 2).notes == (UNSEEDED, UNINSPECTED)
+
+
+@pytest.mark.parametrize("max_steps", [None, 5])
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("wrap", [RecordEpisodeStatistics, "list", "inside"])
+def test_what_a_wrapper_counts_of_an_episode_is_what_was_played(
+    wrap: Any, mode: AutoresetMode, max_steps: int | None
+) -> None:
+    def make_env() -> Any:
+        if wrap == "inside":
+            return SyncVectorEnv(
+                [lambda: gymnasium.wrappers.RecordEpisodeStatistics(Walk())] * 3,
+                autoreset_mode=mode,
+            )
+        env = RecordEpisodeStatistics(SyncVectorEnv([Walk] * 3, autoreset_mode=mode))
+        return DictInfoToList(env) if wrap == "list" else env
+
+    counted = []
+
+    def success(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        if "episode" in info:
+            counted.append(steps)
+            assert info["episode"]["r"] == pytest.approx(ret)
+            assert info["episode"]["l"] == steps
+        else:
+            assert steps == max_steps, "only an episode that was cut off has not been counted"
+        return True
+
+    evaluate_env(make_env, good_policy, 30, success=success, max_steps=max_steps)
+    assert len(counted) == 30 if max_steps is None else len(counted) >= 5
+
+
 # --- Vector environments with a code of their own -----------------------------------------------
 
 
@@ -183,6 +238,98 @@ def test_a_vector_environment_of_ones_own_is_read_in_the_mode_it_states(
     assert report.summary["seeded"] == (mode == AutoresetMode.DISABLED)
     if mode == AutoresetMode.SAME_STEP:
         assert all(e.dist == 10 * e.steps for e in report.episodes)
+
+
+class Tells(Counts):
+    """Says how it went without saying whose that is, in each of the forms that are about."""
+
+    def __init__(self, mode: AutoresetMode, form: str) -> None:
+        super().__init__(4, mode)
+        self.form = form
+
+    def step(self, actions: Any) -> Any:
+        t = np.where(self.over & (self.mode == AutoresetMode.NEXT_STEP), 0, self.t + 1)
+        observations, reward, terminated, truncated, _ = super().step(actions)
+        even = t % 2 == 0
+        said: dict[str, Any] = {
+            "numpy": {"success": even, "deep": {"dist": t * 1.0}},
+            "torch": {"success": torch.as_tensor(even), "deep": {"dist": torch.as_tensor(t)}},
+            "list": {"success": even.tolist(), "deep": {"dist": t.tolist()}},
+        }[self.form]
+        said |= {"name": "four", "scale": torch.tensor(2.0), "pair": [1, 2]}
+        infos = said
+        if self.mode == AutoresetMode.SAME_STEP:
+            infos = {"success": np.zeros(4, bool), "final_info": said}
+            if self.form == "list":  # as Gymnasium had it until 1.0
+                rows = [{"success": x % 2 == 0, "deep": {"dist": x}} for x in t.tolist()]
+                infos["final_info"] = np.where(self.over, np.array(rows), None)
+        return observations, reward, terminated, truncated, infos
+
+
+@pytest.mark.parametrize("form", ["numpy", "torch", "list"])
+@pytest.mark.parametrize("mode", MODES)
+def test_what_an_environment_says_without_a_mask_is_heard(mode: AutoresetMode, form: str) -> None:
+    seen = []
+
+    def success(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        seen.append((int(info["deep"]["dist"]), steps, sorted(info)))
+        return bool(info["success"])
+
+    report = evaluate_env(lambda: Tells(mode, form), lambda o: np.zeros(4, int), 12)
+    assert report.summary["success_is"] == "info['success']"
+    assert all(e.success == (e.steps % 2 == 0) for e in report.episodes)
+    again = evaluate_env(lambda: Tells(mode, form), lambda o: np.zeros(4, int), 12, success=success)
+    assert [e.success for e in again.episodes] == [e.success for e in report.episodes]
+    assert all(dist == steps and keys == ["deep", "success"] for dist, steps, keys in seen)
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.int64, np.float32])
+@pytest.mark.parametrize("mode", MODES)
+def test_ends_that_are_numbers_are_read_as_booleans(mode: AutoresetMode, kind: Any) -> None:
+    class Numbers(Counts):
+        def step(self, actions: Any) -> Any:
+            observations, reward, *ends, infos = super().step(actions)
+            return observations, reward, *(end.astype(kind) for end in ends), infos
+
+    def play(env: type[Counts]) -> Any:
+        return played(evaluate_env(lambda: env(3, mode), lambda o: np.zeros(3, int), 12))
+
+    assert play(Numbers) == play(Counts)
+
+
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_a_column_where_a_row_belongs_is_refused(place: int) -> None:
+    class Column(Counts):
+        def step(self, actions: Any) -> Any:
+            given = list(super().step(actions))
+            given[place] = given[place][:, None]
+            return tuple(given)
+
+    name = ["reward", "terminated", "truncated"][place - 1]
+    with pytest.raises(InvalidInput, match=f"{name} of shape \\(3, 1\\)"):
+        evaluate_env(lambda: Column(3, AutoresetMode.NEXT_STEP), lambda o: np.zeros(3, int), 9)
+
+
+def test_one_that_ignores_the_mask_and_reuses_its_arrays_is_found_out() -> None:
+    class Reuses(Counts):
+        shown = np.zeros((3, 1), np.float32)
+        taken = 0
+
+        def reset(self, **settings: Any) -> Any:
+            self.shown[:] = super().reset(**settings)[0]
+            return self.shown, {}
+
+        def step(self, actions: Any) -> Any:
+            self.taken += 1
+            assert self.taken < 99, "nobody but the first ever comes to an end"
+            observations, *rest = super().step(actions)
+            self.shown[:] = observations
+            return self.shown, *rest
+
+    with pytest.raises(EnvironmentFailed, match="ignores options\\['reset_mask'\\]"):
+        evaluate_env(
+            lambda: Reuses(3, AutoresetMode.DISABLED, masks=False), lambda o: np.zeros(3, int), 9
+        )
 
 
 def test_one_that_ignores_the_mask_is_found_out() -> None:
@@ -319,12 +466,72 @@ class ToTorch(VectorWrapper):  # type: ignore[type-arg]
         return *map(torch.as_tensor, arrays), infos
 
 
-def test_a_vector_environment_wrapped_into_tensors_keeps_episodes_exact() -> None:
-    def policy(observations: Any) -> Any:
-        return (observations[:, 0] > 0).long()
+def torch_policy(observations: Any) -> Any:
+    return (observations[:, 0] > 0).long()
 
-    report = evaluate_env(lambda: ToTorch(SyncVectorEnv([Walk] * 3)), policy, 12)
+
+def test_a_vector_environment_wrapped_into_tensors_keeps_episodes_exact() -> None:
+    def make_env() -> Any:
+        return ToTorch(SyncVectorEnv([Walk] * 3, autoreset_mode=AutoresetMode.DISABLED))
+
+    report = evaluate_env(make_env, torch_policy, 12)
     assert played(report) == alone(12)
+    assert report.notes == ()
+
+
+def test_a_wrapper_of_ones_own_is_not_taken_to_obey_masks() -> None:
+    report = evaluate_env(lambda: ToTorch(SyncVectorEnv([Walk] * 3)), torch_policy, 12)
+    assert report.notes == (f"{UNSEEDED} (ToTorch stands in the way)",)
+    assert not report.summary["seeded"]
+    assert report.summary["episodes"] == 12
+    with pytest.raises(InvalidInput, match="max_steps"):
+        evaluate_env(lambda: ToTorch(SyncVectorEnv([Walk] * 3)), torch_policy, 2, max_steps=3)
+
+
+class Before(VectorWrapper):  # type: ignore[type-arg]
+    """Shows the observation before too, and knows of ends but not of masks."""
+
+    def reset(self, **settings: Any) -> Any:
+        observations, infos = self.env.reset(**settings)
+        self.before = observations.copy()
+        return np.concatenate([observations, self.before], axis=1), infos
+
+    def step(self, actions: Any) -> Any:
+        observations, reward, terminated, truncated, infos = self.env.step(actions)
+        over = terminated | truncated
+        self.before[over] = observations[over]
+        shown = np.concatenate([observations, self.before], axis=1)
+        self.before = observations.copy()
+        return shown, reward, terminated, truncated, infos
+
+
+def test_a_wrapper_that_keeps_a_state_for_each_environment_gets_no_masks() -> None:
+    seen: list[Any] = []
+
+    def policy(observations: Any) -> Any:
+        seen.append(observations)
+        return good_policy(observations)
+
+    def make_env(mode: AutoresetMode) -> Any:
+        return Before(SyncVectorEnv([Walk] * 3, autoreset_mode=mode))
+
+    evaluate_env(partial(make_env, AutoresetMode.SAME_STEP), policy, 20)
+    for earlier, now in pairwise(seen):
+        # Walk shows the time: 0 where an episode has just begun, which is its own predecessor.
+        begun = now[:, 1] == 0
+        np.testing.assert_array_equal(now[:, 2:], np.where(begun[:, None], now, earlier)[:, :2])
+    # Where it has to obey them, it is checked.
+    with pytest.raises(EnvironmentFailed, match="Before ignores options\\['reset_mask'\\]"):
+        evaluate_env(partial(make_env, AutoresetMode.DISABLED), policy, 20)
+
+
+def test_gymnasiums_wrapper_that_refuses_masks_is_left_to_reset_itself() -> None:
+    def make_env() -> Any:
+        return NormalizeObservation(SyncVectorEnv([Walk] * 3))
+
+    notes = evaluate_env(make_env, good_policy, 12).notes
+    assert notes[0] == f"{UNSEEDED} (NormalizeObservation stands in the way)"
+    assert "NormalizeObservation goes on learning" in notes[1]
 
 
 def test_a_policy_in_torch_plays_environments_in_numpy() -> None:

@@ -244,7 +244,7 @@ def test_a_failure_is_not_hidden_by_environments_that_cannot_be_closed_then() ->
 
     with pytest.raises(RuntimeError, match="out of fuel") as caught:
         evaluate_env(Stuck, good_policy, 5)
-    assert "closing the environments failed too: OSError" in caught.value.__notes__[1]
+    assert "closing the environments failed: OSError" in caught.value.__notes__[1]
 
 
 def test_the_vector_path_imports_without_gymnasium_and_torch() -> None:

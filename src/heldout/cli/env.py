@@ -1,7 +1,7 @@
 """`heldout env ENV --policy P`: play exactly so many episodes and report on all of them.
 
 Standard output is one line of JSON with stable keys in a stable order; what is for people goes to
-standard error.
+standard error, and so does what policies and environments print.
 """
 
 from __future__ import annotations
@@ -9,14 +9,19 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
+
+if TYPE_CHECKING:
+    from heldout.vector import VectorReport
 
 
 class Missing(EvalFailed):
@@ -43,7 +48,7 @@ class Missing(EvalFailed):
     "success is.",
 )
 @click.option("--vec-normalize", metavar="FILE", help="Statistics saved by VecNormalize, for sb3.")
-@click.option("--device", default="auto", show_default=True, help="For sb3: cpu, cuda, cuda:1 …")
+@click.option("--device", default="auto", show_default=True, help="For sb3: cpu, cuda, mps …")
 @click.option("--dump-trajectory", metavar="FILE", help="Write every step as a line of JSON.")
 @click.option("--save", metavar="RUN", help="Write a run directory that the commands read.")
 @click.option(
@@ -70,64 +75,137 @@ def command(
     A policy that terminates an episode may have failed it, as in CartPole: --success decides.
     """
     from heldout.cli.render import print_json
+
+    with _place_for(save) as target:
+        try:
+            # What others print must not come between the reader and the one line of JSON.
+            with redirect_stdout(sys.stderr):
+                make_env, policy_fn, succeeded = _loaded(
+                    env, policy, success, device, vec_normalize
+                )
+                report = _played(
+                    make_env,
+                    policy_fn,
+                    episodes,
+                    num_envs=num_envs,
+                    seed=seed,
+                    max_steps=max_steps,
+                    success=succeeded,
+                    trajectory=dump_trajectory,
+                )
+        except Missing as missing:
+            if not skip_missing:
+                raise
+            print_json({"skipped": str(missing)})
+            return
+        except SystemExit as left:
+            # Let through, it would end this process with a code of its own: 0, as if all were well.
+            raise EvalFailed(
+                f"the policy or the environment left the program: {_blame(left)}; there is no "
+                "number to report. Take that exit out, or let only __main__ reach it"
+            ) from left
+        try:
+            print_json({"env": env, "policy": policy, **report.summary})
+            for note in report.notes:
+                click.echo(f"Note: {note}", err=True)
+        finally:  # where nobody reads on (a closed pipe), too
+            if target is not None:
+                _save(report, target)
+
+
+@contextmanager
+def _place_for(save: str | None) -> Iterator[Path | None]:
+    """The run directory to save to, made and tried before hours are spent on what goes there."""
+    if save is None:
+        yield None
+        return
+    from heldout.store.journal import storage_error
     from heldout.store.rundir import RunDir
 
-    if save is not None and RunDir(Path(save)).exists():
-        raise InvalidInput(f"{save} already holds a run; save to another path")
+    path = Path(save).absolute()  # a policy may change the working directory
+    made: list[Path] = []
     try:
-        make_env = _maker(env)
-        policy_fn = _policy(policy, device, vec_normalize)
-    except Missing as missing:
-        if not skip_missing:
-            raise
-        print_json({"skipped": str(missing)})
-        return
+        try:
+            if RunDir(path).exists():
+                raise InvalidInput(f"{save} already holds a run; save to another path")
+            made += [folder for folder in (path, *path.parents) if not folder.exists()]
+            path.mkdir(parents=True, exist_ok=True)
+            # By writing: permissions alone do not tell (root, read-only disks, quotas).
+            with TemporaryFile(dir=path):
+                pass
+        except OSError as problem:
+            raise storage_error(
+                path, problem, "; nothing was played. --save to another path"
+            ) from problem
+        yield path
+    finally:
+        for folder in made:
+            with suppress(OSError):  # something was saved there, or it was never made
+                folder.rmdir()
+
+
+def _save(report: VectorReport, path: Path) -> None:
+    try:
+        report.save(path)
+    except Exception as problem:
+        raise EvalFailed(
+            f"all episodes were played, and the numbers printed, but not saved: {_blame(problem)}. "
+            "Keep what was printed; for a run directory, evaluate again with --save to another path"
+        ) from problem
+
+
+def _loaded(
+    env: str, policy: str, success: str | None, device: str, vec_normalize: str | None
+) -> tuple[Callable[[], Any], Callable[[Any], Any], Callable[..., Any] | None]:
+    """What makes the environment, the policy, and what success is."""
+    gymnasium = _package("gymnasium", "environments need gymnasium", "gymnasium")
+    # For the modules of environments and of saved models as much as for those named here.
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+    policy_fn = _policy(policy, device, vec_normalize)
+    succeeded = None if success is None else _imported(success, "--success")
+    # Last: the modules just imported may be what registers the environment.
+    return _maker(gymnasium, env), policy_fn, succeeded
+
+
+def _played(
+    make_env: Callable[[], Any], policy_fn: Callable[[Any], Any], episodes: int, **options: Any
+) -> VectorReport:
     from heldout.vector import evaluate_env
 
-    succeeded = None if success is None else _imported(success, "--success")
     try:
-        report = evaluate_env(
-            make_env,
-            policy_fn,
-            episodes,
-            num_envs=num_envs,
-            seed=seed,
-            max_steps=max_steps,
-            success=succeeded,
-            trajectory=dump_trajectory,
-        )
+        return evaluate_env(make_env, policy_fn, episodes, **options)
     except HeldoutError:
         raise
     except Exception as problem:
-        last = traceback.extract_tb(problem.__traceback__)[-1]
-        raise EvalFailed(
-            f"{type(problem).__name__}: {problem} ({Path(last.filename).name}, line "
-            f"{last.lineno}); there is no number to report"
-        ) from problem
-    if save is not None:
-        report.save(save)
-    print_json({"env": env, "policy": policy, **report.summary})
-    for note in report.notes:
-        click.echo(f"Note: {note}", err=True)
+        raise EvalFailed(f"{_blame(problem)}; there is no number to report") from problem
 
 
-def _maker(env: str) -> Callable[[], Any]:
+def _maker(gymnasium: Any, env: str) -> Callable[[], Any]:
     try:
-        import gymnasium
-    except ImportError as missing:
-        raise Missing(
-            f"environments need gymnasium ({missing.name} is missing): "
-            "pip install 'heldout[gymnasium]'"
-        ) from None
-    try:
-        gymnasium.spec(env)
         gymnasium.make(env).close()
-    except gymnasium.error.DependencyNotInstalled as missing:
-        raise Missing(f"{env} needs a package that is missing: {missing}") from None
-    except ImportError as missing:
-        raise Missing(f"{env} needs {missing.name}, which is missing") from None
-    except gymnasium.error.Error as problem:
-        raise InvalidInput(f"there is no environment {env!r}: {problem}") from None
+    except HeldoutError:
+        raise
+    except ModuleNotFoundError as problem:
+        raise _not_found(problem, env.rpartition(":")[0], env) from None
+    except gymnasium.error.UnregisteredEnv as problem:
+        raise InvalidInput(
+            f"there is no environment {env!r}: {_one_line(problem)}. One of your own is "
+            "module:ID, of the module that registers it"
+        ) from None
+    except Exception as problem:
+        why: BaseException = problem
+        if isinstance(problem, gymnasium.error.DependencyNotInstalled):
+            # Environments say so of every ImportError, of packages that are there and broken too.
+            why = problem.__cause__ or problem.__context__ or problem
+            if not isinstance(why, ImportError) or isinstance(why, ModuleNotFoundError):
+                raise Missing(
+                    f"{env} needs a package that is missing: {_one_line(problem)}"
+                ) from None
+        raise InvalidInput(
+            f"the environment {env!r} could not be made: {_blame(why)}; "
+            f"gymnasium.make({env!r}) has to work without arguments"
+        ) from problem
     return partial(gymnasium.make, env)
 
 
@@ -136,19 +214,23 @@ def _policy(given: str, device: str, vec_normalize: str | None) -> Callable[[Any
     if kind != "sb3":
         if vec_normalize is not None:
             raise InvalidInput("--vec-normalize is for policies of stable-baselines3 (sb3:PATH)")
+        if device != "auto":
+            raise InvalidInput(
+                "--device is for policies of stable-baselines3 (sb3:PATH); a function of your own "
+                f"chooses its device itself, so leave out --device {device}"
+            )
         return _imported(given, "--policy")
-    try:
-        import torch
-        from stable_baselines3.common.base_class import BaseAlgorithm  # noqa: F401
-    except ImportError as missing:
-        raise Missing(
-            f"sb3: needs stable-baselines3 ({missing.name} is missing): pip install 'heldout[sb3]'"
-        ) from None
+    torch = _package("torch", "sb3: needs stable-baselines3", "sb3")
+    # Asked for what is not there, stable-baselines3 takes the CPU, or fails with torch's words.
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise Missing(f"there is no CUDA device here, and --device is {device}")
-    from heldout.integrations.stable_baselines3 import load_policy
-
-    return load_policy(rest, device=device, vec_normalize=vec_normalize)
+    if device.startswith("mps") and not torch.backends.mps.is_available():
+        raise Missing(f"there is no MPS device here, and --device is {device}")
+    ours = _package("heldout.integrations.stable_baselines3", "sb3: needs stable-baselines3", "sb3")
+    loaded: Callable[[Any], Any] = ours.load_policy(
+        rest, device=device, vec_normalize=vec_normalize
+    )
+    return loaded
 
 
 def _imported(given: str, option: str) -> Callable[..., Any]:
@@ -156,23 +238,65 @@ def _imported(given: str, option: str) -> Callable[..., Any]:
     module, colon, name = given.partition(":")
     if not (module and colon and name):
         raise InvalidInput(f"{option} is module:function, got {given!r}")
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
     try:
-        found = importlib.import_module(module)
-    except ImportError as problem:
-        if problem.name != module.partition(".")[0] and problem.name != module:
-            raise Missing(f"{option}: {module} needs {problem.name}, which is missing") from None
-        raise InvalidInput(
-            f"{option}: there is no module {module!r} here or among the installed packages"
-        ) from None
+        function: Any = importlib.import_module(module)
+    except ModuleNotFoundError as problem:
+        raise _not_found(problem, module, f"{option}: {module}") from None
     except Exception as problem:
         raise InvalidInput(
-            f"{option}: {module} could not be loaded: {type(problem).__name__}: {problem}"
+            f"{option}: {module} could not be loaded: {_blame(problem)}"
         ) from problem
-    function = found
     for part in name.split("."):
-        function = getattr(function, part, None)  # type: ignore[assignment]
+        function = getattr(function, part, None)
     if not callable(function):
         raise InvalidInput(f"{option}: {module} has no function {name!r}")
-    return function
+    return function  # type: ignore[no-any-return]
+
+
+def _package(name: str, need: str, extra: str) -> Any:
+    """A package of an extra. One that is there and broken is not missing: no skip hides it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        raise Missing(
+            f"{need} ({missing.name} is missing): pip install 'heldout[{extra}]'"
+        ) from None
+    except Exception as problem:
+        raise EvalFailed(
+            f"{need}, which could not be loaded: {_blame(problem)}; install it again"
+        ) from problem
+
+
+def _not_found(problem: ModuleNotFoundError, module: str, who: str) -> HeldoutError:
+    """The module that was asked for is a slip in the command; one that it needs is missing."""
+    # gymnasium raises it anew, without the name.
+    name = problem.name or getattr(problem.__cause__, "name", None)
+    if name and f"{module}.".startswith(f"{name}."):
+        return InvalidInput(
+            f"{who}: there is no module {module!r} here or among the installed packages"
+        )
+    if name:
+        return Missing(f"{who} needs {name}, which is missing; install it")
+    return Missing(f"{who} needs a module that is missing: {_one_line(problem)}")
+
+
+def _blame(problem: BaseException) -> str:
+    """What was raised, and where, on one line."""
+    said = f"{type(problem).__name__}: {_one_line(problem)}"
+    if isinstance(problem, SyntaxError):  # says itself where
+        return said
+    first = problem
+    while first.__cause__ is not None and type(first.__cause__) is type(problem):
+        first = first.__cause__  # raised anew in more words, far from where it happened
+    frames = [
+        frame
+        for frame in traceback.extract_tb(first.__traceback__)
+        if not frame.filename.startswith("<frozen ")  # the machinery of import
+    ]
+    if not frames:
+        return said
+    return f"{said} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+
+
+def _one_line(problem: BaseException) -> str:
+    return " ".join(str(problem).split())

@@ -10,6 +10,7 @@ environment steps as the model does (`num_timesteps`), however many environments
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import platform
@@ -37,6 +38,7 @@ from heldout.errors import HeldoutError, InvalidInput
 from heldout.vector.driver import as_numpy
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import VectorReport
+from heldout.vector.sb3_vector import NORMALISED_TWICE, normalizes
 from heldout.vector.training import EvalEvery, EvalPoint, eval_mode
 
 log = logging.getLogger("heldout")
@@ -55,18 +57,20 @@ def policy_of(model: Any, *, vec_normalize: Any = None, deterministic: bool = Tr
 
     The network is called directly, on the model's own device, which costs less than `predict`;
     where a model has a `predict` of its own, that is used. Weights are those at the time of the
-    call. Train/eval flags of its modules are put back after each.
+    call. Train/eval flags of its modules are put back after each. It says with `normalizes`
+    whether it normalises observations; environments that have done so already are then refused.
 
     Observations are normalised with the statistics of `vec_normalize`, which are used and never
     updated: by default those that the model trains with; False for none, where `make_env`
     returns observations that are normalised already.
     """
-    if vec_normalize is None and hasattr(model, "get_vec_normalize_env"):
-        vec_normalize = model.get_vec_normalize_env()
-    normalize = vec_normalize.normalize_obs if vec_normalize else None
-    act = _act(model, deterministic)
-    # Looked up once: this is done at every step.
-    modules = [m for m in getattr(model, "policy", model).modules() if not _always_the_same(m)]
+    vec_normalize = _normalizer(model, vec_normalize)
+    normalize = None if vec_normalize is None else vec_normalize.normalize_obs
+    policy = getattr(model, "policy", model)
+    by_network = _predicts_as_usual(model, policy, deterministic)
+    act = _by_network(policy, deterministic) if by_network else _by_predict(model, deterministic)
+    # Looked up once: this is done at every step. predict() sets the flag of every module.
+    modules = [m for m in policy.modules() if not (by_network and _always_the_same(m))]
 
     def policy_fn(observations: Any) -> NDArray[Any]:
         observations = _parts(as_numpy, observations)
@@ -82,7 +86,15 @@ def policy_of(model: Any, *, vec_normalize: Any = None, deterministic: bool = Tr
             ]
         return found[0] if len(found) == 1 else np.concatenate(found)
 
+    policy_fn.normalizes = normalize is not None  # type: ignore[attr-defined]
     return policy_fn
+
+
+def _normalizer(model: Any, given: Any) -> Any:
+    """The VecNormalize that observations go through; None where they are left as they are."""
+    if given is None and hasattr(model, "get_vec_normalize_env"):
+        given = model.get_vec_normalize_env()
+    return given if given and getattr(given, "norm_obs", True) else None
 
 
 def _always_the_same(module: Any) -> bool:
@@ -185,9 +197,8 @@ def _rows(part: NDArray[Any], start: int) -> NDArray[Any]:
 # --- The network itself -------------------------------------------------------------------------
 
 
-def _act(model: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
-    """A batch of observations to actions."""
-    policy = getattr(model, "policy", model)
+def _predicts_as_usual(model: Any, policy: Any, deterministic: bool) -> bool:
+    """Whether its predict() is the one whose work `_by_network` does."""
     if not isinstance(policy, BasePolicy):
         raise InvalidInput(
             f"policy_of takes a stable-baselines3 model or policy, got {model!r:.120}"
@@ -196,7 +207,7 @@ def _act(model: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
     if model is not policy and type(model).predict is not BaseAlgorithm.predict:
         # DQN's own predict() differs from the usual one where it explores.
         usual = usual and deterministic and type(model).predict is DQN.predict
-    return _by_network(policy, deterministic) if usual else _by_predict(model, deterministic)
+    return usual
 
 
 def _by_predict(model: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
@@ -336,6 +347,8 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         self._best_by = best_by
         self._evaluated: tuple[int, int] | None = None
         """Step and number of updates of the last evaluation."""
+        self._generators: list[tuple[Any, Any]] = []
+        """Spaces of the model and their generators as the evaluation under way has found them."""
         self._evals = EvalEvery(
             every_steps,
             self._own_env if callable(make_env) else make_env,
@@ -372,7 +385,11 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
 
     def _take(self, run: Callable[[int], VectorReport | None]) -> None:
         known = len(self.history)
-        report = run(self.num_timesteps)
+        try:
+            report = run(self.num_timesteps)
+        finally:
+            _put_back(self._generators)
+            self._generators = []
         if len(self.history) == known:
             return
         self._evaluated = self._now()
@@ -392,12 +409,18 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         return self._act(observations)
 
     def _own_env(self) -> Any:
+        # Where it explores, DQN draws from the generator of the model's action space. Looked at
+        # here, where an evaluation begins, and not at every step.
+        self._generators = self._generators or _generators(self.model.action_space)
         env = self._make_env()
         taken = {id(inner) for inner in _all(self.model.get_env())}
         if any(id(inner) in taken for inner in _all(env)):
             raise InvalidInput(
                 "make_env() returned an environment that training uses; evaluation needs its own"
             )
+        if normalizes(env) and _normalizer(self.model, self._vec_normalize) is not None:
+            env.close()
+            raise InvalidInput(NORMALISED_TWICE)
         return env
 
     def _write(self, point: EvalPoint) -> None:
@@ -441,6 +464,23 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         if normalize:
             normalize.save(str(self._keep_best / "vecnormalize.pkl"))
         return path
+
+
+def _generators(space: Any) -> list[tuple[Any, Any]]:
+    """A Gymnasium space and all that it is made of, each with a copy of its generator."""
+    inner = getattr(space, "spaces", ())
+    parts = inner.values() if hasattr(inner, "values") else inner
+    found = [(space, copy.deepcopy(space._np_random))]
+    return found + [pair for part in parts for pair in _generators(part)]
+
+
+def _put_back(generators: list[tuple[Any, Any]]) -> None:
+    for space, was in generators:
+        if was is None or space._np_random is None:
+            space._np_random = was
+        else:
+            # In place: whoever holds the generator itself goes on with it.
+            space._np_random.bit_generator.state = was.bit_generator.state
 
 
 def _all(env: Any) -> list[Any]:

@@ -16,7 +16,15 @@ import numpy as np
 
 from heldout.episodes import Bools
 from heldout.errors import InvalidInput
-from heldout.vector.driver import UNSEEDED, Step, as_numpy, name_of
+from heldout.vector.driver import (
+    UNSEEDED,
+    Step,
+    as_numpy,
+    as_step,
+    info_row,
+    is_tensor,
+    name_of,
+)
 from heldout.vector.gym_vector import autoreset_mode
 
 
@@ -49,6 +57,7 @@ class BatchEnv:
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         self._observations: Any = None
         self._infos: Any = {}
+        self._on_host = True
 
     def reset(self, seeds: Sequence[int]) -> None:
         given = self._env.reset(seed=int(seeds[0])) if self._seeded else self._env.reset()
@@ -59,21 +68,17 @@ class BatchEnv:
 
     def step(self, actions: Any, playing: Bools | None) -> Step:
         self._observations, reward, done, cut, self._infos = self._env.step(actions)
-        step = Step(
-            as_numpy(reward).astype(np.float64),
-            as_numpy(done).astype(np.bool_),
-            as_numpy(cut).astype(np.bool_),
+        self._on_host = False
+        step = as_step(
+            self._env, self.num_envs, reward, done, cut, names=("reward", "done", "trunc")
         )
-        for name, values in zip(("reward", "done", "trunc"), step, strict=True):
-            if values.shape != (self.num_envs,):
-                raise InvalidInput(
-                    f"{type(self._env).__name__}.step() returned {name} of shape {values.shape}; "
-                    f"it has one number for each of {self.num_envs} environments"
-                )
         self._over = step.terminated | step.truncated
         return step
 
     def info(self, slot: int) -> Mapping[str, Any]:
+        if not self._on_host:
+            # All of it at once: asked for entry by entry, a GPU would be waited for each time.
+            self._infos, self._on_host = _to_host(self._infos), True
         row = self._row(self._infos, slot)
         if self._over[slot] and isinstance(self._infos, Mapping):
             final = self._infos.get("final_info")
@@ -86,14 +91,7 @@ class BatchEnv:
         if not isinstance(infos, Mapping):
             row: Mapping[str, Any] = (infos[slot] if infos is not None else None) or {}
             return row
-        found = {}
-        for key, value in infos.items():
-            shape = getattr(value, "shape", None)
-            if shape is None and isinstance(value, list | tuple):
-                shape = (len(value),)
-            if shape and shape[0] == self.num_envs:
-                found[key] = value[slot]
-        return found
+        return info_row(infos, slot, self.num_envs)
 
     def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
         raise AssertionError("it restarts by itself")
@@ -102,6 +100,12 @@ class BatchEnv:
         close = getattr(self._env, "close", None)
         if close is not None:
             close()
+
+
+def _to_host(infos: Any) -> Any:
+    if isinstance(infos, Mapping):
+        return {key: _to_host(value) for key, value in infos.items()}
+    return as_numpy(infos) if is_tensor(infos) else infos
 
 
 class _Says(NamedTuple):

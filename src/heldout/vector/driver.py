@@ -7,7 +7,7 @@ the report; it is never approximated in silence.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ UNSEEDED = (
     "episodes after the first of each slot start from the environment's own random state: they "
     "cannot be seeded one by one, so numbers depend on num_envs"
 )
+UNINSPECTED = "wrappers in the worker processes could not be inspected for statistics they keep"
 
 
 class Step(NamedTuple):
@@ -87,6 +88,56 @@ def leaves(values: Any) -> list[Any]:
     return [values]
 
 
+def as_step(
+    env: Any, num_envs: int, reward: Any, terminated: Any, truncated: Any, names: Sequence[str]
+) -> Step:
+    """What a step gave, as numbers and booleans of one shape, whatever kind they came as.
+
+    Masks of integers would select by index, and columns would be spread over everybody's books.
+    """
+    step = Step(
+        as_numpy(reward).astype(np.float64),
+        as_numpy(terminated).astype(np.bool_, copy=False),
+        as_numpy(truncated).astype(np.bool_, copy=False),
+    )
+    for name, values in zip(names, step, strict=True):
+        if values.shape != (num_envs,):
+            raise InvalidInput(
+                f"{type(env).__name__}.step() returned {name} of shape {values.shape}; "
+                f"it has one number for each of {num_envs} environments"
+            )
+    return step
+
+
+def info_row(infos: Mapping[str, Any], slot: int, num_envs: int) -> dict[str, Any]:
+    """One environment's part of a dict of arrays.
+
+    Gymnasium says with `_key` whose `key` is set. Without one, what has an entry for each
+    environment is everybody's.
+    """
+    row = {}
+    for key, value in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue  # a mask itself
+        mask = infos.get(f"_{key}")
+        if mask is not None and not bool(as_numpy(mask)[slot]):
+            continue
+        if isinstance(value, Mapping):
+            inner = info_row(value, slot, num_envs)
+            if inner or mask is not None:
+                row[key] = inner
+        elif mask is not None or _length(value) == num_envs:
+            row[key] = value[slot]
+    return row
+
+
+def _length(values: Any) -> int | None:
+    shape = getattr(values, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(values) if isinstance(values, list | tuple) else None
+
+
 def check_actions(actions: Any, num_envs: int) -> None:
     """One action an environment. Dicts and tuples are checked by whoever takes them apart."""
     if type(actions) is np.ndarray and actions.ndim and len(actions) == num_envs:
@@ -118,18 +169,44 @@ def name_of(env: Any) -> str:
     return str(spec_id or type(getattr(env, "unwrapped", env)).__name__)
 
 
+STATISTICS = ("NormalizeObservation", "NormalizeReward")
+"""Gymnasium's wrappers that carry something over from one episode to the next."""
+
+
 def kept_statistics(env: Any) -> list[str]:
-    """Notes on wrappers that carry something over from one episode to the next."""
+    """Notes on those of an environment."""
     notes = []
     for layer in wrappers(env):
         kind = type(layer).__name__
-        if kind == "NormalizeReward":
-            notes.append("rewards are those of NormalizeReward, not the environment's own")
-        if kind in ("NormalizeObservation", "NormalizeReward") and getattr(
-            layer, "update_running_mean", True
-        ):
-            notes.append(
-                f"{kind} goes on learning its statistics: episodes depend on those played before "
-                "them, and numbers on num_envs. Set update_running_mean = False on it"
-            )
+        if kind in STATISTICS:
+            notes += _on_statistics(kind, bool(getattr(layer, "update_running_mean", True)))
+    return notes
+
+
+def statistics_of_workers(
+    describe: Callable[[], Any], learning: Callable[[], Sequence[Any]]
+) -> list[str]:
+    """Notes on those of environments in other processes.
+
+    `describe` asks for their str(), which names every wrapper; `learning` for update_running_mean.
+    """
+    try:
+        text = str(describe())
+        kinds = [kind for kind in STATISTICS if f"<{kind}" in text]
+        # Of two, only the outer one's flag can be asked for.
+        learns = len(kinds) > 1 or (bool(kinds) and any(learning()))
+    except Exception:  # noqa: BLE001 - what they run is anybody's, and the note says so
+        return [UNINSPECTED]
+    return [note for kind in kinds for note in _on_statistics(kind, learns)]
+
+
+def _on_statistics(kind: str, learns: bool) -> list[str]:
+    notes = []
+    if kind == "NormalizeReward":
+        notes.append("rewards are those of NormalizeReward, not the environment's own")
+    if learns:
+        notes.append(
+            f"{kind} goes on learning its statistics: episodes depend on those played before "
+            "them, and numbers on num_envs. Set update_running_mean = False on it"
+        )
     return notes

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from heldout.episodes import Ended, advance, begin, episode_seed
+from heldout.episodes import Ended, Slots, advance, begin, episode_seed
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.vector.driver import Driver, check_actions
 from heldout.vector.drivers import drive
 from heldout.vector.report import Books, VectorReport, summarize
+from heldout.vector.sb3_vector import check_normalised_once
 from heldout.vector.trajectory import TrajectoryFile, distance
 
 PolicyFn = Callable[[Any], Any]
@@ -42,7 +43,9 @@ def evaluate_env(
 
     `make_env()` returns a plain environment, of which `num_envs` are run side by side, or a
     vectorised one. They are this evaluation's own, and closed when it ends (clause 12).
-    `policy_fn(observations) -> actions` is given the whole batch, one row an environment.
+    `policy_fn(observations) -> actions` is given the whole batch, one row an environment. If it
+    keeps something from step to step, it has a method `begin(slots)`, which is called with the
+    rows in which an episode is about to start.
 
     Success is what `success` says; without it what the environment says (`is_success` or
     `success` in the info of the last step); without that, that the episode terminated.
@@ -53,6 +56,7 @@ def evaluate_env(
     driver = drive(make_env, num_envs, episodes)
     with ExitStack() as stack:
         stack.enter_context(_closed_afterwards(driver))
+        check_normalised_once(driver, policy_fn)
         if max_steps is not None and not driver.cuts:
             raise InvalidInput(
                 "max_steps needs environments that can be restarted in the middle of an episode, "
@@ -64,21 +68,28 @@ def evaluate_env(
             stack.enter_context(dump)
         evaluation = _Evaluation(driver, episodes, seed, success)
         evaluation.run(policy_fn, max_steps, dump)
+        evaluation.check_seeding()
     return evaluation.report(max_steps)
 
 
 @contextmanager
 def _closed_afterwards(driver: Driver) -> Iterator[None]:
+    problem: BaseException | None = None
     try:
         yield
-    except BaseException as problem:
+    except BaseException as raised:
+        problem = raised
+        raise
+    finally:
         try:
             driver.close()
-        except Exception as second:  # noqa: BLE001 - it is reported, with the first
-            # Environments that failed often cannot be closed either: not what is to be reported.
-            problem.add_note(f"heldout: closing the environments failed too: {second!r}")
-        raise
-    driver.close()
+        except Exception as second:  # noqa: BLE001 - it is reported, with the first or as a note
+            said = f"closing the environments failed: {type(second).__name__}: {second}"
+            if problem is not None:
+                # Environments that failed often cannot be closed either.
+                problem.add_note(f"heldout: {said}")
+            else:  # all episodes were played: their numbers are not lost for that
+                driver.notes.append(said)
 
 
 def check_arguments(
@@ -113,9 +124,18 @@ def check_arguments(
             raise InvalidInput(f"{name} is a whole number of at least {least}, got {value!r}")
 
 
+def _tell_beginnings(begins: Callable[[list[int]], object], slots: Slots) -> None:
+    starting = (slots.steps == 0) & (slots.episode >= 0)
+    if slots.playing is not None:
+        starting &= slots.playing
+    if starting.any():
+        begins(np.flatnonzero(starting).tolist())
+
+
 class _Evaluation:
     def __init__(self, driver: Driver, episodes: int, seed: int, success: SuccessFn | None) -> None:
         self._driver, self._seed, self._success = driver, int(seed), success
+        self._seeded = driver.restarts
         self._books = Books(episodes)
         self._told = np.full(episodes, SILENT, dtype=np.int8)
         """What was said of each episode's success: 1, 0, or nothing."""
@@ -128,7 +148,10 @@ class _Evaluation:
         try:
             driver.reset(seeds)
             self._note_seeds(slots.episode, seeds)
+            begins = getattr(policy_fn, "begin", None)
             while not slots.finished:
+                if begins is not None:
+                    _tell_beginnings(begins, slots)
                 actions = policy_fn(driver.observe())
                 check_actions(actions, driver.num_envs)
                 if dump is not None:
@@ -178,10 +201,21 @@ class _Evaluation:
                 raise InvalidInput("success() returned None; it says True or False")
             return int(bool(verdict))
         for name in ("is_success", "success"):
-            if info.get(name) is not None:
+            if info.get(name) is not None and info[name] == info[name]:  # a NaN says nothing
                 self._said_by.add(f"info[{name!r}]")
                 return int(bool(info[name]))
         return SILENT
+
+    def check_seeding(self) -> None:
+        """An environment that takes a seed and does not follow it was not seeded."""
+        follows = getattr(self._driver, "follows_seed", None)
+        if follows is not None and not follows(self._seed_of(0)):
+            self._seeded = False
+            self._books.seed[:] = -1
+            self._driver.notes.append(
+                "reset twice with the same seed, the environment began differently: it does not "
+                "follow its seed, so numbers do not repeat"
+            )
 
     def _restart(self, ended: Ended) -> None:
         if not self._driver.restarts:
@@ -206,9 +240,7 @@ class _Evaluation:
         driver, books = self._driver, self._books
         notes = list(driver.notes)
         success_is = self._decide_successes(notes)
-        summary = summarize(
-            books, num_envs=driver.num_envs, seed=self._seed, seeded=driver.restarts
-        )
+        summary = summarize(books, num_envs=driver.num_envs, seed=self._seed, seeded=self._seeded)
         summary["success_is"] = success_is
         summary["notes"] = notes
         config = {
@@ -217,8 +249,8 @@ class _Evaluation:
             "episodes": len(books),
             "num_envs": driver.num_envs,
             "seed": self._seed,
-            "seeded": driver.restarts,
-            "max_steps": max_steps,
+            "seeded": self._seeded,
+            "max_steps": None if max_steps is None else int(max_steps),
             "success_is": success_is,
             "notes": list(notes),
         }

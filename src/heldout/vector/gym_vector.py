@@ -10,18 +10,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from heldout.episodes import Bools
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.vector.driver import (
+    STATISTICS,
+    UNINSPECTED,
     UNSEEDED,
     Step,
     as_numpy,
+    as_step,
+    info_row,
     is_tensor,
     kept_statistics,
     leaves,
     name_of,
+    statistics_of_workers,
+    wrappers,
 )
+
+COUNTS = ("episode_returns", "episode_lengths", "episode_start_times", "prev_dones")
+"""What Gymnasium's RecordEpisodeStatistics keeps of episodes under way."""
 
 
 class GymVector:
@@ -31,14 +41,21 @@ class GymVector:
         self.action_space = env.single_action_space
         self._mode = autoreset_mode(env)
         own = _is_gymnasiums(env)
+        obstacle = _in_the_way(env) if own else None
+        own = own and obstacle is None
         self.restarts = self._mode == "disabled" or own
         self._waits = own and _resets_once_more(env, self._mode)
         self.rests = self._mode == "next_step" and (not self.restarts or self._waits)
         self.cuts = self.restarts and not self._waits
-        self.notes = [] if self.restarts else [UNSEEDED]
+        self.notes = []
+        if not self.restarts:
+            self.notes.append(
+                UNSEEDED if obstacle is None else f"{UNSEEDED} ({obstacle} stands in the way)"
+            )
         self.notes += kept_statistics(env)
-        self.notes += kept_statistics(next(iter(getattr(env.unwrapped, "envs", ())), None))
+        self.notes += _statistics_inside(env)
         self._mask_works = own
+        self._counters = [layer for layer in wrappers(env) if _counts_episodes(layer)]
         self._over = np.zeros(self.num_envs, dtype=np.bool_)
         """Who has ended and not been restarted."""
         self._waiting: dict[int, int] = {}
@@ -61,21 +78,36 @@ class GymVector:
         if is_tensor(actions) and not any(map(is_tensor, leaves(self._observations))):
             actions = as_numpy(actions)
         self._observations, reward, terminated, truncated, self._infos = self._env.step(actions)
-        terminated, truncated = as_numpy(terminated), as_numpy(truncated)
-        self._over = terminated | truncated
+        step = as_step(
+            self._env,
+            self.num_envs,
+            reward,
+            terminated,
+            truncated,
+            names=("reward", "terminated", "truncated"),
+        )
+        self._over = step.terminated | step.truncated
         if self._waiting:
             infos, waiting = self._infos, self._waiting
             self._waiting = {}
             self._reset_masked(waiting)
             self._infos = infos  # they are of the step
-        return Step(as_numpy(reward).astype(np.float64), terminated, truncated)
+        return step
 
     def info(self, slot: int) -> Mapping[str, Any]:
         infos = self._infos
         # A list where DictInfoToList wraps it.
-        row = _row(infos, slot) if isinstance(infos, Mapping) else infos[slot]
+        row = (
+            info_row(infos, slot, self.num_envs)
+            if isinstance(infos, Mapping)
+            else infos[slot] or {}
+        )
         final = row.get("final_info") if self._over[slot] else None
-        return final if isinstance(final, Mapping) else row
+        if not isinstance(final, Mapping):
+            return row
+        # The rest of the row is of the episode that has begun; but a wrapper that counts episodes
+        # sees only the step, and puts there what it says of the one that ended.
+        return {**{key: row[key] for key in ("episode",) if key in row}, **final}
 
     def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
         by_slot = dict(zip(slots, seeds, strict=True))
@@ -85,7 +117,13 @@ class GymVector:
             self._reset_masked(by_slot)
 
     def _reset_masked(self, seeds: Mapping[int, int | None]) -> None:
-        before = self._observations
+        before: list[NDArray[Any]] = []
+        if not self._mask_works:
+            # Copies: an environment that writes into the same arrays changes what was there.
+            before = [np.array(as_numpy(leaf)) for leaf in leaves(self._observations)]
+        counted = [
+            {name: getattr(layer, name).copy() for name in COUNTS} for layer in self._counters
+        ]
         mask = np.zeros(self.num_envs, dtype=np.bool_)
         mask[list(seeds)] = True
         # A dict of our own: Gymnasium takes the mask out of it.
@@ -93,15 +131,19 @@ class GymVector:
             seed=[seeds.get(slot) for slot in range(self.num_envs)],
             options={"reset_mask": mask.copy()},
         )
+        for layer, counts in zip(self._counters, counted, strict=True):
+            # By the time it looks for the mask, the environment has taken that out of the options.
+            for name, was in counts.items():
+                getattr(layer, name)[~mask] = was[~mask]
         self._over = self._over & ~mask
         if not self._mask_works and not mask.all():
             self._check_others(before, mask)
 
-    def _check_others(self, before: Any, mask: Bools) -> None:
+    def _check_others(self, before: list[NDArray[Any]], mask: Bools) -> None:
         """The mask is a convention: an environment that ignores it has restarted everybody."""
         self._mask_works = True
-        for was, now in zip(leaves(before), leaves(self._observations), strict=True):
-            was, now = as_numpy(was)[~mask], as_numpy(now)[~mask]
+        for was, leaf in zip(before, leaves(self._observations), strict=True):
+            was, now = was[~mask], as_numpy(leaf)[~mask]
             if not np.array_equal(was, now, equal_nan=was.dtype.kind == "f"):
                 raise EnvironmentFailed(
                     f"{type(self._env).__name__} ignores options['reset_mask']: asked to restart "
@@ -144,6 +186,40 @@ def _is_gymnasiums(env: Any) -> bool:
     return type(base).__name__ == "SyncVectorEnv"
 
 
+def _in_the_way(env: Any) -> str | None:
+    """The outermost wrapper that may not take one environment's restart as just that.
+
+    A wrapper with a state for each environment has to look at the mask, and a stranger's may not.
+    Gymnasium's own do, or have no such state, but for those that normalise.
+    """
+    for layer in wrappers(env):
+        if layer is env.unwrapped:
+            break
+        kind = type(layer)
+        if not kind.__module__.startswith("gymnasium.") or kind.__name__ in STATISTICS:
+            return kind.__name__
+    return None
+
+
+def _counts_episodes(layer: Any) -> bool:
+    named = any(kind.__name__ == "RecordEpisodeStatistics" for kind in type(layer).__mro__)
+    return named and all(hasattr(layer, name) for name in COUNTS)
+
+
+def _statistics_inside(env: Any) -> list[str]:
+    """Notes on wrappers of the environments that this one is made of."""
+    base = env.unwrapped
+    if hasattr(base, "envs"):
+        return kept_statistics(next(iter(base.envs), None))
+    if not any(kind.__name__ == "AsyncVectorEnv" for kind in type(base).__mro__):
+        return []
+    if base.worker is not None:
+        return [UNINSPECTED]
+    return statistics_of_workers(
+        lambda: base.call("__str__"), lambda: base.get_attr("update_running_mean")
+    )
+
+
 def _resets_once_more(env: Any, mode: str) -> bool:
     """Async workers without shared memory forget, in a masked reset, that they were to reset.
 
@@ -151,14 +227,3 @@ def _resets_once_more(env: Any, mode: str) -> bool:
     """
     base = env.unwrapped
     return mode == "next_step" and not getattr(base, "shared_memory", True)
-
-
-def _row(infos: Mapping[str, Any], slot: int) -> dict[str, Any]:
-    """One environment's part of Gymnasium's dict of arrays; `_key` says whose `key` is set."""
-    row = {}
-    for key, value in infos.items():
-        mask = infos.get(f"_{key}")
-        if mask is None or not bool(as_numpy(mask)[slot]):
-            continue
-        row[key] = _row(value, slot) if isinstance(value, Mapping) else value[slot]
-    return row

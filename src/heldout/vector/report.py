@@ -181,7 +181,8 @@ def summarize(books: Books, *, num_envs: int, seed: int, seeded: bool) -> dict[s
         "median_steps_to_goal_n": len(to_goal),
         "mean_return": returns.mean,
         "mean_return_stderr": returns.stderr,
-        **_bounds("mean_return", returns.interval()),
+        # A return is no rate, even where all that were seen lie between 0 and 1.
+        **_bounds("mean_return", returns.interval(bounded=False)),
         "steps": int(books.steps.sum()),
         "terminated": int(books.terminated.sum()),
         "truncated": int((books.truncated & ~books.terminated).sum()),

@@ -15,7 +15,16 @@ import numpy as np
 
 from heldout.episodes import Bools
 from heldout.errors import InvalidInput
-from heldout.vector.driver import UNSEEDED, Step, as_numpy, is_tensor, name_of
+from heldout.vector.driver import (
+    UNSEEDED,
+    Step,
+    as_numpy,
+    as_step,
+    is_tensor,
+    kept_statistics,
+    name_of,
+    statistics_of_workers,
+)
 
 BASES = ("DummyVecEnv", "SubprocVecEnv")
 PASSED_THROUGH = ("VecMonitor", "VecCheckNan")
@@ -36,11 +45,14 @@ class SB3Vector:
                     f"{type(layer).__name__} would learn from the evaluation, or report "
                     "normalised rewards: set training = False and norm_reward = False on it first"
                 )
+        self.normalizes = normalizes(env)
+        self._monitors = [layer for layer in layers if type(layer).__name__ == "VecMonitor"]
         self._transforms, obstacle = _transforms(layers)
         self.restarts = self.cuts = obstacle is None
         self.notes = ["rewards are float32, as stable-baselines3 keeps them"]
         if obstacle is not None:
             self.notes.insert(0, f"{UNSEEDED} ({obstacle} stands in the way)")
+        self.notes += _statistics_inside(layers[-1])
         self._observations: Any = None
         self._infos: Sequence[Mapping[str, Any]] = []
 
@@ -58,13 +70,14 @@ class SB3Vector:
         if is_tensor(actions):
             actions = as_numpy(actions)
         self._observations, reward, done, self._infos = self._env.step(actions)
-        done = np.asarray(done)
         cut = np.fromiter(
             (bool(info.get("TimeLimit.truncated", False)) for info in self._infos),
             dtype=np.bool_,
             count=self.num_envs,
         )
-        return Step(np.asarray(reward, dtype=np.float64), done & ~cut, done & cut)
+        step = as_step(self._env, self.num_envs, reward, done, cut, names=("reward", "done", "cut"))
+        over = step.terminated
+        return step._replace(terminated=over & ~cut, truncated=over & cut)
 
     def info(self, slot: int) -> Mapping[str, Any]:
         return self._infos[slot]
@@ -76,6 +89,9 @@ class SB3Vector:
             for transform in self._transforms:
                 observation = transform(observation)
             _put(self._observations, slot, observation)
+            for monitor in self._monitors:
+                # It has not seen this reset, and would go on with the episode that was cut off.
+                monitor.episode_returns[slot] = monitor.episode_lengths[slot] = 0
 
     def close(self) -> None:
         self._env.close()
@@ -86,6 +102,36 @@ def _layers(env: Any) -> list[Any]:
     while hasattr(layers[-1], "venv"):
         layers.append(layers[-1].venv)
     return layers
+
+
+def normalizes(env: Any) -> bool:
+    """Whether observations come out of a VecNormalize."""
+    return any(
+        any(kind.__name__ == "VecNormalize" for kind in type(layer).__mro__) and layer.norm_obs
+        for layer in _layers(env)
+    )
+
+
+NORMALISED_TWICE = (
+    "observations would be normalised twice: make_env returns them out of a VecNormalize, and the "
+    "policy normalises them too. Give vec_normalize=False to policy_of or HeldoutEvalCallback, or "
+    "let make_env return the environment without VecNormalize"
+)
+
+
+def check_normalised_once(driver: Any, policy_fn: Any) -> None:
+    """Refuse a policy that normalises what its environments have normalised already."""
+    if getattr(driver, "normalizes", False) and getattr(policy_fn, "normalizes", False):
+        raise InvalidInput(NORMALISED_TWICE)
+
+
+def _statistics_inside(base: Any) -> list[str]:
+    """Notes on wrappers of the environments that a VecEnv is made of."""
+    if hasattr(base, "envs"):
+        return kept_statistics(next(iter(base.envs), None))
+    return statistics_of_workers(
+        lambda: base.env_method("__str__"), lambda: base.get_attr("update_running_mean")
+    )
 
 
 def _transforms(layers: list[Any]) -> tuple[list[Callable[[Any], Any]], str | None]:

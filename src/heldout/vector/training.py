@@ -17,7 +17,7 @@ import logging
 import random
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -64,7 +64,11 @@ class EvalEvery:
         model: Any = None,
         at_start: bool = False,
     ) -> None:
-        if isinstance(every_steps, bool) or not isinstance(every_steps, int) or every_steps < 0:
+        if (
+            isinstance(every_steps, bool)
+            or not isinstance(every_steps, int | np.integer)
+            or every_steps < 0
+        ):
             raise InvalidInput(
                 f"every_steps is a whole number of at least 0 (0: only where run() is called), "
                 f"got {every_steps!r}"
@@ -81,13 +85,16 @@ class EvalEvery:
             max_steps=max_steps,
             success=success,
         )
-        self._model = model
+        self._model = list(_modules(model))  # once: an iterator of modules would be used up
+        self._at_start = at_start
         self._passed = -1 if at_start else 0
         """How many multiples of every_steps were passed at the last look."""
 
     def begin(self, step: int) -> None:
         """Say where training begins, if that is not at 0: what lies before is not due."""
         self._passed = step // self.every_steps if self.every_steps else 0
+        if self._at_start:
+            self._passed -= 1
 
     def maybe_run(self, step: int) -> VectorReport | None:
         """The report of an evaluation that was due and could run; None otherwise."""
@@ -105,7 +112,7 @@ class EvalEvery:
         began = time.perf_counter()
         report, skipped = None, None
         try:
-            with untouched_random_state(seed=self.seed), evaluating(self._model):
+            with untouched_random_state(seed=self.seed), eval_mode(self._model):
                 report = self._evaluate()
         except Exception as problem:
             # Whatever it was, it must not end the training.
@@ -193,7 +200,12 @@ def _set_training(modules: Sequence[Any], flags: Sequence[bool]) -> None:
 
 def _modules(model: Any) -> Iterable[Any]:
     if model is None:
-        return ()
-    if hasattr(model, "modules"):
+        return []
+    if callable(getattr(model, "modules", None)):
         return list(model.modules())
-    return [module for part in model for module in _modules(part)]
+    parts = model.values() if isinstance(model, Mapping) else model
+    if isinstance(parts, str) or not isinstance(parts, Iterable):
+        raise InvalidInput(
+            f"model is a torch module, or a list or dict of them, got {model!r:.120}"
+        )
+    return [module for part in parts for module in _modules(part)]
