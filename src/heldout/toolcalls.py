@@ -55,6 +55,8 @@ def call_id(number: int) -> str:
 def next_call_number(messages: Sequence[Message]) -> int:
     """The first number whose id, and all after it, are not in the conversation yet."""
     ids = [call.id for message in messages for call in message.tool_calls]
+    if not ids:  # as in most turns
+        return 0
     return 1 + max((int(i[4:]) for i in ids if re.fullmatch(r"call[0-9]{5}", i)), default=-1)
 
 
