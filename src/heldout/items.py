@@ -146,6 +146,8 @@ def printable_error(problem: BaseException) -> str:
 
 def _describe(stage: str, problem: BaseException) -> str:
     """An item's error: where, what, and for the user's own code the line."""
+    if isinstance(problem, RenderMismatch):
+        stage = "render"  # it is the policy that renders, but no server that is broken
     said = printable_error(problem)
     ours_to_say = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
     if isinstance(problem, ours_to_say) and stage != "score_fn":
