@@ -410,6 +410,19 @@ def test_names_that_clash_are_numbered(vf: Any, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+def test_a_function_in_two_rubrics_is_two_metrics_with_what_it_returned(
+    vf: Any, tmp_path: Path
+) -> None:
+    def fine(completion: Any) -> float:
+        return 1.0
+
+    rubrics = [vf.Rubric(funcs=[fine], weights=[weight]) for weight in (0.5, 0.25)]
+    env = vf.SingleTurnEnv(eval_dataset=rows("a"), rubric=vf.RubricGroup(rubrics))
+    result = ours(env, Scripted({"a": [Turn("b")]}), tmp_path).results[0]
+    assert result.score.reward == 0.75
+    assert metrics_of(result) == {"fine": 1.0, "fine_2": 1.0, "num_turns": 1}
+
+
 # --- What verifiers would score with 0 ----------------------------------------------------------
 
 

@@ -42,7 +42,6 @@ def score_outcome(trajectory: Trajectory, sample: Sample, *, rubric: str) -> Sco
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    function: Any
     name: str
     value: float
     weight: float | None
@@ -58,7 +57,7 @@ class Watch:
 
     def __init__(self, rubric_class: Any) -> None:
         self._rubric_class = rubric_class
-        self._calls: dict[int, _Call] = {}
+        self._calls: list[_Call] = []
         self._failures: list[str] = []
 
     def over(self, rubric: Any) -> Any:
@@ -80,7 +79,7 @@ class Watch:
 
         def took(value: Any) -> Any:
             try:
-                self._calls[id(function)] = _Call(function, name, float(value), weight)
+                self._calls.append(_Call(name, float(value), weight))
             except (TypeError, ValueError):
                 if plain:  # else the rubric has a way of its own to read it
                     self._failures.append(
@@ -115,7 +114,7 @@ class Watch:
             raise EnvironmentFailed(self._failures[0] + (f" (and {more} more)" if more else ""))
         metrics: list[tuple[str, Any, float | None]] = []
         for name, value in (state.get("metrics") or {}).items():
-            calls = [call for call in self._calls.values() if call.name == name]
+            calls = [call for call in self._calls if call.name == name]
             if len(calls) > 1:  # of which verifiers keeps the last, or the sum
                 metrics += [(name, call.value, call.weight) for call in calls]
             else:
