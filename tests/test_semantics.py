@@ -298,11 +298,17 @@ from heldout import EvalConfig, Metric, Sample, Score, evaluate
 calls = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 samples = [Sample(f"s{i}", {"question": f"{i}"}, metadata={"k": i % 3}) for i in range(400)]
 
+# So many may be scored; then it waits to be killed, however late that comes.
+allowed = [int(sys.argv[3])]
+
 async def answer(messages):
+    if allowed[0] <= 0:
+        await anyio.sleep_forever()
     await anyio.sleep(0.001 * (int(messages[-1].text) * 7919 % 5))
     return messages[-1].text
 
 def score_fn(trajectory, sample):
+    allowed[0] -= 1
     os.write(calls, (sample.id + "\\n").encode())
     digest = hashlib.sha256(sample.id.encode()).digest()
     return Score((Metric("r", digest[0] / 255, 2.0), Metric("s", digest[1] / 7, 1.0),
@@ -323,9 +329,10 @@ def journal_items(path: Path) -> list[tuple[str, int]]:
     return [(r["sample"]["id"], r.get("repeat", 0)) for r in records]
 
 
-def start(script: Path, out: Path, calls: Path) -> subprocess.Popen[bytes]:
+def start(script: Path, out: Path, calls: Path, allowed: int = 10_000) -> subprocess.Popen[bytes]:
     root = Path(__file__).parent.parent
-    return subprocess.Popen([sys.executable, str(script), str(out), str(calls)], cwd=root)
+    command = [sys.executable, str(script), str(out), str(calls), str(allowed)]
+    return subprocess.Popen(command, cwd=root)
 
 
 @pytest.mark.integration
@@ -340,9 +347,9 @@ def test_clause_18_killed_at_20_moments_it_ends_in_the_report_of_an_uninterrupte
     journal = tmp_path / "killed" / "run" / "results.jsonl"
     calls = tmp_path / "killed.calls"
     killed = 0
-    # All in the first half, so that however late a kill comes there is something left to kill.
-    for target in sorted(rng.sample(range(0, 400), 20)):
-        process = start(script, tmp_path / "killed", calls)
+    for target in sorted(rng.sample(range(0, 700), 20)):
+        allowed = target - len(journal_items(journal)) + rng.randrange(1, 40)
+        process = start(script, tmp_path / "killed", calls, allowed)
         # Kill it once the journal has grown to a random size, at a random moment after.
         while process.poll() is None and len(journal_items(journal)) < target:
             time.sleep(0.001)
