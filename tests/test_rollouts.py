@@ -328,6 +328,17 @@ def test_an_environment_that_was_never_used_is_closed_all_the_same() -> None:
     assert log == ["closed"]
 
 
+def test_it_is_closed_where_an_event_loop_is_running_too() -> None:
+    log: list[str] = []
+
+    async def notebook() -> None:
+        rollout_one(Sample("x", {}), Counter(log=log), render, engine(say), 2, 30, **TOY)
+
+    with pytest.raises(InvalidInput, match="to ask"):
+        asyncio.run(notebook())
+    assert log == ["closed"]
+
+
 def test_sys_exit_in_a_score_function_is_an_error_of_its_rollout() -> None:
     def score(trajectory: Trajectory, s: Sample) -> Score:
         sys.exit(2)

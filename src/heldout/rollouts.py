@@ -122,7 +122,7 @@ def rollout_one(
         on_problem=problems.append,
     )
     for environment in unused:  # it never came to that, and an environment is always closed
-        anyio.run(settle, environment.close(), backend=backend)
+        _in_own_thread(partial(anyio.run, _close, environment, backend=backend)).join()
     if problems:
         raise problems[0]
     if rollout.error is not None:
@@ -192,6 +192,19 @@ def rollout_batch(
         return Rollout(example, item.trajectory, item.score, item.error)
 
     return _Together(examples, one, generate, backend).run()
+
+
+async def _close(environment: Environment) -> None:
+    await settle(environment.close())
+
+
+def _in_own_thread(work: Callable[[], object]) -> threading.Thread:
+    """Started in a thread where an event loop may be run, whatever runs in this one."""
+    thread = threading.Thread(
+        target=partial(thread_context().run, work), name="heldout-rollouts", daemon=True
+    )
+    thread.start()
+    return thread
 
 
 # --- The engine's side --------------------------------------------------------------------------
@@ -287,11 +300,7 @@ class _Together:
         self._interrupted = False
 
     def run(self) -> list[Rollout]:
-        context = thread_context()
-        thread = threading.Thread(
-            target=partial(context.run, self._converse), name="heldout-rollouts", daemon=True
-        )
-        thread.start()
+        thread = _in_own_thread(self._converse)
         try:
             while (call := self._calls.get()) is not None:
                 call()
