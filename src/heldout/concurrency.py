@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import anyio
 import sniffio
@@ -130,3 +130,109 @@ def waker() -> Callable[[Callable[[], object]], None]:
             pass  # the loop is gone, and with it whoever waited
 
     return wake
+
+
+# --- Two threads --------------------------------------------------------------------------------
+
+
+class Here(Protocol):
+    """Has a function called in the thread that `run_beside` was called in."""
+
+    async def __call__(self, function: Callable[[], T]) -> T: ...
+
+
+class Abandoned(Exception):
+    """What was to be cancelled did not come to an end: something in it blocks its event loop."""
+
+
+def run_beside(
+    main: Callable[[Here], Awaitable[T]],
+    *,
+    backend: str = "asyncio",
+    keep_going: Callable[[], bool] | None = None,
+    every: float = 0.5,
+    grace: float | None = None,
+) -> T | None:
+    """Run `main` in an event loop in a thread of its own; this thread does what it hands over.
+
+    Engines are tied to a thread (the current CUDA device, autograd's and a trainer's contexts),
+    and the caller may sit in a running event loop of its own, as in a notebook. Where `keep_going`,
+    asked every so many seconds, says no, `main` is cancelled and None returned; `grace` bounds how
+    long it is then waited for.
+    """
+    calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+    outcome: list[T] = []
+    problem: list[BaseException] = []
+    cancel: list[Callable[[], None]] = []
+    given_up = False
+
+    async def entered() -> None:
+        wake = waker()
+
+        async def here(function: Callable[[], Any]) -> Any:
+            done = anyio.Event()
+            given: list[Any] = []
+            raised: list[Exception] = []
+
+            def call() -> None:
+                try:
+                    given.append(function())
+                except Exception as caught:  # noqa: BLE001 - raised where it is awaited
+                    raised.append(caught)
+                wake(done.set)
+
+            calls.put(call)
+            await done.wait()
+            if raised:
+                raise raised.pop()
+            return given[0]
+
+        with anyio.CancelScope() as scope:
+            cancel.append(lambda: wake(scope.cancel))
+            if given_up:
+                scope.cancel()
+            outcome.append(await main(here))
+
+    def converse() -> None:
+        try:
+            anyio.run(entered, backend=backend)
+        except BaseException as caught:  # noqa: BLE001 - raised in the caller's thread
+            while isinstance(caught, BaseExceptionGroup) and len(caught.exceptions) == 1:
+                caught = caught.exceptions[0]
+            problem.append(caught)
+        finally:
+            calls.put(None)
+
+    thread = in_own_thread(converse)
+    try:
+        while keep_going is None or keep_going():
+            try:
+                call = calls.get(timeout=None if keep_going is None else every)
+            except queue.Empty:
+                continue
+            if call is None:
+                break
+            call()
+        else:
+            given_up = True
+    except BaseException:
+        given_up = True  # Ctrl-C, most likely: what runs over there gets to close first
+        raise
+    finally:
+        if given_up and cancel:
+            cancel[0]()
+        thread.join(grace if given_up else None)
+    if thread.is_alive():
+        raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
+    if problem:
+        raise problem[0]
+    return outcome[0] if outcome else None
+
+
+def in_own_thread(work: Callable[[], object]) -> threading.Thread:
+    """Started in a thread where an event loop may be run, whatever runs in this one."""
+    thread = threading.Thread(
+        target=functools.partial(thread_context().run, work), name="heldout-beside", daemon=True
+    )
+    thread.start()
+    return thread

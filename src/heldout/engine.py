@@ -23,7 +23,7 @@ import anyio.to_thread
 
 from heldout.config import EvalConfig, config_to_dict, describe_callable
 from heldout.endpoints import Endpoint, open_endpoint
-from heldout.endpoints.base import with_retries
+from heldout.endpoints.base import taking_part, with_retries
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -308,7 +308,10 @@ class _Run:
 
     async def _one(self, item: _Item, journal: JournalWriter) -> None:
         self.running.under_way += 1
-        result, problem = await run_item(item.sample, item.repeat, self.config, self.hooks)
+        with taking_part(self.hooks.endpoint, item.index, item.repeat) as endpoint:
+            result, problem = await run_item(
+                item.sample, item.repeat, self.config, replace(self.hooks, endpoint=endpoint)
+            )
         self.running.under_way -= 1
         try:
             journal.append(item.index, result)

@@ -12,8 +12,6 @@ works, and none of it minds being called from a notebook's running loop.
 
 from __future__ import annotations
 
-import queue
-import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -22,7 +20,7 @@ from typing import Any, Literal
 
 import anyio
 
-from heldout.concurrency import is_async, settle, thread_context, waker
+from heldout.concurrency import Here, in_own_thread, is_async, run_beside, settle
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput, ItemFailed
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn, attempt
@@ -122,7 +120,7 @@ def rollout_one(
         on_problem=problems.append,
     )
     for environment in unused:  # it never came to that, and an environment is always closed
-        _in_own_thread(partial(anyio.run, _close, environment, backend=backend)).join()
+        in_own_thread(partial(anyio.run, _close, environment, backend=backend)).join()
     if problems:
         raise problems[0]
     if rollout.error is not None:
@@ -196,15 +194,6 @@ def rollout_batch(
 
 async def _close(environment: Environment) -> None:
     await settle(environment.close())
-
-
-def _in_own_thread(work: Callable[[], object]) -> threading.Thread:
-    """Started in a thread where an event loop may be run, whatever runs in this one."""
-    thread = threading.Thread(
-        target=partial(thread_context().run, work), name="heldout-rollouts", daemon=True
-    )
-    thread.start()
-    return thread
 
 
 # --- The engine's side --------------------------------------------------------------------------
@@ -292,47 +281,31 @@ class _Together:
         backend: str,
     ) -> None:
         self._examples, self._one, self._generate, self._backend = examples, one, generate, backend
-        self._is_async = is_async(generate)
         self._rollouts: list[Rollout | None] = [None] * len(examples)
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._problem: BaseException | None = None
-        self._cancel: Callable[[], None] | None = None
-        self._interrupted = False
 
     def run(self) -> list[Rollout]:
-        thread = _in_own_thread(self._converse)
         try:
-            while (call := self._calls.get()) is not None:
-                call()
-        except BaseException:
-            # Ctrl-C, most likely: environments get to close before it goes on.
-            self._interrupted = True
-            if self._cancel is not None:
-                self._cancel()
-            raise
-        finally:
-            thread.join()
+            run_beside(self._main, backend=self._backend)
+        except Exception:
+            if self._problem is None:
+                raise
         if self._problem is not None:
-            raise self._problem
+            raise self._problem  # by itself, not in the group that it came in
         return [rollout for rollout in self._rollouts if rollout is not None]
 
-    def _converse(self) -> None:
-        """The conversations' thread."""
-        try:
-            anyio.run(self._main, backend=self._backend)
-        except BaseException as problem:  # noqa: BLE001 - raised in the caller's thread
-            while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
-                problem = problem.exceptions[0]
-            self._problem = self._problem or problem
-        finally:
-            self._calls.put(None)
+    async def _main(self, here: Here) -> None:
+        async def call(turns: list[_Turn]) -> None:
+            generate = partial(
+                self._generate, [t.ids for t in turns], [t.max_tokens for t in turns]
+            )
+            try:
+                _hand_out(turns, await (generate() if is_async(self._generate) else here(generate)))
+            except Exception as problem:
+                self._problem = problem
+                raise
 
-    async def _main(self) -> None:
-        wake = waker()
-        engine = _Engine(
-            self._awaited if self._is_async else self._handed_over, len(self._examples)
-        )
-        self._wake = wake
+        engine = _Engine(call, len(self._examples))
 
         async def one(place: int) -> None:
             try:
@@ -341,37 +314,9 @@ class _Together:
                 engine.finished()
 
         async with anyio.create_task_group() as group:
-            self._cancel = lambda: wake(group.cancel_scope.cancel)
-            if self._interrupted:
-                group.cancel_scope.cancel()
             for place in range(len(self._examples)):
                 group.start_soon(one, place)
             group.start_soon(engine.serve)
-
-    async def _awaited(self, turns: list[_Turn]) -> None:
-        rows = await self._generate([t.ids for t in turns], [t.max_tokens for t in turns])
-        _hand_out(turns, rows)
-
-    async def _handed_over(self, turns: list[_Turn]) -> None:
-        """Have the caller's thread generate."""
-        done = anyio.Event()
-        problem: list[BaseException] = []
-
-        def call() -> None:
-            try:
-                _hand_out(
-                    turns,
-                    self._generate([t.ids for t in turns], [t.max_tokens for t in turns]),
-                )
-            except Exception as raised:  # noqa: BLE001 - raised by run()
-                problem.append(raised)
-            self._wake(done.set)
-
-        self._calls.put(call)
-        await done.wait()
-        if problem:
-            self._problem = problem[0]
-            raise problem[0]
 
 
 def _hand_out(turns: list[_Turn], rows: Any) -> None:

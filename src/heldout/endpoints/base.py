@@ -6,6 +6,7 @@ import functools
 import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -28,6 +29,20 @@ class Endpoint(Protocol):
         ...
 
     async def close(self) -> None: ...
+
+
+class KnowsItems(Protocol):
+    """An endpoint that wants to know who takes part, and when nobody more will ask."""
+
+    def item(self, index: int, repeat: int) -> AbstractContextManager[Endpoint]:
+        """For as long as the item runs, what answers it."""
+        ...
+
+
+def taking_part(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Endpoint]:
+    known: Callable[[int, int], AbstractContextManager[Endpoint]] | None
+    known = getattr(endpoint, "item", None)
+    return known(index, repeat) if known is not None else nullcontext(endpoint)
 
 
 AnswerFn = Callable[..., str | Message | Awaitable[str | Message]]

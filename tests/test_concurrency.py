@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import threading
+import time
+
+import anyio
+import pytest
+
+from heldout.concurrency import Abandoned, Here, run_beside
+
+
+def test_what_is_handed_over_runs_in_the_callers_thread() -> None:
+    here_threads: list[int] = []
+
+    async def main(here: Here) -> tuple[int, int]:
+        await here(lambda: here_threads.append(threading.get_ident()))
+        return threading.get_ident(), await here(lambda: 41) + 1
+
+    beside, answer = run_beside(main) or (0, 0)
+    assert here_threads == [threading.get_ident()]
+    assert beside != threading.get_ident()
+    assert answer == 42
+
+
+def test_an_exception_over_there_is_raised_here_and_one_from_here_over_there() -> None:
+    def fail() -> None:
+        raise ValueError("handed over")
+
+    async def main(here: Here) -> None:
+        with pytest.raises(ValueError, match="handed over"):
+            await here(fail)
+        raise KeyError("over there")
+
+    with pytest.raises(KeyError, match="over there"):
+        run_beside(main)
+
+
+def test_an_interrupt_lets_the_other_side_close_first() -> None:
+    closed: list[bool] = []
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    async def main(here: Here) -> None:
+        try:
+            await here(interrupt)
+        finally:
+            closed.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_beside(main)
+    assert closed == [True]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_what_is_not_to_keep_going_is_cancelled(backend: str) -> None:
+    closed: list[bool] = []
+
+    async def main(here: Here) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            closed.append(True)
+
+    asked = iter([True, True, False])
+    assert run_beside(main, backend=backend, keep_going=lambda: next(asked), every=0.01) is None
+    assert closed == [True]
+
+
+def test_what_blocks_its_loop_is_given_up_after_the_grace() -> None:
+    released = threading.Event()
+
+    async def main(here: Here) -> None:
+        released.wait()
+
+    asked = iter([True, False])
+    began = time.monotonic()
+    with pytest.raises(Abandoned, match="0.05 s"):
+        run_beside(main, keep_going=lambda: next(asked), every=0.01, grace=0.05)
+    assert time.monotonic() - began < 30
+    released.set()
