@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
+from heldout.isolation import eval_mode, modules_of, untouched_random_state
 from heldout.vector import evaluate_env
-from heldout.vector.training import EvalEvery, evaluating, untouched_random_state
+from heldout.vector.training import EvalEvery
 from tests.vector.worlds import Walk, good_policy, played
 
 
@@ -79,7 +80,7 @@ def test_each_modules_own_flag_is_put_back() -> None:
     assert [module.training for module in network.modules()] == flags
     assert torch.is_grad_enabled()
 
-    @evaluating([network, frozen])
+    @eval_mode(modules_of([network, frozen]))
     def fails() -> None:
         raise KeyError(network.train())  # whatever happens inside
 

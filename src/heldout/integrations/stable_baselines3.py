@@ -35,11 +35,12 @@ from stable_baselines3.common.vec_env import VecNormalize
 from torch import no_grad
 
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.isolation import eval_mode
 from heldout.vector.driver import as_numpy
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import VectorReport
 from heldout.vector.sb3_vector import NORMALISED_TWICE, normalizes
-from heldout.vector.training import EvalEvery, EvalPoint, eval_mode
+from heldout.vector.training import EvalEvery, EvalPoint
 
 log = logging.getLogger("heldout")
 

@@ -12,5 +12,13 @@ take for granted.
 from __future__ import annotations
 
 from heldout.testing.contract import ContractViolation, check_environment
+from heldout.testing.neutral import Neutral, NotNeutral, NotRepeatable, assert_neutral
 
-__all__ = ["ContractViolation", "check_environment"]
+__all__ = [
+    "ContractViolation",
+    "Neutral",
+    "NotNeutral",
+    "NotRepeatable",
+    "assert_neutral",
+    "check_environment",
+]

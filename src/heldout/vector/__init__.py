@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from heldout.isolation import untouched_random_state
 from heldout.vector.evaluation import evaluate_env
 from heldout.vector.report import Episode, VectorReport
-from heldout.vector.training import EvalEvery, EvalPoint, untouched_random_state
+from heldout.vector.training import EvalEvery, EvalPoint
 
 __all__ = [
     "Episode",

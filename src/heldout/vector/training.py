@@ -14,17 +14,15 @@ fails is a skip with its reason, in `history` and in the log, and never a number
 from __future__ import annotations
 
 import logging
-import random
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from heldout.errors import InvalidInput
+from heldout.isolation import eval_mode, modules_of, untouched_random_state
 from heldout.vector.evaluation import PolicyFn, SuccessFn, check_arguments, evaluate_env
 from heldout.vector.report import VectorReport
 
@@ -85,7 +83,7 @@ class EvalEvery:
             max_steps=max_steps,
             success=success,
         )
-        self._model = list(_modules(model))  # once: an iterator of modules would be used up
+        self._model = _modules(model)  # once: an iterator of modules would be used up
         self._at_start = at_start
         self._passed = -1 if at_start else 0
         """How many multiples of every_steps were passed at the last look."""
@@ -122,87 +120,10 @@ class EvalEvery:
         return report
 
 
-# --- Leaving everything as it was ---------------------------------------------------------------
-
-
-@contextmanager
-def untouched_random_state(*, seed: int | None = None) -> Iterator[None]:
-    """Global random state of python, numpy and torch (every device), put back at the end.
-
-    With `seed`, what runs inside starts from that seed, so that an environment or a policy that
-    draws from global state is the same in every evaluation. Torch counts only where it has been
-    imported: one that has not has no state yet.
-    """
-    python, numpy = random.getstate(), np.random.get_state(legacy=False)
-    torch = sys.modules.get("torch")
-    generators = _torch_generators(torch) if torch is not None else []
-    try:
-        if seed is not None:
-            random.seed(seed)
-            np.random.seed(seed % 2**32)
-            for _, _, reseed in generators:
-                reseed(seed)
-        yield
-    finally:
-        random.setstate(python)
-        np.random.set_state(numpy)
-        for state, put_back, _ in generators:
-            put_back(state)
-
-
-def _torch_generators(torch: Any) -> list[tuple[Any, Callable[[Any], None], Callable[[int], Any]]]:
-    """(state, how to put it back, how to seed) of each generator that is in use."""
-    found: list[tuple[Any, Callable[[Any], None], Callable[[int], Any]]] = [
-        (
-            torch.random.get_rng_state(),
-            torch.random.set_rng_state,
-            torch.random.default_generator.manual_seed,
-        )
-    ]
-    # Asking a GPU that nobody uses would start it.
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        for generator in torch.cuda.default_generators:
-            found.append((generator.get_state(), generator.set_state, generator.manual_seed))
-    mps = getattr(torch, "mps", None)
-    if mps is not None and torch.backends.mps.is_available():
-        found.append((mps.get_rng_state(), mps.set_rng_state, mps.manual_seed))
-    return found
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """A torch module, or several, in eval mode and without gradients; then each flag as it was.
-
-    Each module's own: a frozen batch norm inside a network in training stays frozen.
-    """
-    with eval_mode(list(_modules(model))):
-        yield
-
-
-@contextmanager
-def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
-    """`evaluating`, of modules that have been looked up before."""
-    flags = [module.training for module in modules]
-    try:
-        _set_training(modules, [False] * len(modules))
-        with sys.modules["torch"].no_grad() if modules else nullcontext():
-            yield
-    finally:
-        _set_training(modules, flags)
-
-
-def _set_training(modules: Sequence[Any], flags: Sequence[bool]) -> None:
-    for module, flag in zip(modules, flags, strict=True):
-        if module.training is not flag:
-            # Past Module.__setattr__, which looks for parameters first: this is done every step.
-            object.__setattr__(module, "training", flag)
-
-
-def _modules(model: Any) -> Iterable[Any]:
-    if model is None:
-        return []
-    if callable(getattr(model, "modules", None)):
-        return list(model.modules())
+def _modules(model: Any) -> list[Any]:
+    """As `modules_of`, but of whatever can be iterated, and strict."""
+    if model is None or callable(getattr(model, "modules", None)):
+        return modules_of(model)
     parts = model.values() if isinstance(model, Mapping) else model
     if isinstance(parts, str) or not isinstance(parts, Iterable):
         raise InvalidInput(

@@ -1,0 +1,200 @@
+"""Which weights were these? A fingerprint of a model's content that is cheap where they lie.
+
+    fingerprint(model)      # '3f0c…', sixteen characters; None where there is nothing to read
+
+Weights stay on their device. Their bits are read as whole numbers, row by row; each number is
+multiplied by an odd constant of its place, and the products of a row are added up, modulo 2**64.
+That is exact, so it does not depend on the device or on the order of adding. Names, shapes, types
+and these sums (8 bytes for 64 KiB of weights) are then hashed. A change of a single word cannot
+go unseen (an odd constant times a difference is never 0), nor can two words that changed places,
+since the constants differ in their low halves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+log = logging.getLogger("heldout")
+
+ROW = 2**14
+"""Words of 4 bytes that share a sum."""
+
+PIECE = 2**24
+"""Bytes that are worked on at a time. It takes twice as much memory, for the products."""
+
+_WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
+
+def fingerprint(model: Any) -> str | None:
+    """The content of a torch module, or of a list or dict of modules or tensors, as a short text.
+
+    Parameters and persistent buffers: what a state dict holds, and its fingerprint is the same.
+    Wrapping (DDP, `torch.compile`) does not change it. Of sharded weights (DTensor) it is that of
+    this process's part. None where there are no weights, or none that can be read: on the meta
+    device, or gathered only for use (ZeRO-3).
+    """
+    torch: Any = sys.modules.get("torch")
+    if not hasattr(torch, "nn"):
+        return None
+    try:
+        with torch.no_grad():
+            named = named_tensors(model)
+            return None if named is None else _hashed(torch, named)
+    except (RuntimeError, NotImplementedError, TypeError, ValueError) as problem:
+        # Tensors of many kinds exist (lazy, fake, quantised, sparse) that have no bits to read.
+        log.debug("weights have no fingerprint: %s: %s", type(problem).__name__, problem)
+        return None
+
+
+class Named(NamedTuple):
+    name: str
+    tensor: Any
+
+
+def named_tensors(model: Any) -> list[Named] | None:
+    """Parameters and persistent buffers by name, as in the bare model; None if it is no model."""
+    found = _found(model, "")
+    if found is None:
+        return None
+    return [Named(_bare(name), tensor) for name, tensor in found]
+
+
+def _found(model: Any, prefix: str) -> list[Named] | None:
+    torch = sys.modules["torch"]
+    if isinstance(model, torch.Tensor):
+        return [Named(prefix.removesuffix("."), model)]
+    if isinstance(model, torch.nn.Module):
+        return list(_of_module(model, prefix))
+    if isinstance(model, Mapping):
+        parts = [(str(key), part) for key, part in model.items()]
+    elif isinstance(model, list | tuple):
+        parts = [(str(index), part) for index, part in enumerate(model)]
+    else:
+        return None
+    inner = [_found(part, f"{prefix}{key}.") for key, part in parts]
+    if all(each is None for each in inner):
+        return None
+    return [named for each in inner for named in each or ()]
+
+
+def _of_module(model: Any, prefix: str) -> Iterator[Named]:
+    start = prefix.removesuffix(".")
+    for path, module in model.named_modules(prefix=start, remove_duplicate=False):
+        passing = getattr(module, "_non_persistent_buffers_set", ())
+        held = [*module._parameters.items()]
+        held += [(name, value) for name, value in module._buffers.items() if name not in passing]
+        for name, tensor in held:
+            if tensor is not None:
+                yield Named(f"{path}.{name}" if path else name, tensor)
+
+
+def _bare(name: str) -> str:
+    parts = [part for part in name.split(".") if part not in _WRAPPERS]
+    while len(parts) > 1 and parts[0] == "module":
+        parts = parts[1:]
+    return ".".join(parts)
+
+
+# --- Hashing ------------------------------------------------------------------------------------
+
+
+def _hashed(torch: Any, named: list[Named]) -> str | None:
+    sums: dict[int, list[Any]] = {}
+    """Of each tensor, once: tied weights have several names."""
+    headers: list[tuple[str, list[int], str, int]] = []
+    constants: dict[Any, Any] = {}
+    for name, tensor in sorted(named, key=lambda each: each.name):
+        local = readable(tensor)
+        if local is None:
+            return None
+        if id(tensor) not in sums:
+            if local.device not in constants:
+                constants[local.device] = torch.from_numpy(_constants()).to(local.device)
+            factors = constants[local.device]
+            sums[id(tensor)] = [_sums(torch, piece, factors) for piece in _pieces(torch, local)]
+        headers.append((name, list(local.shape), str(local.dtype), id(tensor)))
+    # One transfer a device, at the end: each one waits for the device.
+    on_host = {}
+    for device in constants:
+        own = {key: parts for key, parts in sums.items() if parts and parts[0].device == device}
+        flat = torch.cat([part for parts in own.values() for part in parts] or [torch.empty(0)])
+        values, start = flat.cpu().numpy(), 0
+        for key, parts in own.items():
+            length = sum(len(part) for part in parts)
+            on_host[key] = values[start : start + length].tobytes()
+            start += length
+    digest = hashlib.blake2b(digest_size=8)
+    for name, shape, dtype, key in headers:
+        content = on_host.get(key, b"")
+        header = json.dumps([name, shape, dtype, len(content)])
+        digest.update(header.encode() + b"\n" + content)
+    return digest.hexdigest()
+
+
+def readable(tensor: Any) -> Any:
+    """The plain tensor that holds the bits on this process; None where there is none."""
+    if hasattr(tensor, "ds_id") and tensor.numel() == 0:
+        return None  # DeepSpeed's ZeRO-3: elsewhere, until it is used
+    if callable(getattr(tensor, "to_local", None)):
+        tensor = tensor.to_local()
+    if tensor.device.type == "meta":
+        return None
+    # A conjugate or negative that is only marked as such has other bits in memory.
+    return tensor.detach().resolve_conj().resolve_neg()
+
+
+def _pieces(torch: Any, tensor: Any) -> Iterator[Any]:
+    """Its elements in order, as flat pieces of limited size: where they are cut depends on the
+    shape alone, and where the tensor is not contiguous, only a piece at a time is copied."""
+    if tensor.numel() * tensor.element_size() <= PIECE:
+        if tensor.numel():
+            yield tensor.reshape(-1).contiguous()
+        return
+    rows = PIECE // (tensor[0].numel() * tensor.element_size())
+    if rows:
+        for part in tensor.split(rows):
+            yield part.reshape(-1).contiguous()
+    else:
+        for part in tensor:
+            yield from _pieces(torch, part)
+
+
+def _sums(torch: Any, piece: Any, factors: Any) -> Any:
+    words = _words(torch, piece)
+    full = len(words) // ROW * ROW
+    found = []
+    if full:
+        found.append((words[:full].view(-1, ROW) * factors).sum(1))
+    if full < len(words):
+        found.append((words[full:] * factors[: len(words) - full]).sum().view(1))
+    return torch.cat(found) if len(found) > 1 else found[0]
+
+
+def _words(torch: Any, piece: Any) -> Any:
+    """The bits as 32-bit numbers; zeros behind, where there are too few."""
+    if piece.is_complex():
+        piece = torch.view_as_real(piece).view(-1)
+    size = piece.element_size()
+    missing = -len(piece) * size % 4
+    if missing:
+        piece = torch.nn.functional.pad(piece.view(torch.uint8), (0, missing))
+    elif piece.storage_offset() * size % 4:
+        piece = piece.clone()  # a view of larger words has to begin where one begins
+    return piece.view(torch.int32)
+
+
+def _constants() -> NDArray[np.int64]:
+    """Odd numbers of 64 bits that look random (splitmix64), one for each place in a row."""
+    with np.errstate(over="ignore"):
+        mixed = np.arange(1, ROW + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+            mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
+    return ((mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)).view(np.int64)

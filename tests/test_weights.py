@@ -1,0 +1,255 @@
+"""A fingerprint changes with every bit of the weights, and with nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout import weights
+from heldout.weights import fingerprint
+
+KINDS = [
+    torch.float32,
+    torch.bfloat16,
+    torch.float16,
+    torch.float64,
+    torch.int8,
+    torch.int64,
+    torch.bool,
+    torch.float8_e4m3fn,
+    torch.complex64,
+]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def network() -> torch.nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5))
+
+
+def bits_of(tensor: Any) -> Any:
+    """Its memory, to be changed in place."""
+    return tensor.view(-1).view(torch.uint8) if tensor.numel() else tensor
+
+
+def random_tensor(kind: Any, shape: tuple[int, ...], seed: int = 0) -> Any:
+    size = int(np.prod(shape)) * torch.empty((), dtype=kind).element_size()
+    found = np.random.default_rng(seed).integers(0, 2 if kind == torch.bool else 256, size)
+    return torch.from_numpy(found.astype(np.uint8)).view(kind).view(shape)
+
+
+# --- What changes it ----------------------------------------------------------------------------
+
+
+@given(st.data(), st.sampled_from(KINDS), st.integers(1, 70_000))
+def test_a_single_bit_changes_it(data: Any, kind: Any, length: int) -> None:
+    tensor = random_tensor(kind, (length,))
+    before = fingerprint([tensor])
+    bits = bits_of(tensor)
+    place = data.draw(st.integers(0, len(bits) - 1))
+    bits[place] ^= 1 if kind == torch.bool else 1 << data.draw(st.integers(0, 7))
+    assert fingerprint([tensor]) != before
+
+
+@given(st.data(), st.sampled_from(KINDS), st.integers(2, 70_000))
+def test_two_elements_that_change_places_change_it(data: Any, kind: Any, length: int) -> None:
+    tensor = random_tensor(kind, (length,))
+    one, other = data.draw(
+        st.tuples(st.integers(0, length - 1), st.integers(0, length - 1)).filter(
+            lambda places: places[0] != places[1]
+        )
+    )
+    rows = bits_of(tensor).view(length, -1)
+    if torch.equal(rows[one], rows[other]):
+        rows[one, -1] ^= 1 if kind == torch.bool else 128  # the sign: the hardest to see
+    before = fingerprint([tensor])
+    rows[[one, other]] = rows[[other, one]]
+    assert fingerprint([tensor]) != before
+
+
+def test_no_two_places_of_a_row_have_constants_that_a_swap_could_hide_behind() -> None:
+    constants = weights._constants().view(np.uint64)
+    assert np.all(constants % np.uint64(2) == 1)
+    assert len(np.unique(constants & np.uint64(2**32 - 1))) == weights.ROW
+
+
+def test_tensors_that_change_places_change_it() -> None:
+    one, other = torch.zeros(4), torch.ones(4)
+    assert fingerprint({"a": one, "b": other}) != fingerprint({"a": other, "b": one})
+    assert fingerprint({"a": one, "b": other}) == fingerprint({"b": other, "a": one})
+
+
+@given(st.integers(2, 40_000), st.integers(0, 2**32))
+def test_elements_in_another_order_change_it(length: int, seed: int) -> None:
+    tensor = torch.arange(length, dtype=torch.float32)
+    shuffled = tensor[torch.randperm(length, generator=torch.Generator().manual_seed(seed))]
+    same = torch.equal(tensor, shuffled)
+    assert (fingerprint([shuffled]) == fingerprint([tensor])) is same
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        torch.zeros(6, 2),
+        torch.zeros(3, 4, dtype=torch.int32),
+        torch.zeros(12),
+        torch.zeros(3, 4, 1),
+        -torch.zeros(3, 4),
+        torch.zeros(3, 5),
+        torch.zeros(0, 4),
+    ],
+    ids=str,
+)
+def test_shape_type_and_sign_change_it(other: Any) -> None:
+    assert fingerprint({"w": torch.zeros(3, 4)}) != fingerprint({"w": other})
+
+
+def test_a_name_changes_it() -> None:
+    assert fingerprint({"v": torch.zeros(3)}) != fingerprint({"w": torch.zeros(3)})
+
+
+# --- What does not ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(3, 211, 307), (2, 4, 6)])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_how_it_lies_in_memory_does_not_change_it(
+    monkeypatch: pytest.MonkeyPatch, kind: Any, shape: tuple[int, ...]
+) -> None:
+    monkeypatch.setattr(weights, "PIECE", 2**17)  # several pieces, of several rows
+    tensor = random_tensor(kind, shape)
+    expected = fingerprint([tensor])
+    assert expected is not None
+    transposed = tensor.transpose(0, 2).contiguous().transpose(0, 2)
+    every_second = torch.stack([tensor, tensor], -1)[..., 0]
+    shifted = torch.cat([tensor.view(-1)[:1], tensor.view(-1)])[1:].view(tensor.shape)
+    for other in (transposed, every_second, shifted, tensor.clone()):
+        assert torch.equal(bits_of(other.contiguous()), bits_of(tensor))
+        assert fingerprint([other]) == expected
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.int8])
+def test_a_row_larger_than_a_piece_is_cut_again(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    monkeypatch.setattr(weights, "PIECE", 1024)
+    tensor = random_tensor(kind, (2, 3, 5001))
+    assert max(piece.nbytes for piece in weights._pieces(torch, tensor)) <= 1024
+    together = torch.cat(list(weights._pieces(torch, tensor)))
+    assert torch.equal(bits_of(together), bits_of(tensor))
+    assert fingerprint([tensor]) == fingerprint([tensor.clone()])
+
+
+def test_the_sums_are_those_of_the_definition() -> None:
+    """Worked out again with Python's integers, so that no device can have its own idea of them."""
+    tensor = random_tensor(torch.float32, (weights.ROW + 3,))
+    words = tensor.numpy().view(np.int32).tolist()
+    factors = weights._constants().tolist()
+    expected = [
+        sum(word * factor for word, factor in zip(row, factors, strict=False))
+        for row in (words[: weights.ROW], words[weights.ROW :])
+    ]
+    found = weights._sums(torch, tensor, torch.from_numpy(weights._constants()))
+    assert [each % 2**64 for each in found.tolist()] == [each % 2**64 for each in expected]
+
+
+def test_wrappers_and_state_dicts_have_that_of_the_bare_model() -> None:
+    model = network()
+    expected = fingerprint(model)
+    compiled: Any = torch.compile(model, backend="eager")
+    partly: Any = copy.deepcopy(model)
+    partly[0] = torch.compile(partly[0], backend="eager")
+    wrapped: Any = torch.nn.Module()
+    wrapped.module = compiled
+    for same in (compiled, partly, wrapped, model.state_dict(), model.eval()):
+        assert fingerprint(same) == expected
+    assert expected is not None
+    assert len(expected) == 16
+
+
+def test_it_stays_the_same_between_versions() -> None:
+    """It is stored with results: other values would be other weights."""
+    assert fingerprint({"w": torch.arange(6.0).view(2, 3)}) == "16ad4515d4173ca0"
+
+
+def test_tied_weights_count_by_each_of_their_names() -> None:
+    tied = network()
+    tied.register_parameter("again", tied[0].weight)  # type: ignore[index]
+    untied = copy.deepcopy(tied)
+    untied.again = torch.nn.Parameter(tied.again.detach().clone())
+    assert fingerprint(tied) == fingerprint(untied) == fingerprint(tied.state_dict())
+    with torch.no_grad():
+        untied.again[0, 0] += 1
+    assert fingerprint(tied) != fingerprint(untied)
+
+
+def test_only_what_is_saved_counts() -> None:
+    model = network()
+    before = fingerprint(model)
+    model.register_buffer("scratch", torch.rand(3), persistent=False)
+    assert fingerprint(model) == before
+    model.register_buffer("kept", torch.rand(3))
+    assert fingerprint(model) != before
+
+
+def test_several_models_have_one_too() -> None:
+    one, other = network(), network()
+    with torch.no_grad():
+        other[0].weight[0, 0] += 1  # type: ignore[index]
+    assert fingerprint([one, other]) != fingerprint([other, one])
+    assert fingerprint({"actor": one, "tokenizer": object()}) is not None
+
+
+def test_nothing_is_changed_and_no_random_number_drawn() -> None:
+    model = network()
+    state, before = torch.get_rng_state(), copy.deepcopy(model.state_dict())
+    fingerprint(model)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_shards_are_those_of_this_process() -> None:
+    class Shard(torch.Tensor):
+        def to_local(self) -> Any:
+            return torch.ones(2)
+
+    assert fingerprint({"w": torch.zeros(4).as_subclass(Shard)}) == fingerprint(
+        {"w": torch.ones(2)}
+    )
+
+
+# --- What has none ------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_read_has_none() -> None:
+    with torch.device("meta"):
+        on_meta = torch.nn.Linear(2, 2)
+    elsewhere = torch.nn.Linear(2, 2)
+    elsewhere.weight = torch.nn.Parameter(torch.empty(0))
+    elsewhere.weight.ds_id = 0  # type: ignore[attr-defined]
+    lazy = torch.nn.LazyLinear(2)
+    sparse = {"w": torch.eye(3).to_sparse()}
+    for unreadable in (on_meta, elsewhere, lazy, sparse):
+        assert fingerprint(unreadable) is None
+
+
+@pytest.mark.parametrize("thing", [None, object(), print, "text", 3, [], {}, [print]], ids=str)
+def test_what_is_no_model_has_none(thing: Any) -> None:
+    assert fingerprint(thing) is None
+
+
+def test_a_model_without_weights_has_one() -> None:
+    assert fingerprint(torch.nn.ReLU()) is not None
