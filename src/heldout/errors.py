@@ -78,11 +78,11 @@ class ResumeMismatch(RunDirectoryError):
 
 
 class DamagedJournal(RunDirectoryError):
-    def __init__(self, path: Path, line: int, why: str) -> None:
+    def __init__(self, path: Path, line: int, why: str, afterwards: str = "") -> None:
         self.path, self.line = path, line
         super().__init__(
             f"{path}, line {line}: {why}; `heldout show {path.parent} --repair` moves damaged "
-            "lines aside, after which `--resume` runs their items again"
+            f"lines aside{afterwards}"
         )
 
 

@@ -25,6 +25,10 @@ COMMANDS = {
     "run": ("heldout.cli.run", "Run an eval file and print its report."),
     "show": ("heldout.cli.show", "Print the report of a run."),
     "slice": ("heldout.cli.slice", "Print a run's report for each value of a metadata key."),
+    "watch": ("heldout.cli.watch", "Draw the curve of a training while it grows."),
+    "flips": ("heldout.cli.flips", "Print which samples changed between two steps of a curve."),
+    "plot": ("heldout.cli.plot", "Draw curves into a picture."),
+    "stop": ("heldout.cli.stop", "Ask a live training to stop."),
     "env": ("heldout.cli.env", "Evaluate an agent over exactly so many episodes."),
     "doctor": ("heldout.cli.doctor", "Say which segments a tokenizer's chat template allows."),
 }

@@ -76,6 +76,10 @@ class RunDir:
     def summary(self) -> Path:
         return self.path / "summary.json"
 
+    @property
+    def curve(self) -> Path:
+        return self.path / "curve.jsonl"
+
     def exists(self) -> bool:
         return self.run.exists() or self.journal.exists()
 

@@ -1,0 +1,152 @@
+"""`heldout flips RUN`: which samples a training gained and lost between two steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from heldout.midrun.curve import CurvePoint
+    from heldout.midrun.flips import Flips
+
+SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
+"""What a point says of decoding that can change answers; the rest is how fast it went."""
+
+
+@click.command("flips")
+@click.argument("run")
+@click.option("--from", "first", type=int, metavar="STEP", help="Default: the first with a result.")
+@click.option("--to", "last", type=int, metavar="STEP", help="Default: the last with a result.")
+@click.option("--label", help="Which eval, where a curve has several.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+def command(
+    run: str, first: int | None, last: int | None, label: str | None, as_json: bool
+) -> None:
+    """Print which samples of RUN pass at one step and fail at another."""
+    from heldout.cli.curves import open_curve
+    from heldout.cli.render import print_json
+    from heldout.midrun.flips import flips
+
+    curve = open_curve(run)
+    results = _of_label([point for point in curve.points if point.has_result], label)
+    before = _at(results, first, default=0)
+    after = _at(results, last, default=-1)
+    found = flips(before, after, curve.pass_threshold)
+    if as_json:
+        print_json(_as_dict(before, after, found, curve.pass_threshold))
+    else:
+        _print(before, after, found, curve.pass_threshold)
+
+
+def _of_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
+    from heldout.cli.curves import listed
+    from heldout.errors import InvalidInput
+
+    labels = sorted({point.label for point in results})
+    if label is None and len(labels) > 1:
+        raise InvalidInput(
+            f"of which eval? The curve has several: add --label {labels[0]!r}, say; "
+            f"there are {listed(labels)}"
+        )
+    if label is not None and label not in labels:
+        raise InvalidInput(f"the curve has no eval {label!r}; it has {listed(labels)}")
+    return [point for point in results if label in (None, point.label)]
+
+
+def _at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
+    from heldout.cli.curves import named_steps
+    from heldout.errors import InvalidInput
+
+    found = [point for point in results if point.step == step]
+    if step is None and results:
+        return results[default]
+    if not found:
+        steps = named_steps(point.step for point in results)
+        raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
+    return found[0]
+
+
+def _as_dict(
+    before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float
+) -> dict[str, Any]:
+    changes = {
+        name: [{"id": c.id, "before": c.before, "after": c.after} for c in changed]
+        for name, changed in (("gained", found.gained), ("lost", found.lost))
+    }
+    return {
+        "label": after.label,
+        "from": before.step,
+        "to": after.step,
+        "pass_threshold": pass_threshold,
+        "compared": found.compared,
+        "stayed_passing": found.stayed_passing,
+        "stayed_failing": found.stayed_failing,
+        "errored": found.errored,
+        "not_in_both": found.not_in_both,
+        "difference": found.difference,
+        "stderr": found.stderr,
+        "ci_low": found.interval.low if found.interval else None,
+        "ci_high": found.interval.high if found.interval else None,
+        **changes,
+    }
+
+
+def _print(before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float) -> None:
+    from heldout.cli.render import as_line, interval, make_console, make_table, number
+
+    console = make_console()
+    title = as_line(after.label, "bold")
+    console.print(title.append(f", step {before.step} to {after.step}", "not bold"))
+    if found.gained or found.lost:
+        table = make_table()
+        table.add_column("")
+        table.add_column("sample", overflow="fold")
+        table.add_column(f"at {before.step}", justify="right", no_wrap=True)
+        table.add_column(f"at {after.step}", justify="right", no_wrap=True)
+        for name, style, changed in (
+            ("gained", "green", found.gained),
+            ("lost", "red", found.lost),
+        ):
+            for change in changed:
+                table.add_row(
+                    as_line(name, style),
+                    as_line(change.id),
+                    number(change.before),
+                    number(change.after),
+                )
+        console.print(table)
+    console.print(
+        f"{_samples(found.compared)} compared (passed: ≥ {pass_threshold:g}): "
+        f"{len(found.gained)} gained, {len(found.lost)} lost, "
+        f"{found.stayed_passing} still pass, {found.stayed_failing} still fail"
+    )
+    if found.difference is not None:
+        low, high = (found.interval.low, found.interval.high) if found.interval else (None, None)
+        around = interval(low, high) if found.interval else "no interval, all changed alike"
+        console.print(f"mean reward changed by {found.difference:+.3f} (95%, paired: {around})")
+    for text in _warnings(before, after, found):
+        console.print(as_line(text, "yellow"))
+
+
+def _samples(count: int) -> str:
+    return "1 sample" if count == 1 else f"{count} samples"
+
+
+def _warnings(before: CurvePoint, after: CurvePoint, found: Flips) -> list[str]:
+    """What the comparison does not cover, or is not made for."""
+    texts = []
+    if found.not_in_both:
+        texts.append(f"run at only one of the steps: {_samples(found.not_in_both)}")
+    if found.errored:
+        texts.append(
+            f"not compared, for want of a score at one of the steps: {_samples(found.errored)}"
+        )
+    if not found.compared:
+        texts.append("the curve has no scores of samples that both steps share")
+    one, other = before.decoding or {}, after.decoding or {}
+    changed = [name for name in SETTINGS if one.get(name) != other.get(name)]
+    if changed:
+        texts.append(f"not the policy alone changed, but how it was run, too: {', '.join(changed)}")
+    return texts

@@ -1,0 +1,101 @@
+"""What changed between two points: exact on small cases, and nothing goes uncounted."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout.midrun.curve import CurvePoint, Outcome
+from heldout.midrun.flips import Change, flips
+from tests.midrun.test_curve import point
+
+
+def scored(**rewards: float | list[float | None] | None) -> CurvePoint:
+    """A point with these rewards, by sample; None is an error, a list is of repeats."""
+    outcomes = [
+        Outcome(id, reward, repeat, error="it broke" if reward is None else None)
+        for id, given in rewards.items()
+        for repeat, reward in enumerate(given if isinstance(given, list) else [given])
+    ]
+    return point(1, outcomes=tuple(outcomes))
+
+
+def test_samples_are_gained_lost_or_stay() -> None:
+    found = flips(
+        scored(a=0.0, b=1.0, c=1.0, d=0.2, e=0.4),
+        scored(a=1.0, b=0.0, c=0.5, d=0.3, e=0.5),
+        0.5,
+    )
+    assert found.gained == (Change("a", 0.0, 1.0), Change("e", 0.4, 0.5))
+    assert found.lost == (Change("b", 1.0, 0.0),)
+    assert (found.stayed_passing, found.stayed_failing) == (1, 1)
+    assert (found.compared, found.not_in_both, found.errored) == (5, 0, 0)
+
+
+def test_the_difference_is_paired() -> None:
+    before, after = [0.1, 0.5, 0.9, 0.3], [0.3, 0.6, 1.0, 0.5]
+    found = flips(
+        scored(**dict(zip("abcd", before, strict=True))),
+        scored(**dict(zip("dcba", reversed(after), strict=True))),
+        0.5,
+    )
+    differences = np.array(after) - np.array(before)
+    assert found.difference == pytest.approx(differences.mean())
+    assert found.stderr == pytest.approx(differences.std(ddof=1) / 2)
+    assert found.interval is not None
+    # The quantile of t with 3 degrees of freedom.
+    margin = 3.182446305 * differences.std(ddof=1) / 2
+    assert found.interval.low == pytest.approx(differences.mean() - margin)
+    assert found.interval.high == pytest.approx(differences.mean() + margin)
+
+
+def test_gains_alone_may_still_be_no_gain() -> None:
+    """Differences that happen to lie in 0 … 1 get no interval that stops at 0."""
+    found = flips(scored(a=0.0, b=0.0, c=0.0), scored(a=1.0, b=0.0, c=0.0), 0.5)
+    assert found.interval is not None
+    assert found.interval.low < 0
+
+
+def test_repeats_count_as_one_sample_by_the_mean_of_their_scores() -> None:
+    found = flips(scored(a=[1.0, 0.0, 0.0], b=[1.0, None]), scored(a=[1.0, 1.0], b=0.0), 0.5)
+    assert found.gained == (Change("a", pytest.approx(1 / 3), 1.0),)  # type: ignore[arg-type]
+    assert found.lost == (Change("b", 1.0, 0.0),)
+
+
+def test_samples_that_cannot_be_compared_are_counted_and_left_out() -> None:
+    found = flips(
+        scored(a=None, b=1.0, c=1.0, d=None, gone=1.0),
+        scored(a=1.0, b=None, c=1.0, d=None, new=0.0, newer=0.0),
+        0.5,
+    )
+    assert (found.errored, found.not_in_both, found.compared) == (3, 3, 1)
+    assert (found.difference, found.stderr, found.interval) == (0.0, None, None)
+
+
+def test_points_that_share_nothing_have_no_difference() -> None:
+    found = flips(scored(a=1.0), scored(b=1.0), 0.5)
+    assert (found.compared, found.not_in_both, found.difference) == (0, 2, None)
+
+
+rewards = st.dictionaries(
+    st.sampled_from("abcdef"),
+    st.none() | st.floats(-2, 2) | st.lists(st.none() | st.floats(-2, 2), min_size=1, max_size=3),
+)
+
+
+@given(rewards, rewards, st.floats(-1, 1))
+def test_every_sample_is_counted_once_and_going_back_undoes_it(
+    before: dict[str, float | None], after: dict[str, float | None], threshold: float
+) -> None:
+    there = flips(scored(**before), scored(**after), threshold)
+    back = flips(scored(**after), scored(**before), threshold)
+    assert there.compared + there.errored + there.not_in_both == len({*before, *after})
+    assert {c.id for c in there.gained} == {c.id for c in back.lost}
+    assert {c.id for c in there.lost} == {c.id for c in back.gained}
+    assert (there.difference is None) == (there.compared == 0)
+    if there.difference is not None and back.difference is not None:
+        assert math.isclose(there.difference, -back.difference, abs_tol=1e-12)
