@@ -24,6 +24,7 @@ BENCHMARKS = {
     "http": "http_load.py",
     "reports": "reports.py",
     "rollouts": "rollouts.py",
+    "midrun": "midrun.py",
     "vector": "vector.py",
     "startup": "startup.py",
 }

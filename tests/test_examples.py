@@ -78,3 +78,19 @@ def test_training_with_a_tool_in_the_loop_teaches_the_model_to_use_it(
     used = [row["metric_used_tool"] for row in history if "metric_used_tool" in row]
     assert used[-1] > used[0]
     assert capsys.readouterr().out
+
+
+def test_grpo_is_watched_on_countries_that_are_not_trained_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from tests.tiny_model import save_tiny_model
+
+    example = load("grpo_smollm2.py")
+    train, held_out = example["make_samples"]()
+    assert not {s.id for s in train} & {s.id for s in held_out}
+    model, out = save_tiny_model(tmp_path / "model"), str(tmp_path / "run")
+    arguments = ["--steps", "2", "--every", "1", "--samples", "4", "--batch", "8", "--model"]
+    evals = example["main"]([*arguments, model, "--out", out])
+    assert [point.step for point in evals.points] == [0, 1, 2]
+    assert all(point.n == 4 for point in evals.points)
+    assert "held out" in capsys.readouterr().out

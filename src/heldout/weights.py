@@ -22,6 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout.isolation import modules_of
+
 log = logging.getLogger("heldout")
 
 ROW = 2**14
@@ -198,3 +200,22 @@ def _constants() -> NDArray[np.int64]:
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return ((mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)).view(np.int64)
+
+
+def why_not_whole(model: Any) -> str | None:
+    """Why this process has only a part of the model's weights; None where it has all of them."""
+    way = None
+    for module in modules_of(model):
+        if type(module).__name__ == "FullyShardedDataParallel":
+            way = "FSDP"
+        for parameter in module.parameters(recurse=False):
+            if hasattr(parameter, "ds_id") and parameter.numel() == 0:
+                way = "DeepSpeed ZeRO-3"
+            elif not all(p.is_replicate() for p in getattr(parameter, "placements", ())):
+                way = "FSDP or tensor parallelism"
+        if way is not None:
+            return (
+                f"the weights are spread over several processes by {way}, and this one cannot "
+                "answer with its part of them; evaluate saved checkpoints instead"
+            )
+    return None

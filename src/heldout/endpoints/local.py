@@ -1,9 +1,7 @@
 """A transformers model in this process. Requests that wait are answered in one batch.
 
-The model lives in a thread of its own, which takes what has queued up, pads it on the left and
-decodes all rows together; a row that is done, or whose item gave up, leaves the batch. Sampled
-rows draw from a generator each, so torch's own random state is not touched and an answer does
-not depend on who else was in the batch by more than rounding.
+The model lives in a thread of its own, which takes what has queued up and has it decoded together
+(`decoding/`); a row that is done is answered at once, and one whose item gave up leaves the batch.
 """
 
 from __future__ import annotations
@@ -12,22 +10,20 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Self
 
 import anyio
 import anyio.to_thread
 
-from heldout.chat import message_of, tool_to_chat_api
 from heldout.concurrency import waker
 from heldout.config import Sampling
-from heldout.errors import ContextFull, EndpointError, FatalEndpointError, InvalidInput
-from heldout.rendering.chat_templates import ChatRenderer
-from heldout.toolcalls import call_id, next_call_number
-from heldout.types import Completion, Message, ToolSpec, Usage
+from heldout.decoding import Decoder, Generation
+from heldout.decoding.chat import ChatModel
+from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
+from heldout.types import Completion, Message, ToolSpec
 
-DEFAULT_MAX_TOKENS = 512
 LINGER_SECONDS = 0.01
 """How long a batch that is not full waits for requests that are just being made."""
 
@@ -43,17 +39,6 @@ class _Request:
     cancelled: bool = False
     completion: Completion | None = None
     problem: Exception | None = None
-
-
-@dataclass(eq=False, slots=True)
-class _Row:
-    """One sequence of a batch while it is decoded."""
-
-    request: _Request
-    prompt: list[int]
-    limit: int
-    generator: Any
-    tokens: list[int] = field(default_factory=list)
 
 
 class LocalEndpoint:
@@ -172,191 +157,43 @@ class LocalEndpoint:
         self._model, self._tokenizer = model, tokenizer
 
     def _answer(self, batch: list[_Request]) -> None:
-        import torch
-
-        rows = []
+        asked, prompts = [], []
         for request in batch:
             try:
-                rows.append(self._row(request))
+                if not request.cancelled:
+                    prompts.append(
+                        self._chat.prompt(request.messages, request.sampling, request.tools)
+                    )
+                    asked.append(request)
             except Exception as problem:  # noqa: BLE001 - chat templates raise what they like
                 request.problem = _as_endpoint_error(problem, self._name)
                 self._notify(request)
-        with torch.inference_mode():
-            self._decode([row for row in rows if not row.request.cancelled])
 
-    def _row(self, request: _Request) -> _Row:
-        prompt = self._prompt(request.messages, request.tools)
-        if not prompt:
-            raise EndpointError(f"the prompt has no tokens, so {self._name} has nothing to go on")
-        longest = getattr(self._model.config, "max_position_embeddings", None) or 1 << 30
-        limit = min(request.sampling.max_tokens or DEFAULT_MAX_TOKENS, longest - len(prompt))
-        if limit < 1:
-            raise ContextFull(f"the prompt has {len(prompt)} tokens, {self._name} takes {longest}")
-        generator = None
-        if request.sampling.temperature > 0:
-            import torch
+        def answered(place: int, generation: Generation) -> None:
+            request, prompt = asked[place], prompts[place]
+            request.completion = self._chat.completion(
+                prompt, generation, request.messages, request.tools, request.sampling.stop
+            )
+            self._notify(request)  # at once: its item need not wait for the slowest of the batch
 
-            generator = torch.Generator()
-            if request.sampling.seed is not None:
-                generator.manual_seed(request.sampling.seed)
-            else:
-                generator.seed()
-        return _Row(request, prompt, limit, generator)
-
-    def _prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        if getattr(self._tokenizer, "chat_template", None):
-            return self._chat.prompt(messages, tools)
-        if len(messages) == 1 and isinstance(messages[0].content, str) and not tools:
-            return list(self._tokenizer(messages[0].content)["input_ids"])
-        raise FatalEndpointError(
-            f"{self._name} has no chat template, so it can continue one message of text but not "
-            "a conversation, nor be told of tools"
+        results = self._decoder.decode(
+            prompts,
+            keep_going=lambda: not self._closing,
+            on_done=answered,
+            wanted=lambda place: not asked[place].cancelled,
         )
+        for request, result in zip(asked, results, strict=True):
+            if isinstance(result, Exception):
+                request.problem = _as_endpoint_error(result, self._name)
 
     @cached_property
-    def _chat(self) -> ChatRenderer:
-        """The tokenizer's template; only the model's thread has it."""
-        return ChatRenderer(self._tokenizer)
+    def _decoder(self) -> Decoder:
+        """Only the model's thread has it, and only once the model is loaded; so the next."""
+        return Decoder(self._model, self._tokenizer, rows=self._max_batch)
 
-    def _decode(self, rows: list[_Row]) -> None:
-        """Greedy or sampled decoding of all rows together, one token a step."""
-        if not rows:
-            return
-        import torch
-        from transformers import DynamicCache
-
-        model = self._model
-        device = model.device
-        cache = DynamicCache(config=model.config)
-        # What all prompts begin with (the system prompt, usually) is read once for all of them.
-        shared = _common_prefix([row.prompt for row in rows]) if len(rows) > 1 else 0
-        if shared:
-            model(
-                input_ids=torch.tensor([rows[0].prompt[:shared]], device=device),
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            cache.batch_repeat_interleave(len(rows))
-        # Then each one's own part, padded on the left; what is masked may hold any token.
-        width = max(len(row.prompt) for row in rows) - shared
-        own = [row.prompt[shared:] for row in rows]
-        ids = torch.tensor([[0] * (width - len(part)) + part for part in own], device=device)
-        mask = torch.tensor(
-            [[1] * shared + [0] * (width - len(part)) + [1] * len(part) for part in own],
-            device=device,
-        )
-        positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
-        ends = self._end_tokens()
-        while rows and not self._closing:
-            out = model(
-                input_ids=ids,
-                attention_mask=mask,
-                position_ids=positions,
-                past_key_values=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            )
-            chosen = [_choose(out.logits[i, -1].float(), row) for i, row in enumerate(rows)]
-            staying = [i for i, row in enumerate(rows) if self._advance(row, chosen[i], ends)]
-            if len(staying) < len(rows):
-                rows = [rows[i] for i in staying]
-                if not rows:
-                    return
-                keep = torch.tensor(staying, device=device)
-                cache.batch_select_indices(keep)
-                mask, positions = mask[keep], positions[keep]
-            ids = torch.tensor([[chosen[i]] for i in staying], device=device)
-            mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=-1)
-            positions = positions[:, -1:] + 1
-
-    def _advance(self, row: _Row, token: int, ends: set[int]) -> bool:
-        """Take one token; False once the row is done."""
-        request = row.request
-        if request.cancelled:
-            return False
-        row.tokens.append(token)
-        finish: str | None = None
-        text: str | None = None
-        if token in ends:
-            finish = "stop"
-        elif request.sampling.stop:
-            text = self._tokenizer.decode(row.tokens, skip_special_tokens=True)
-            cut = _before_stop(text, request.sampling.stop)
-            if len(cut) < len(text):
-                text, finish = cut, "stop"
-        if finish is None and len(row.tokens) >= row.limit:
-            finish = "length"
-        if finish is None:
-            return True
-        if text is None:
-            text = self._tokenizer.decode(row.tokens, skip_special_tokens=True)
-        usage = Usage(len(row.prompt), len(row.tokens))
-        message = Message("assistant", text)
-        if request.tools:
-            message = self._with_calls(row, message, ends)
-        request.completion = Completion(message, finish, usage)
-        self._notify(request)  # at once: its item need not wait for the slowest of the batch
-        return False
-
-    def _with_calls(self, row: _Row, message: Message, ends: set[int]) -> Message:
-        """The turn with its tool calls, if there are any."""
-        request, tokenizer = row.request, self._tokenizer
-        spoken = row.tokens[:-1] if row.tokens[-1] in ends else row.tokens
-        # Special tokens are kept until here: in many families they are what marks a call.
-        text = _before_stop(tokenizer.decode(spoken), request.sampling.stop)
-        first = next_call_number(request.messages)
-        meant = self._chat.parse(text, first, tools=request.tools, prompt=row.prompt)
-        if meant.tool_calls:
-            return replace(meant, content=meant.text.strip())
-        if getattr(tokenizer, "response_template", None) is None:
-            return message
-        # A convention of its own, which the tokenizer can read.
-        try:
-            given = [tool_to_chat_api(tool) for tool in request.tools]
-            whole = _before_stop(tokenizer.decode(row.tokens), request.sampling.stop)
-            parsed = tokenizer.parse_response(whole, prefix=row.prompt, tools=given)
-            read = message_of(parsed, self._name)
-        except Exception:  # noqa: BLE001 - it raises what it likes; then there is no call to be read
-            return message
-        calls = tuple(replace(c, id=call_id(first + i)) for i, c in enumerate(read.tool_calls))
-        return replace(read, tool_calls=calls) if calls else message
-
-    def _end_tokens(self) -> set[int]:
-        found: set[int] = set()
-        for value in (
-            getattr(self._model.generation_config, "eos_token_id", None),
-            self._tokenizer.eos_token_id,
-        ):
-            found.update(value if isinstance(value, list) else [] if value is None else [value])
-        return found
-
-
-def _before_stop(text: str, stops: Sequence[str]) -> str:
-    return text[: min((p for s in stops if (p := text.find(s)) >= 0), default=len(text))]
-
-
-def _common_prefix(prompts: list[list[int]]) -> int:
-    """How many tokens all prompts share at their start, leaving each at least one of its own."""
-    longest = min(map(len, prompts)) - 1
-    for place in range(longest):
-        if len({prompt[place] for prompt in prompts}) > 1:
-            return place
-    return longest
-
-
-def _choose(logits: Any, row: _Row) -> int:
-    import torch
-
-    sampling = row.request.sampling
-    if sampling.temperature == 0:
-        return int(logits.argmax())
-    probabilities = torch.softmax(logits.cpu() / sampling.temperature, dim=-1)
-    if sampling.top_p is not None and sampling.top_p < 1:
-        ordered, order = probabilities.sort(descending=True)
-        outside = ordered.cumsum(-1) - ordered >= sampling.top_p
-        probabilities[order[outside]] = 0.0
-    return int(torch.multinomial(probabilities, 1, generator=row.generator))
+    @cached_property
+    def _chat(self) -> ChatModel:
+        return ChatModel(self._model, self._tokenizer, self._name)
 
 
 def _as_endpoint_error(problem: Exception, name: str) -> EndpointError:

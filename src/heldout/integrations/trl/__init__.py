@@ -13,6 +13,9 @@ environment on the trainer's own model, and scored. The environment's tokens are
 the loss. While the trainer trains, turns are sampled as its settings say; while it evaluates,
 they are greedy.
 
+Held-out samples can ride along: give `build_rollout_func` evals whose runner_builder is made by
+`in_rollout_window`. They are run on the same engine while it is open, and training does not notice.
+
 TRL's `rollout_func` is experimental and says little of what it relies on, so other versions than
 those named in `SUPPORTED` are refused.
 """
@@ -29,13 +32,16 @@ from heldout.integrations.trl.rollout import (
     to_dataset,
     where_scored,
 )
+from heldout.integrations.trl.window import InRolloutWindow, in_rollout_window
 
 __all__ = [
     "SUPPORTED",
     "TESTED",
     "Duplicates",
+    "InRolloutWindow",
     "RolloutFunc",
     "build_rollout_func",
+    "in_rollout_window",
     "reward_from_rollout",
     "to_dataset",
     "where_scored",

@@ -68,13 +68,13 @@ def by_transformers(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
             now = sorted(fits | {waiting[0]})
             waiting = [i for i in waiting if i not in now]
             for i, row in zip(now, together([prompts[i] for i in now], new), strict=True):
-                turns[i] = _cut(row[: max_tokens[i]], ends)
+                turns[i] = cut(row[: max_tokens[i]], ends)
         return [turns[i] for i in range(len(prompts))]
 
     yield generate
 
 
-def _cut(ids: list[int], ends: set[int]) -> Generated:
+def cut(ids: list[int], ends: set[int]) -> Generated:
     """A row up to the token that ends its turn, that one included."""
     for place, token in enumerate(ids):
         if token in ends:
@@ -83,8 +83,25 @@ def _cut(ids: list[int], ends: set[int]) -> Generated:
 
 
 @contextmanager
-def by_vllm(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
+def awake(trainer: Any) -> Iterator[None]:
     """The engine that TRL runs next to the model, woken once for all turns where it sleeps."""
+    engine = trainer.vllm_generation if trainer.use_vllm else None
+    if engine is None or not engine.enable_sleep_mode:
+        yield
+        return
+    if engine._llm_weights_sleeping:
+        engine.sync_weights()  # sleep of level 2 has discarded them
+    engine.llm.wake_up(tags=["kv_cache"])
+    try:
+        yield
+    finally:
+        engine.llm.sleep(level=2)
+        engine._llm_weights_sleeping = True
+
+
+@contextmanager
+def by_vllm(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
+    """That engine, inside of `awake`."""
     from vllm import SamplingParams
 
     engine = trainer.vllm_generation
@@ -116,16 +133,7 @@ def by_vllm(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
         )
         return [_sampled(answer.outputs[0]) for answer in answers]
 
-    if engine.enable_sleep_mode:
-        if engine._llm_weights_sleeping:
-            engine.sync_weights()  # sleep of level 2 has discarded them
-        engine.llm.wake_up(tags=["kv_cache"])
-    try:
-        yield generate
-    finally:
-        if engine.enable_sleep_mode:
-            engine.llm.sleep(level=2)
-            engine._llm_weights_sleeping = True
+    yield generate
 
 
 def _sampled(output: Any) -> Generated | EndpointError:

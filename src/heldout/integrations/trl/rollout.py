@@ -19,9 +19,11 @@ from heldout.errors import (
     RenderMismatch,
     SystemicFailure,
 )
-from heldout.integrations.trl.generation import by_transformers, by_vllm, readable_length
+from heldout.integrations.trl.generation import awake, by_transformers, by_vllm, readable_length
+from heldout.integrations.trl.window import Riders, Window
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
-from heldout.rendering.segments import Render, Segments
+from heldout.midrun.periodic import PeriodicEval
+from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
 from heldout.types import Message, Sample
 
@@ -67,6 +69,7 @@ def build_rollout_func(
     duplicates: Duplicates = "refuse",
     timeout: float | None = None,
     render: Render | None = None,
+    evals: Sequence[PeriodicEval] = (),
 ) -> RolloutFunc:
     """What GRPOTrainer takes as `rollout_func`.
 
@@ -77,6 +80,7 @@ def build_rollout_func(
     `per_turn_max_tokens` bounds one model turn, by default to the trainer's
     `max_completion_length`; `engine_max_len` the whole conversation, by default to what the
     engine can read. `render` takes the place of the chat template of the trainer's tokenizer.
+    `evals` are evaluations that ride along while the engine is open (see `in_rollout_window`).
     The rest is that of `heldout.rollouts.rollout_batch`.
     """
     _check_version()
@@ -86,6 +90,7 @@ def build_rollout_func(
     by_prompt = _by_prompt(items, duplicates)
     openings = {item.sample.id: item.opening for item in by_prompt.values()}
     checked: set[int] = set()
+    riders = Riders(evals)
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         _check_trainer(trainer)
@@ -100,22 +105,26 @@ def build_rollout_func(
         per_turn = per_turn_max_tokens
         if per_turn is None:
             per_turn = trainer.max_completion_length
+        template = Template(rendering, segments=segments)
+        window = Window(weakref.ref(trainer), template, per_turn, longest)
         engine = by_vllm if trainer.use_vllm else by_transformers
-        with engine(trainer, greedy=not trainer.model.training) as generate:
-            rollouts = rollout_batch(
-                chosen,
-                environment_factory,
-                rendering,
-                generate,
-                max_turns,
-                per_turn,
-                longest,
-                score_fn=score_fn,
-                prepare_messages=lambda sample: list(openings[sample.id]),
-                segments=segments,
-                timeout=timeout,
-                on_problem=problems.append,
-            )
+        with awake(trainer):
+            riders.ride(trainer, window)
+            with engine(trainer, greedy=not trainer.model.training) as generate:
+                rollouts = rollout_batch(
+                    chosen,
+                    environment_factory,
+                    rendering,
+                    generate,
+                    max_turns,
+                    per_turn,
+                    longest,
+                    score_fn=score_fn,
+                    prepare_messages=lambda sample: list(openings[sample.id]),
+                    segments=segments,
+                    timeout=timeout,
+                    on_problem=problems.append,
+                )
         _check_systemic(rollouts, problems, segments)
         if rollouts and all(rollout.error is not None for rollout in rollouts):
             raise SystemicFailure(

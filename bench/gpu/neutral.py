@@ -1,0 +1,246 @@
+"""Training on a GPU with evals on and off: the same weights, bit for bit?
+
+    PYTHONPATH=src python bench/gpu/neutral.py
+
+A model of SmolLM2-135M's shape with dropout is trained three ways, each twice without evals (else
+nothing could be concluded) and once with one every second step, on captured CUDA graphs: a plain
+loop in bf16 autocast, transformers' Trainer, and, where trl is installed, GRPO. Prints a line each.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before torch: cuBLAS reads it when it starts. Training itself has to be repeatable.
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+import argparse
+import importlib.util
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+    Trainer,
+    TrainingArguments,
+)
+from transformers.trainer_callback import PrinterCallback
+
+from heldout import Metric, Sample, Sampling, Score, Trajectory
+from heldout.integrations.transformers import HeldoutCallback
+from heldout.midrun import PeriodicEval, live_model
+from heldout.testing import assert_neutral
+from heldout.weights import fingerprint
+
+STEPS, EVERY = 6, 2
+WORDS = [f"w{i}" for i in range(500)]
+
+
+def make_tokenizer() -> Any:
+    names = ["<pad>", "<s>", "</s>", "<unk>", "user", "assistant", *WORDS]
+    words = Tokenizer(models.WordLevel({w: i for i, w in enumerate(names)}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=words,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
+        pad_token="<pad>",
+        chat_template="{% for m in messages %} {{ m['role'] }} {{ m['content'] }}{% endfor %}"
+        "{% if add_generation_prompt %} assistant{% endif %}",
+    )
+
+
+def make_model(small: bool) -> Any:
+    torch.manual_seed(0)
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=512 if small else 49152,
+            hidden_size=64 if small else 576,
+            intermediate_size=128 if small else 1536,
+            num_hidden_layers=2 if small else 30,
+            num_attention_heads=4 if small else 9,
+            num_key_value_heads=2 if small else 3,
+            max_position_embeddings=512,
+            tie_word_embeddings=True,
+            attention_dropout=0.1,
+            bos_token_id=1,
+            eos_token_id=2,
+            pad_token_id=0,
+        )
+    ).to(DEVICE)
+
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+TOKENIZER = make_tokenizer()
+HELD_OUT = [Sample(f"{i}", {"question": " ".join(WORDS[i : i + 20])}) for i in range(32)]
+TRAIN = [{"prompt": [{"role": "user", "content": " ".join(WORDS[i : i + 9])}]} for i in range(64)]
+
+
+def score(trajectory: Trajectory, sample: Sample) -> Score:
+    said = trajectory.answer.split()
+    return Score((Metric("variety", len(set(said)) / max(1, len(said)), 1.0),))
+
+
+def periodic(evaluating: bool, sampling: Sampling | None = None) -> PeriodicEval:
+    return PeriodicEval(
+        HELD_OUT,
+        live_model(TOKENIZER, score, max_new=24, rows=32, sampling=sampling),
+        every_steps=EVERY if evaluating else 0,
+        run_dir=Path(tempfile.mkdtemp()) / "run",
+        at_start=True,
+    )
+
+
+SEEN: list[Any] = []
+"""The points of the last training with evals."""
+
+
+def plain_loop(small: bool, sampling: Sampling | None) -> Callable[[bool], Any]:
+    def train(evaluating: bool) -> Any:
+        model = make_model(small)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+        evals = periodic(evaluating, sampling)
+        torch.manual_seed(1)
+        losses = []
+        evals.maybe_run(0, model)
+        for step in range(1, STEPS + 1):
+            ids = torch.randint(6, 500, (8, 64), device=DEVICE)
+            with torch.autocast(DEVICE, dtype=torch.bfloat16, enabled=DEVICE == "cuda"):
+                loss = model.train()(input_ids=ids, labels=ids).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append({"step": step, "loss": loss.item()})
+            evals.maybe_run(step, model)
+        SEEN[:] = evals.history or SEEN
+        return model, losses
+
+    return train
+
+
+def trainer(small: bool) -> Callable[[bool], Any]:
+    def train(evaluating: bool) -> Any:
+        model = make_model(small)
+        ids = torch.randint(6, 500, (64, 64), generator=torch.Generator().manual_seed(2))
+        rows = [{"input_ids": row, "labels": row} for row in ids]
+        evals = periodic(evaluating)
+        made = Trainer(
+            model,
+            TrainingArguments(
+                output_dir=tempfile.mkdtemp(),
+                max_steps=STEPS,
+                per_device_train_batch_size=8,
+                bf16=DEVICE == "cuda",
+                logging_steps=1,
+                gradient_checkpointing=True,
+                report_to="none",
+                save_strategy="no",
+                disable_tqdm=True,
+                use_cpu=DEVICE == "cpu",
+            ),
+            train_dataset=rows,
+        )
+        made.remove_callback(PrinterCallback)
+        HeldoutCallback(evals).attach(made)
+        made.train()
+        SEEN[:] = evals.history or SEEN
+        return model, made.state.log_history
+
+    return train
+
+
+def grpo(small: bool, sampling: Sampling | None) -> Callable[[bool], Any]:
+    from datasets import Dataset
+    from trl import GRPOConfig, GRPOTrainer
+
+    def reward(completions: list[Any], **others: Any) -> list[float]:
+        return [len(set(c[0]["content"].split())) / 24 for c in completions]
+
+    def train(evaluating: bool) -> Any:
+        model = make_model(small)
+        evals = periodic(evaluating, sampling)
+        made = GRPOTrainer(
+            model,
+            reward_funcs=reward,
+            args=GRPOConfig(
+                output_dir=tempfile.mkdtemp(),
+                max_steps=STEPS,
+                per_device_train_batch_size=16,
+                num_generations=8,
+                max_completion_length=24,
+                bf16=DEVICE == "cuda",
+                logging_steps=1,
+                gradient_checkpointing=True,
+                report_to="none",
+                save_strategy="no",
+                disable_tqdm=True,
+                use_cpu=DEVICE == "cpu",
+            ),
+            train_dataset=Dataset.from_list(TRAIN),
+            processing_class=TOKENIZER,
+        )
+        made.remove_callback(PrinterCallback)
+        HeldoutCallback(evals).attach(made)
+        made.train()
+        SEEN[:] = evals.history or SEEN
+        return model, made.state.log_history
+
+    return train
+
+
+def same_fingerprint() -> None:
+    """A hash of weights names the same weights wherever they are."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8):
+        for shape in ((3, 211, 307), (5,), (17, 2**20)):
+            numbers = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+            tensor = (10 * numbers).to(dtype)
+            assert fingerprint([tensor.to(DEVICE)]) == fingerprint([tensor]), (dtype, shape)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--small", action="store_true", help="a tiny shape, to try it on a CPU")
+    small = parser.parse_args().small
+    torch.use_deterministic_algorithms(True)
+    # The attention kernels' backward passes add up in an order of their own.
+    torch.backends.cuda.enable_flash_sdp(False)
+    torch.backends.cuda.enable_mem_efficient_sdp(False)
+    sampled = Sampling(temperature=1.0, seed=0, max_tokens=24)
+    trainings = {
+        "plain loop, bf16 autocast": plain_loop(small, None),
+        "plain loop, sampled eval": plain_loop(small, sampled),
+        "transformers Trainer": trainer(small),
+    }
+    if importlib.util.find_spec("trl") is not None:
+        trainings["TRL GRPO"] = grpo(small, None)
+        trainings["TRL GRPO, sampled eval"] = grpo(small, sampled)
+    same_fingerprint()
+    found = {}
+    for name, train in trainings.items():
+        began = time.perf_counter()
+        SEEN.clear()
+        neutral = assert_neutral(train)
+        points = [p for p in SEEN if p.summary is not None]
+        assert len(points) == len(SEEN) == 1 + STEPS // EVERY, [p.skipped for p in SEEN]
+        found[name] = {
+            "result": str(neutral),
+            "points": len(points),
+            "decoding": points[-1].decoding,
+            "seconds": round(time.perf_counter() - began, 1),
+        }
+        print(name, "|", found[name], flush=True)
+    if "OUT" in os.environ:
+        Path(os.environ["OUT"], "neutral.json").write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What only a GPU shows of decoding: that captured graphs say what the plain way says.
+
+    PYTHONPATH=src:. python -m pytest bench/gpu/test_decoding.py
+
+Not part of `make test`, which runs without a GPU. bench/gpu/midrun.py measures the same code.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import anyio
+import pytest
+import torch
+from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
+
+from heldout.config import Sampling
+from heldout.decoding import Decoder, Prompt
+from heldout.endpoints.local import LocalEndpoint
+from heldout.types import Message
+
+
+def on_gpu(family: str, **settings: Any) -> Any:
+    return model_of(family, **settings).to("cuda")
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen3", "Gemma", "GPT2", "Cohere", "Phi3", "Olmo2"])
+def test_captured_steps_say_what_the_plain_way_says(family: str) -> None:
+    model = on_gpu(family, **({"head_dim": 8} if family in ("Qwen3", "Gemma") else {}))
+    decoder = Decoder(model, tokenizer(), rows=4)
+    found = decoder.decode(PROMPTS)
+    assert decoder.describe()["way"] == "captured"
+    assert ids_of(found) == generated(model, PROMPTS)
+    assert all(decoder.decode(PROMPTS) == found for _ in range(5))
+
+
+def test_sliding_windows_and_sampling_take_the_plain_way() -> None:
+    model = on_gpu("Mistral", sliding_window=4)
+    decoder = Decoder(model, tokenizer(), rows=4)
+    assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
+    assert decoder.describe()["way"] == "eager"
+    model = on_gpu("Llama")
+    decoder = Decoder(model, tokenizer(), rows=4)
+    hot = [Prompt(p.ids, 20, temperature=1.0, seed=i) for i, p in enumerate(PROMPTS)]
+    assert decoder.decode(hot) == decoder.decode(hot)
+    assert decoder.describe()["way"] == "eager"
+
+
+def test_a_capture_that_fails_falls_back_and_leaves_the_gpu_usable(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    model = on_gpu("Llama")
+    mlp = model.model.layers[0].mlp
+    usual = mlp.forward
+    mlp.forward = lambda x: usual(x) if x.sum().item() != 123 else x  # waits for the GPU
+    decoder = Decoder(model, tokenizer(), rows=4)
+    with caplog.at_level(logging.WARNING):
+        assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
+    assert len(caplog.records) == 1
+    assert decoder.describe()["way"] == "eager"
+    assert decoder.describe()["why_eager"]
+    mlp.forward = usual
+    again = Decoder(model, tokenizer(), rows=4)
+    assert ids_of(again.decode(PROMPTS)) == generated(model, PROMPTS)
+    assert again.describe()["way"] == "captured"
+
+
+def test_adapters_and_mixed_precision_are_captured() -> None:
+    import accelerate
+    import peft
+
+    model = peft.get_peft_model(on_gpu("Llama"), peft.LoraConfig(r=4, target_modules=["q_proj"]))
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_B" in name:
+                weight.normal_()
+    model.eval()
+    decoder = Decoder(model, tokenizer(), rows=4)
+    assert ids_of(decoder.decode(PROMPTS)) == generated(model.base_model, PROMPTS)
+    assert decoder.describe()["way"] == "captured"
+    with model.disable_adapter():
+        assert ids_of(decoder.decode(PROMPTS)) == generated(model.base_model, PROMPTS)
+    prepared = accelerate.Accelerator(mixed_precision="bf16").prepare(model)
+    decoder = Decoder(prepared, tokenizer(), rows=4)
+    first = decoder.decode(PROMPTS)
+    assert decoder.describe()["way"] == "captured", decoder.describe()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.neg_()
+            weight[..., 0] += 1
+    # Casts of the weights are part of the graph: they are not those of before.
+    after = decoder.decode(PROMPTS)
+    assert after == Decoder(prepared, tokenizer(), rows=4).decode(PROMPTS) != first
+
+
+def test_memory_that_does_not_suffice_for_a_batch_halves_it() -> None:
+    model = on_gpu("Llama", max_position_embeddings=65536, vocab_size=64)
+    asked = [Prompt((9 + i,), max_new=8192) for i in range(8)]
+    model.generation_config.eos_token_id = list(range(3, 64))  # ends at once; the cache is large
+    rows = 8 * 4096
+    bytes_needed = rows * 8256 * 2 * 2 * 2 * 8 * 4
+    total = torch.cuda.mem_get_info()[1]
+    fraction = min(1.0, bytes_needed / 3 / total)
+    torch.cuda.set_per_process_memory_fraction(fraction)
+    try:
+        decoder = Decoder(model, tokenizer(), rows=rows)
+        found = decoder.decode(asked)
+        assert ids_of(found) == generated(model, asked)
+        assert decoder.describe()["splits"] >= 1
+        assert decoder.describe()["way"] == "captured"
+        assert decoder.describe()["rows"] < rows
+        decoder.release()
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
+def test_release_gives_the_memory_back() -> None:
+    model = on_gpu("Llama")
+    before = torch.cuda.memory_allocated()
+    decoder = Decoder(model, tokenizer(), rows=256)
+    decoder.decode([Prompt((9,), max_new=1024)])
+    assert torch.cuda.memory_allocated() > before + 2**20
+    decoder.release()
+    assert torch.cuda.memory_allocated() < before + 2**20 + 64 * 2**20
+
+
+def test_the_random_state_of_the_gpu_is_left_alone() -> None:
+    model = on_gpu("Llama")
+    before = torch.cuda.get_rng_state(), torch.get_rng_state()
+    Decoder(model, tokenizer(), rows=4).decode(PROMPTS)
+    after = torch.cuda.get_rng_state(), torch.get_rng_state()
+    assert all(map(torch.equal, before, after))
+
+
+def test_the_local_endpoint_answers_from_captured_steps() -> None:
+    model = on_gpu("Llama")
+    endpoint = LocalEndpoint(model, tokenizer(), max_batch=4)
+    answers: dict[str, str] = {}
+
+    async def ask(text: str) -> None:
+        message = Message("user", text)
+        answer = await endpoint.complete([message], Sampling(max_tokens=20), ())
+        answers[text] = answer.message.text
+
+    async def main() -> None:
+        with anyio.fail_after(60):
+            async with anyio.create_task_group() as group:
+                for text in ("w1", "w2 w3", "w4 w5 w6", "w7", "w8 w9"):
+                    group.start_soon(ask, text)
+            await endpoint.close()
+
+    anyio.run(main)
+    assert endpoint._decoder.describe()["way"] == "captured"
+    words = tokenizer()
+    for text, answer in answers.items():
+        chat = [{"role": "user", "content": text}]
+        ids = words.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+        [theirs] = generated(model, [Prompt(tuple(ids), 20)])
+        assert answer == words.decode(list(theirs), skip_special_tokens=True)

@@ -1,0 +1,442 @@
+"""Evaluation while a transformers or TRL trainer trains, which its training does not notice.
+
+    evals = PeriodicEval(samples, live_model(tokenizer, score_fn), every_steps=50)
+    trainer = GRPOTrainer(model, …)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+
+Trained weights are the same, bit for bit, with the callback and without it, and so are the rows
+that the trainer logs. Steps are optimizer steps (`state.global_step`), however many batches are
+accumulated for one.
+
+An eval runs in `on_step_end`: after the optimizer has made its step, before the trainer logs and
+saves it, so that a checkpoint has the row of its own weights. The last weights are evaluated there
+too, since at `on_train_end` the best checkpoint may have been loaded in their place, and reporters
+have closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import msgspec
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import IntervalStrategy, SaveStrategy
+
+from heldout.errors import InvalidInput
+from heldout.midrun.curve import CurvePoint
+from heldout.midrun.periodic import Heartbeat, PeriodicEval
+from heldout.midrun.ranks import current_ranks
+from heldout.midrun.runners import RunnerBuilder
+from heldout.midrun.settings import Settings
+from heldout.types import Sample
+
+log = logging.getLogger("heldout")
+
+DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
+
+
+class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
+    """Runs evals on their cadence, logs what they find, and stops training where one asks for it.
+
+    With `attach(trainer)` results are logged as the trainer's own rows are: to its `log_history`
+    and to its reporters. A callback is not told who its trainer is: one that is only in the
+    trainer's `callbacks` writes to `log_history` and cannot reach reporters.
+
+    A result is logged as `eval_<name>_reward`, `_reward_ci_low`, `_reward_ci_high`, `_pass_rate`,
+    `_n`, `_n_errors`, `_metric_<metric>`, `_seconds`, and `_step`, which says whose weights these
+    are; `_partial` is 1 where it ended early. The name is the eval's label, or "heldout" for the
+    label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of those
+    numbers.
+
+    What the trainer knows of a best model goes by these names as well. Without an `eval_strategy`,
+    `metric_for_best_model="eval_heldout_reward"` and `save_strategy="best"` save every new best,
+    and `load_best_model_at_end` loads it. With one, heldout answers the trainer's `evaluate` while
+    it trains (for `EarlyStoppingCallback`, which needs it): all evals, whole, at each of the
+    trainer's `eval_steps`, instead of what the trainer would do with its `eval_dataset`, which has
+    to be given but is not read. `answer_evaluate=False` leaves the trainer its own. Where an eval
+    was skipped there is no value to compare: its step is not the best one, and does not count for
+    early stopping. Step 0 is never the best, since there is no checkpoint of it.
+    """
+
+    def __init__(
+        self, *evals: PeriodicEval, trainer: Any = None, answer_evaluate: bool = True
+    ) -> None:
+        self.evals = evals
+        self._names = _names(evals)
+        self._answer = answer_evaluate
+        self._trainer: Any = None
+        self._own_evaluate: Callable[..., Any] | None = None
+        self._model: Any = None
+        self._logged = {each.label: len(each.history) for each in evals}
+        """How many points of its history were there before, or have been logged."""
+        self._rows: dict[str, _Row] = {}
+        """The last row of each eval."""
+        self._finished = False
+        self._stopped = False
+        for each in evals:
+            if each.model_getter is None:
+                each.model_getter = self._live_model
+        if trainer is not None:
+            self.attach(trainer)
+
+    @classmethod
+    def from_environment(
+        cls,
+        samples: Iterable[Sample],
+        runner_builder: RunnerBuilder,
+        heartbeat_fn: Heartbeat | None = None,
+        **settings: Any,
+    ) -> HeldoutCallback:
+        """One eval as the HELDOUT_EVAL_* variables have it; none at all where they do not turn it
+        on. `settings` are further ones of `PeriodicEval`."""
+        outside = Settings.from_environment()
+        if outside.every_steps == 0 or outside.num == 0:
+            return cls()
+        return cls(PeriodicEval(samples, runner_builder, heartbeat_fn=heartbeat_fn, **settings))
+
+    def attach(self, trainer: Any) -> HeldoutCallback:
+        """Belong to this trainer, and be among its callbacks."""
+        if not isinstance(trainer, Trainer):
+            raise InvalidInput(f"attach takes a transformers.Trainer, got {trainer!r:.100}")
+        if self._trainer is not None and self._trainer is not trainer:
+            raise InvalidInput("this callback is attached to another trainer; make a new one")
+        self._trainer = trainer
+        if not any(each is self for each in trainer.callback_handler.callbacks):
+            trainer.add_callback(self)
+        return self
+
+    # --- What the trainer calls ---
+
+    def on_train_begin(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        if not self._on:
+            return
+        self._check_best_metric(args)
+        if self._trainer is None and args.report_to:
+            log.warning(
+                "heldout: results go to the trainer's log_history and to the curve, not to %s; "
+                "callback.attach(trainer) sends them there, too",
+                ", ".join(args.report_to),
+            )
+        self._model, self._finished, self._stopped = model, False, False
+        self._rows.clear()
+        if self._answers(args) and self._own_evaluate is None:
+            self._own_evaluate = self._trainer.evaluate
+            self._trainer.evaluate = self._evaluate
+        step = state.global_step
+        for each in self._on:
+            each.begin()
+        # The step resumed at has its point already, and its row in the log that was loaded.
+        first = [each for each in self._cadenced if not self._agreed(_has_result(each, step))]
+        self._log(self._run(step, first, PeriodicEval.maybe_run), state, control)
+
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        if not self._on:
+            return
+        self._model = model
+        row: dict[str, float] = {}
+        if not control.should_training_stop:
+            row = self._run(state.global_step, self._cadenced, PeriodicEval.maybe_run)
+            self._heed_stop(state, control)
+        if control.should_training_stop:
+            row |= self._finish(state.global_step)
+        self._report(row, args, state, control)
+
+    def on_epoch_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        """Also called after the last step, whoever stopped training at it."""
+        if self._on and control.should_training_stop:
+            self._model = model
+            self._report(self._finish(state.global_step), args, state, control)
+
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
+    ) -> None:
+        if not self._on:
+            return
+        self._model = model
+        if args.load_best_model_at_end and state.best_model_checkpoint is not None:
+            self._model = _Replaced(state.best_model_checkpoint)
+        row = self._finish(state.global_step)
+        self._log(row, state, control, reporters=False)  # they have closed
+        if self._own_evaluate is not None:
+            self._trainer.evaluate, self._own_evaluate = self._own_evaluate, None
+
+    def _evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """In place of `trainer.evaluate`, while it trains."""
+        trainer = self._trainer
+        if eval_dataset is not None or metric_key_prefix != "eval" or not trainer.is_in_train:
+            assert self._own_evaluate is not None
+            return self._own_evaluate(eval_dataset, ignore_keys, metric_key_prefix)  # type: ignore[no-any-return]
+        state, control = trainer.state, trainer.control
+        step = state.global_step
+        missing = []
+        for each in self._cadenced:
+            row = self._rows.get(each.label)
+            if row is None or row.step != step or row.cut:
+                missing.append(each)
+        self._log(self._run(step, missing, PeriodicEval.run_eval), state, control)
+        metrics = self._metrics_at(step)
+        trainer.control = trainer.callback_handler.on_evaluate(
+            trainer.args, state, control, dict(metrics)
+        )
+        wanted = _best_metric(trainer.args)
+        if wanted is not None and wanted not in metrics:
+            log.warning(
+                "heldout: there is no %s at step %s, which therefore is not the best", wanted, step
+            )
+        return _Answered(metrics, self._names.values())
+
+    # --- Evals ---
+
+    @property
+    def _on(self) -> list[PeriodicEval]:
+        return [each for each in self.evals if each.every_steps > 0]
+
+    @property
+    def _cadenced(self) -> list[PeriodicEval]:
+        """Those that are run from here. Others ride on the trainer's own rollouts."""
+        return [each for each in self._on if not each.rides_window]
+
+    def _live_model(self) -> Any:
+        if isinstance(self._model, _Replaced):
+            raise InvalidInput(
+                f"the last weights are gone: {self._model.by} has been loaded in their place"
+            )
+        return self._model
+
+    def _finish(self, step: int) -> dict[str, float]:
+        """The last weights, once."""
+        if self._finished:
+            return {}
+        self._finished = True
+
+        def last(each: PeriodicEval, step: int) -> CurvePoint | None:
+            own = each.model_getter
+            if isinstance(self._model, _Replaced):
+                each.model_getter = self._live_model
+            try:
+                return each.run_final(step)
+            finally:
+                each.model_getter = own
+
+        return self._run(step, self._on, last)
+
+    def _run(
+        self,
+        step: int,
+        evals: Iterable[PeriodicEval],
+        run: Callable[[PeriodicEval, int], CurvePoint | None],
+    ) -> dict[str, float]:
+        """What is new, as a row for the log: the same one in every process."""
+        made: dict[str, _Row] = {}
+        shared = False
+        for each in evals:
+            shared = shared or run is not PeriodicEval.maybe_run or each.should_run(step)
+            point = run(each, step)
+            if point is not None and not any(point is known for known in each.history):
+                made[each.label] = self._row(point)  # an earlier start of this training has it
+        for each in self._on:
+            for point in each.history[self._logged[each.label] :]:
+                made[each.label] = self._row(point)
+            self._logged[each.label] = len(each.history)
+        if shared:
+            made = self._agreed(made, dict[str, _Row])
+        self._rows |= made
+        return {key: value for row in made.values() for key, value in row.fields.items()}
+
+    def _row(self, point: CurvePoint) -> _Row:
+        cut = point.summary is not None and (point.partial is not None or point.asked < point.of)
+        return _Row(point.step, log_fields(point, self._names[point.label]), cut)
+
+    def _agreed(self, mine: Any, kind: Any = bool) -> Any:
+        """What the first process says: results, and the wish to stop, are known to it alone, and
+        processes that decide differently wait for each other for ever."""
+        ranks = current_ranks()
+        if ranks.world == 1:
+            return mine
+        return msgspec.json.decode(ranks.from_first(msgspec.json.encode(mine)), type=kind)
+
+    def _heed_stop(self, state: Any, control: Any) -> None:
+        asked = [(each, each.stop_requested) for each in self._on]
+        reasons = [f"{each.label}: {reason}" for each, reason in asked if reason is not None]
+        if self._agreed(bool(reasons)):
+            control.should_training_stop = True
+            if not self._stopped and reasons:
+                log.warning(
+                    "heldout: training stops at step %s: %s", state.global_step, "; ".join(reasons)
+                )
+            self._stopped = True
+
+    # --- The trainer's log, and its best model ---
+
+    def _log(
+        self, row: dict[str, float], state: Any, control: Any, *, reporters: bool = True
+    ) -> None:
+        if not row:
+            return
+        if self._trainer is None or not reporters:
+            where = {} if state.epoch is None else {"epoch": state.epoch}
+            state.log_history.append({**row, **where, "step": state.global_step})
+            return
+        try:
+            # Not trainer.log: TRL's takes all that it has gathered of the training into the row.
+            with _wishes_kept(control):
+                Trainer.log(self._trainer, dict(row))
+        except Exception as problem:
+            log.warning("heldout: a result could not be reported", exc_info=problem)
+
+    def _report(self, row: dict[str, float], args: Any, state: Any, control: Any) -> None:
+        """Log what is new; where the trainer evaluates nothing itself, be its evaluation."""
+        self._log(row, state, control)
+        metrics = self._metrics_at(state.global_step) if row else {}
+        if not metrics or self._trainer is None or args.eval_strategy != IntervalStrategy.NO:
+            return
+        with _wishes_kept(control):
+            self._trainer.callback_handler.on_evaluate(args, state, control, dict(metrics))
+        wanted = _best_metric(args)
+        if wanted is None or wanted not in metrics:
+            return
+        best = self._trainer._determine_best_metric(metrics=metrics, trial=None)
+        if best and args.save_strategy == SaveStrategy.BEST:
+            control.should_save = True
+
+    def _metrics_at(self, step: int) -> dict[str, float]:
+        rows = [row.fields for row in self._rows.values() if row.step == step]
+        return {key: value for fields in rows for key, value in fields.items()}
+
+    def _answers(self, args: Any) -> bool:
+        return (
+            self._answer
+            and self._trainer is not None
+            and args.eval_strategy != IntervalStrategy.NO
+            and bool(self._cadenced)
+        )
+
+    def _check_best_metric(self, args: Any) -> None:
+        """Before training begins. Later the trainer would raise, or never find a best model."""
+        wanted = _best_metric(args)
+        if wanted is None:
+            return
+        ours = any(wanted.startswith(f"eval_{name}_") for name in self._names.values())
+        if self._answers(args) and not ours:
+            known = ", ".join(f"eval_{name}_reward" for name in self._names.values())
+            raise InvalidInput(
+                f"metric_for_best_model is {wanted!r}, and heldout answers this trainer's "
+                f"evaluate(), which has {known} and others; name one of those, or give the "
+                "callback answer_evaluate=False"
+            )
+        if ours and self._trainer is None:
+            raise InvalidInput(
+                f"metric_for_best_model is {wanted!r}: for that, callback.attach(trainer) is needed"
+            )
+        if ours and args.eval_strategy != IntervalStrategy.NO and not self._answers(args):
+            raise InvalidInput(
+                f"metric_for_best_model is {wanted!r}, which the trainer's own evaluation does not "
+                "have; leave out answer_evaluate=False, or set eval_strategy='no'"
+            )
+
+
+@contextmanager
+def _wishes_kept(control: Any) -> Iterator[None]:
+    """Logging and evaluating take back the wish to log and to evaluate; then the training's own
+    row of that step would be missing."""
+    wishes = control.should_log, control.should_evaluate
+    try:
+        yield
+    finally:
+        control.should_log, control.should_evaluate = wishes
+
+
+class _Row(msgspec.Struct):
+    step: int
+    fields: dict[str, float]
+    cut: bool = False
+    """Whether it is of fewer items than the whole set."""
+
+
+class _Replaced:
+    """In place of a model: its weights are no longer those of the last step."""
+
+    def __init__(self, by: str) -> None:
+        self.by = by
+
+
+class _Answered(dict[str, float]):
+    """Metrics for the trainer. Asked for one of heldout's that a skip has left out, it says NaN:
+    never better, and in no log. A KeyError would end the training."""
+
+    def __init__(self, metrics: dict[str, float], names: Iterable[str]) -> None:
+        super().__init__(metrics)
+        self._prefixes = tuple(f"eval_{name}_" for name in names)
+
+    def __missing__(self, key: str) -> float:
+        if key.startswith(self._prefixes):
+            return math.nan
+        raise KeyError(key)
+
+
+def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
+    """A point in numbers under `eval_<name>_…`, as reporters take them. Unknown ones are left
+    out, and a skip has none that could be taken for a score."""
+    fields: dict[str, float | None] = {"step": point.step, "seconds": point.seconds}
+    if point.summary is None:
+        fields["skipped"] = 1.0
+    else:
+        fields |= {
+            "reward": point.number("mean"),
+            "reward_ci_low": point.number("ci_low"),
+            "reward_ci_high": point.number("ci_high"),
+            "pass_rate": point.number("pass_rate"),
+            "n": point.number("n"),
+            "n_errors": point.number("n_errors"),
+            **{f"metric_{m}": point.number(f"metric_{m}") for m in point.metrics()},
+        }
+        if point.partial is not None:
+            fields["partial"] = 1.0
+    return {f"eval_{name}_{key}": value for key, value in fields.items() if value is not None}
+
+
+def _best_metric(args: Any) -> str | None:
+    name = args.metric_for_best_model
+    return name if name is None or name.startswith("eval_") else f"eval_{name}"
+
+
+def _has_result(evals: PeriodicEval, step: int) -> bool:
+    return any(point.step == step and point.has_result for point in evals.points)
+
+
+def _names(evals: Iterable[PeriodicEval]) -> dict[str, str]:
+    """Label to name; no two evals may write to the same keys or the same curve."""
+    names: dict[str, str] = {}
+    homes: dict[Any, str] = {}
+    for each in evals:
+        if not isinstance(each, PeriodicEval):
+            raise InvalidInput(f"HeldoutCallback takes PeriodicEvals, got {each!r:.100}")
+        name = DEFAULT_NAME if each.label == DEFAULT_LABEL else each.label
+        if name in names.values():
+            raise InvalidInput(
+                f"two evals would log as eval_{name}_…; give each a label of its own"
+            )
+        home = each.run_dir.resolve()
+        if home in homes:
+            raise InvalidInput(
+                f"{homes[home]} and {each.label} have the same run_dir, {each.run_dir}; "
+                "give each its own"
+            )
+        names[each.label], homes[home] = name, each.label
+    return names

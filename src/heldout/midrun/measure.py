@@ -1,0 +1,314 @@
+"""One measurement of a model in training: from the model to results, or to why there are none.
+
+Everything here happens between two training steps and leaves no trace of itself. With several
+ranks each takes its part of the samples, and all meet at two places whatever has happened to them:
+where the first says how many samples there will be, and where the parts are put together.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+
+from heldout.concurrency import Here, run_beside
+from heldout.config import EvalConfig
+from heldout.endpoints.batch import BatchEndpoint
+from heldout.engine import evaluate
+from heldout.errors import EvalFailed, InvalidInput
+from heldout.isolation import isolated
+from heldout.items import printable_error
+from heldout.midrun.ranks import Ranks, RanksApart
+from heldout.midrun.runners import Runner, RunnerBuilder
+from heldout.store.journal import Record, plain_value
+from heldout.store.report import EvalReport
+from heldout.store.rundir import RunDir
+from heldout.summary import Summary, summarize_results
+from heldout.types import EvalResult, Sample
+from heldout.weights import fingerprint
+
+log = logging.getLogger("heldout")
+
+GRACE_SECONDS = 10.0
+"""How long what was cancelled may take to close its environments before training goes on."""
+
+KeepGoing = Callable[[int, int], bool]
+"""`(items done, items in all)`: whether to go on; called about every step of decoding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What is to be measured, and what to ask on the way."""
+
+    step: int
+    samples: Sequence[Sample]
+    """All of them, in the fixed order."""
+    builder: RunnerBuilder
+    getter: Callable[[], Any]
+    home: Path
+    pass_threshold: float
+    seed: int
+    decide: Callable[[str | None], int]
+    """Given the fingerprint of the weights, how many samples to take; 0 for none. Rank 0 only."""
+    admit: Callable[[Runner], None]
+    """Raises where what this runner measures would not belong on the curve. Rank 0 only."""
+    keep_going: KeepGoing
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    asked: int
+    """Items that were to be run."""
+    repeats: int = 1
+    results: tuple[EvalResult, ...] = ()
+    summary: Summary | None = None
+    skipped: str | None = None
+    partial: str | None = None
+    weights: str | None = None
+    decoding: dict[str, Any] | None = None
+    rows: int = 1
+    """Items that cost the same together as one does alone."""
+    run: str | None = None
+
+
+class Part(msgspec.Struct):
+    """What one rank came to."""
+
+    records: list[Record] = []
+    repeats: int = 1
+    skipped: str | None = None
+    ended: str | None = None
+    """Why it stopped before its last sample."""
+    decoding: dict[str, Any] | None = None
+    rows: int = 1
+    run: str | None = None
+    config: dict[str, Any] = {}
+
+
+def fixed_order(samples: Sequence[Sample], seed: int) -> list[Sample]:
+    """An order that depends on seed and ids alone: its beginnings are the nested subsets."""
+
+    def place(sample: Sample) -> bytes:
+        text = f"{seed}:{sample.id}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16).digest()
+
+    return sorted(samples, key=place)
+
+
+def measure(task: Task, ranks: Ranks) -> Measured | None:
+    """None where `decide` wants nothing measured, and on other ranks than the first.
+
+    An error in here is a skip, not an exception.
+    """
+    try:
+        return _measure(task, ranks)
+    except RanksApart as problem:
+        if ranks.rank == 0:
+            return Measured(0, skipped=str(problem))
+        log.warning("mid-run eval at step %s: %s", task.step, problem)
+        return None
+
+
+def _measure(task: Task, ranks: Ranks) -> Measured | None:
+    part, size, weights = Part(), 0, None
+    refused: str | None = None
+    # Past this point no rank may leave before the others: they would wait for it.
+    try:
+        with ExitStack() as stack:
+            model = None
+            try:
+                model = task.getter()
+                if model is None:
+                    part.skipped = "there is no model yet"
+                else:
+                    stack.enter_context(isolated(model, seed=task.seed))
+                    weights = fingerprint(model)
+            except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+                part.skipped = f"model: {describe(problem)}"
+            decided = 0
+            if ranks.rank == 0:
+                try:
+                    decided = task.decide(weights)
+                except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+                    refused = describe(problem)
+            size = int(ranks.from_first(str(decided).encode()))
+            if size and part.skipped is None:
+                mine = range(size)[ranks.rank :: ranks.world]
+                try:
+                    part = _run_part(task, model, mine, ranks)
+                except Exception as problem:
+                    log.debug("mid-run eval at step %s", task.step, exc_info=problem)
+                    part.skipped = describe(problem)
+    except RanksApart:
+        raise
+    except Exception as problem:
+        log.error("after the mid-run eval at step %s", task.step, exc_info=problem)
+        part.skipped = refused = describe(problem)
+    if size == 0:
+        return None if refused is None else Measured(0, skipped=refused, weights=weights)
+    if ranks.world == 1:
+        return _merge(task, [part], size, weights, ranks)
+    given = ranks.gather(_sent(part))
+    if ranks.rank != 0:
+        return None
+    return _merge(task, [msgspec.json.decode(p, type=Part) for p in given], size, weights, ranks)
+
+
+def _sent(part: Part) -> bytes:
+    try:
+        return msgspec.json.encode(part, enc_hook=plain_value)
+    except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+        return msgspec.json.encode(Part(skipped=describe(problem)))
+
+
+def describe(problem: BaseException) -> str:
+    said = printable_error(problem)
+    if isinstance(problem, EvalFailed | InvalidInput):
+        return said[:2000]
+    return f"{type(problem).__name__}: {said}"[:2000]
+
+
+# --- One rank's part ----------------------------------------------------------------------------
+
+
+def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Part:
+    try:
+        runner = task.builder(model)
+    except Exception as problem:
+        raise InvalidInput(f"runner_builder: {describe(problem)}") from problem
+    if not isinstance(runner, Runner):
+        raise InvalidInput(f"runner_builder returns a heldout.midrun.Runner, got {runner!r:.100}")
+    if ranks.rank == 0:
+        task.admit(runner)
+    if not places:  # more ranks than samples
+        return Part(repeats=runner.repeats)
+    with ExitStack() as stack:
+        home = task.home / "steps"
+        if ranks.world > 1:
+            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
+        name = _unused(home, task.step)
+        samples = [task.samples[place] for place in places]
+        finished = _evaluate(task, runner, samples, home, name)
+        part = Part(repeats=runner.repeats, decoding=runner.describe() or None)
+        if (part.decoding or {}).get("way") == "captured":
+            part.rows = runner.rows
+        if not finished:
+            part.ended = "time was up"
+        if not RunDir(home / name).exists():  # not even one item
+            return part
+        report = EvalReport.load(home / name)
+        place_of = {sample.id: place for sample, place in zip(samples, places, strict=True)}
+        part.records = [Record.of(place_of[r.sample_id], r) for r in report.results]
+        part.run, part.config = f"steps/{name}", report.config
+        return part
+
+
+def _evaluate(task: Task, runner: Runner, samples: Sequence[Sample], home: Path, name: str) -> bool:
+    """Whether all of it was run. Where every item errored, that is in the run directory."""
+    items = len(samples) * runner.repeats
+    rows = max(1, min(runner.rows, items))
+    endpoints: list[BatchEndpoint] = []
+
+    def keep_going() -> bool:
+        return task.keep_going(endpoints[0].done if endpoints else 0, items)
+
+    async def main(here: Here) -> bool:
+        endpoint = BatchEndpoint(
+            lambda requests: runner.answer(requests, keep_going), here, items=items, rows=rows
+        )
+        endpoints.append(endpoint)
+        config = EvalConfig(
+            endpoint=endpoint,
+            experiment_name=name,
+            max_concurrent=rows,
+            repeats=runner.repeats,
+            max_turns=runner.max_turns,
+            token_budget=runner.token_budget,
+            sampling=runner.sampling,
+            timeout=runner.timeout,
+            retries=0,
+            pass_threshold=task.pass_threshold,
+            output_dir=str(home),
+            progress=False,
+        )
+        async with anyio.create_task_group() as group:
+            group.start_soon(endpoint.serve)
+            try:
+                await evaluate(
+                    samples,
+                    config,
+                    runner.scoring(),
+                    runner.prepare_messages,
+                    runner.environment_factory,
+                )
+            except EvalFailed:
+                if not RunDir(home / name).exists():
+                    raise
+            group.cancel_scope.cancel()
+        return True
+
+    return run_beside(main, keep_going=keep_going, grace=GRACE_SECONDS) or False
+
+
+def _unused(home: Path, step: int) -> str:
+    name, number = f"{step:08d}", 2
+    while RunDir(home / name).exists():
+        name, number = f"{step:08d}-{number}", number + 1
+    return name
+
+
+# --- Together -----------------------------------------------------------------------------------
+
+
+def _merge(
+    task: Task, parts: Sequence[Part], size: int, weights: str | None, ranks: Ranks
+) -> Measured:
+    first, several = parts[0], ranks.world > 1
+    asked = size * first.repeats
+    for rank, part in enumerate(parts):
+        if part.skipped is not None:
+            where = f"rank {rank}: " if several else ""
+            return Measured(asked, skipped=where + part.skipped, weights=weights)
+    records = {(r.index, r.repeat): r for part in parts for r in part.records}
+    # Only a beginning of the fixed order that is complete: of the others those are finished that
+    # were quick, and their mean would be another one.
+    results: list[EvalResult] = []
+    for place in range(size):
+        own = [records.get((place, repeat)) for repeat in range(first.repeats)]
+        if any(record is None for record in own):
+            break
+        results += [record.result() for record in own if record is not None]
+    ended = next((part.ended for part in parts if part.ended), None)
+    measured = partial(
+        Measured,
+        asked,
+        first.repeats,
+        tuple(results),
+        weights=weights,
+        decoding=first.decoding,
+        rows=first.rows,
+    )
+    if not results:
+        why = ended or "nothing was run"
+        return measured(skipped=f"{why} before any beginning of the samples was complete")
+    if not any(result.ok for result in results):
+        return measured(
+            skipped=f"all {len(results)} items errored, so there is no mean; the last: "
+            f"sample {results[-1].sample_id!r}: {results[-1].error}"
+        )
+    summary = summarize_results(results, task.pass_threshold)
+    run = first.run
+    if several and ranks.rank == 0:
+        run = f"steps/{_unused(task.home / 'steps', task.step)}"
+        EvalReport(results, summary, first.config).save(task.home / run)
+    cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
+    return measured(summary=summary, partial=cut, run=run)

@@ -1,0 +1,93 @@
+"""Training in several processes: who evaluates what.
+
+`Alone` is the one process of a plain script; `TorchRanks` those of torch.distributed. What passes
+between them is bytes.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class RanksApart(Exception):
+    """The processes could not be brought together: one is gone, or came too late."""
+
+
+class Ranks(Protocol):
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world(self) -> int: ...
+    def gather(self, mine: bytes) -> list[bytes]:
+        """What each rank brought, in their order; every rank gets all of it."""
+        ...
+
+    def from_first(self, mine: bytes) -> bytes:
+        """What rank 0 brought."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    rank: int = 0
+    world: int = 1
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        return [mine]
+
+    def from_first(self, mine: bytes) -> bytes:
+        return mine
+
+
+class TorchRanks:
+    """The processes of torch.distributed's default group."""
+
+    def __init__(self, distributed: Any) -> None:
+        self._distributed = distributed
+        self.rank: int = distributed.get_rank()
+        self.world: int = distributed.get_world_size()
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        try:
+            return self._gather(mine)
+        except Exception as problem:
+            # A rank that has died, or torch's timeout. The training will notice for itself.
+            raise RanksApart(
+                f"the processes do not reach each other: {type(problem).__name__}: {problem}"
+            ) from problem
+
+    def _gather(self, mine: bytes) -> list[bytes]:
+        import torch
+
+        # As bytes, not by all_gather_object, which would pickle them.
+        device = self._device()
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.world)]
+        own = torch.tensor([len(mine)], dtype=torch.int64, device=device)
+        self._distributed.all_gather(sizes, own)
+        longest = max(1, *(int(size) for size in sizes))
+        padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+        if mine:
+            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        rows = [torch.zeros_like(padded) for _ in range(self.world)]
+        self._distributed.all_gather(rows, padded)
+        whole = [row.cpu().numpy().tobytes() for row in rows]
+        return [row[: int(size)] for row, size in zip(whole, sizes, strict=True)]
+
+    def from_first(self, mine: bytes) -> bytes:
+        return self.gather(mine if self.rank == 0 else b"")[0]
+
+    def _device(self) -> str:
+        """Of what is sent: in memory where the group can do that (gloo, also beside nccl)."""
+        kinds = [device.type for device in self._distributed.group.WORLD._device_types]
+        return "cpu" if "cpu" in kinds or not kinds else str(kinds[0])
+
+
+def current_ranks() -> Ranks:
+    """Those of torch.distributed, where somebody has set it up."""
+    torch = sys.modules.get("torch")
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return Alone()
+    return TorchRanks(distributed) if distributed.get_world_size() > 1 else Alone()

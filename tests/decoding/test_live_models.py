@@ -1,0 +1,242 @@
+"""Models as they are in the middle of their training: wrapped, adapted, patched, checkpointed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from heldout.decoding import Decoder, unwrap
+from heldout.errors import InvalidInput
+from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
+
+BOTH = pytest.mark.parametrize("graphs", [False, True], ids=["eager", "fixed"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+def decoded(
+    model: Any, graphs: bool, rows: int = 4
+) -> tuple[list[tuple[int, ...]], dict[str, Any]]:
+    decoder = Decoder(model, tokenizer(), rows=rows, graphs=graphs)
+    return ids_of(decoder.decode(PROMPTS)), decoder.describe()
+
+
+@BOTH
+def test_dropout_is_off_in_eval_mode(graphs: bool) -> None:
+    model = model_of("Llama", attention_dropout=0.5)
+    found, _ = decoded(model, graphs)
+    assert found == decoded(model, graphs)[0] == generated(model, PROMPTS)
+
+
+@BOTH
+def test_the_cache_is_on_whatever_the_config_says(graphs: bool) -> None:
+    model = model_of("Llama")
+    expected = generated(model, PROMPTS)
+    model.config.use_cache = False
+    model.gradient_checkpointing_enable()
+    sizes: list[int] = []
+    usual = model.model.forward
+
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        sizes.append(kwargs["input_ids"].shape[1])
+        return usual(*args, **kwargs)
+
+    model.model.forward = forward
+    assert decoded(model, graphs)[0] == expected
+    assert sizes.count(1) > len(sizes) / 2
+    assert model.config.use_cache is False
+
+
+@BOTH
+def test_training_goes_on_afterwards(graphs: bool) -> None:
+    """Whatever a module made during decoding can take part in a backward pass."""
+    model = model_of("Qwen3", head_dim=8)
+    model.enable_input_require_grads()
+    model.gradient_checkpointing_enable()
+    norm, kept = model.model.norm, list[Any]()
+    usual = norm.forward
+
+    def forward(hidden: Any) -> Any:
+        if not kept:
+            kept.append(torch.ones_like(hidden[:1, :1]))
+        return usual(hidden) * kept[0]
+
+    norm.forward = forward
+    _, way = decoded(model, graphs)
+    assert way["way"] == ("static" if graphs else "eager")
+    model.train()
+    ids = torch.tensor([[9, 10, 11, 12]])
+    model(input_ids=ids, labels=ids).loss.backward()
+    assert all(weight.grad is not None for weight in model.parameters())
+    assert not any(weight.is_inference() for weight in [*model.parameters(), *model.buffers()])
+
+
+# --- Wrapped ------------------------------------------------------------------------------------
+
+
+def lora(model: Any, seed: int = 0) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        adapted = get_peft_model(model, LoraConfig(r=4, target_modules=["q_proj", "down_proj"]))
+        with torch.no_grad():
+            for name, weight in adapted.named_parameters():
+                if "lora_B" in name:
+                    weight.normal_()
+    return adapted.eval()
+
+
+@BOTH
+def test_adapters_are_active(graphs: bool) -> None:
+    model = model_of("Llama")
+    before = generated(model, PROMPTS)
+    adapted = lora(model)
+    expected = generated(adapted.base_model, PROMPTS)
+    found, way = decoded(adapted, graphs)
+    assert found == expected != before
+    assert way["way"] == ("static" if graphs else "eager")
+    with adapted.disable_adapter():
+        assert decoded(adapted, graphs)[0] == before
+
+
+def test_switching_adapters_off_is_noticed() -> None:
+    adapted = lora(model_of("Llama"))
+    decoder = Decoder(adapted, tokenizer(), rows=4, graphs=True)
+    with_adapters = decoder.decode(PROMPTS)
+    with adapted.disable_adapter():
+        without = decoder.decode(PROMPTS)
+        assert decoder.describe()["prepared_seconds"] > 0
+    assert with_adapters != without
+    assert decoder.decode(PROMPTS) == with_adapters
+
+
+def test_virtual_tokens_are_refused() -> None:
+    import peft
+
+    config = peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
+    adapted = peft.get_peft_model(model_of("Llama"), config)
+    with pytest.raises(InvalidInput, match="PromptTuningConfig puts virtual tokens before"):
+        Decoder(adapted, tokenizer()).decode(PROMPTS)
+
+
+@BOTH
+def test_a_distributed_model_is_taken_out_of_its_wrapper(graphs: bool, tmp_path: Any) -> None:
+    model = model_of("Llama")
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
+    )
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        assert unwrap(wrapped) is model
+        assert decoded(wrapped, graphs)[0] == generated(model, PROMPTS)
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+@BOTH
+def test_a_compiled_model_is_not_compiled_for_every_shape(graphs: bool) -> None:
+    model = model_of("Llama")
+    expected = generated(model, PROMPTS)
+    compiled: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        compiled.append(1)
+        return graph.forward
+
+    assert unwrap(torch.compile(model, backend=backend)) is model
+    assert decoded(torch.compile(model, backend=backend), graphs)[0] == expected
+    model.compile(backend=backend)  # in place: nothing to unwrap
+    assert decoded(model, graphs)[0] == expected
+    assert compiled == []
+
+
+@BOTH
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_patches_of_accelerate_stay(graphs: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    import accelerate
+
+    monkeypatch.setitem(os.environ, "ACCELERATE_USE_CPU", "true")
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    try:
+        model = accelerator.prepare(model_of("Llama"))
+        assert "forward" in vars(unwrap(model))
+        seen: list[Any] = []
+        layer = unwrap(model).model.layers[0].self_attn.q_proj
+        usual = layer.forward
+        layer.forward = lambda x: (seen.append(out := usual(x)), out)[1]
+        found, way = decoded(model, graphs)
+        assert {out.dtype for out in seen} == {torch.bfloat16}
+        assert way["way"] == ("static" if graphs else "eager")
+        if not graphs:
+            assert len(found) == len(PROMPTS)
+    finally:
+        accelerate.state.AcceleratorState._reset_state(True)
+
+
+# --- Nothing is left behind ---------------------------------------------------------------------
+
+
+def snapshot(model: Any) -> dict[str, Any]:
+    import transformers.models.llama.modeling_llama as home
+
+    return {
+        "attention": model.config._attn_implementation,
+        "config": model.config.to_dict(),
+        "instances": [sorted(vars(module)) for module in model.modules()],
+        "rotation": home.apply_rotary_pos_emb,
+        "kernels": (
+            torch.backends.cuda.flash_sdp_enabled(),
+            torch.backends.cuda.math_sdp_enabled(),
+            torch.backends.cuda.mem_efficient_sdp_enabled(),
+        ),
+        "gradients": torch.is_grad_enabled(),
+        "training": [module.training for module in model.modules()],
+        "weights": {name: value.clone() for name, value in model.state_dict().items()},
+    }
+
+
+def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    weights = zip(a.pop("weights").values(), b.pop("weights").values(), strict=True)
+    return all(torch.equal(x, y) for x, y in weights) and a == b
+
+
+@BOTH
+def test_a_model_is_as_it_was(graphs: bool) -> None:
+    model = model_of("Llama")
+    before = snapshot(model)
+    decoder = Decoder(model, tokenizer(), graphs=graphs)
+    decoder.decode(PROMPTS)
+    assert same(before, snapshot(model))
+
+
+@BOTH
+@pytest.mark.parametrize("at", [1, 2, 3, 6])
+def test_a_model_is_as_it_was_after_a_failure_too(graphs: bool, at: int) -> None:
+    model = model_of("Llama")
+    calls = 0
+    usual = model.model.norm.forward.__func__
+
+    class Breaks(type(model.model.norm)):  # type: ignore[misc]
+        def forward(self, hidden: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls >= at:
+                raise ValueError("broken")
+            return usual(self, hidden)
+
+    model.model.norm.__class__ = Breaks
+    before = snapshot(model)
+    with pytest.raises(ValueError, match="broken"):
+        Decoder(model, tokenizer(), graphs=graphs).decode(PROMPTS)
+    assert same(before, snapshot(model))

@@ -1,0 +1,731 @@
+"""HeldoutCallback in the real Trainer, on a model of two weights and evals of known results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+
+from heldout import Sample, Score
+from heldout.errors import InvalidInput
+from heldout.integrations import transformers as ours
+from heldout.integrations.transformers import HeldoutCallback, log_fields
+from heldout.midrun import PeriodicEval, functions, live_model, read_points, score_answer
+from heldout.midrun.curve import request_stop
+from heldout.weights import why_not_whole
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# --- A model, a trainer, and evals whose results are known --------------------------------------
+
+
+class Line(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            self.layer = nn.Linear(1, 1)
+
+    def forward(self, x: Any, labels: Any) -> dict[str, Any]:
+        return {"loss": nn.functional.mse_loss(self.layer(x), labels)}
+
+
+DATA = [{"x": torch.tensor([i / 8]), "labels": torch.tensor([i / 4 + 1])} for i in range(8)]
+
+
+class Heard(TrainerCallback):
+    """What reaches a reporter, which stands before our callback."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.evaluated: list[dict[str, Any]] = []
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kw: Any) -> None:
+        self.rows.append({**logs, "step": state.global_step})
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, metrics: Any, **kw: Any) -> None:
+        self.evaluated.append({**metrics, "step": state.global_step})
+
+
+def make_trainer(folder: Path, *callbacks: Any, steps: int = 6, **settings: Any) -> Any:
+    defaults: dict[str, Any] = {
+        "per_device_train_batch_size": 2,
+        "learning_rate": 0.05,
+        "logging_steps": 1,
+        "save_strategy": "no",
+        "report_to": "none",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "max_steps": steps,
+    }
+    eval_dataset = DATA if "eval_strategy" in settings else None
+    return Trainer(
+        Line(),
+        TrainingArguments(str(folder / "trainer"), **{**defaults, **settings}),
+        train_dataset=DATA,
+        eval_dataset=eval_dataset,
+        callbacks=list(callbacks),
+    )
+
+
+def samples(n: int = 4) -> list[Sample]:
+    return [Sample(f"s{i}", {"question": f"{i}"}) for i in range(n)]
+
+
+Scored = Callable[[int, int], float]
+"""(which eval of the training, which sample) -> reward."""
+
+
+class Known:
+    """A builder of runners whose scores are given; remembers the weights that it has seen."""
+
+    def __init__(self, scored: Scored, rows: int = 32) -> None:
+        self.seen: list[float] = []
+        self._scored, self._rows = scored, rows
+
+    def __call__(self, model: Any) -> Any:
+        self.seen.append(model.layer.weight.item())
+        number = len(self.seen) - 1
+
+        def generate(model: Any, prompts: list[int], max_new: int) -> list[str]:
+            assert not model.training
+            return [str(self._scored(number, prompt)) for prompt in prompts]
+
+        def judge(answer: str, sample: Sample) -> dict[str, float]:
+            return {"reward": float(answer), "twice": 2 * float(answer)}
+
+        build = functions(
+            lambda messages: int(messages[-1].text), generate, score_answer(judge), rows=self._rows
+        )
+        return build(model)
+
+
+def make_evals(folder: Path, scored: Scored | None = None, **settings: Any) -> PeriodicEval:
+    label = settings.setdefault("label", "rl_eval")
+    settings.setdefault("run_dir", folder / label)
+    settings.setdefault("every_steps", 2)
+    known = settings.pop("builder", None) or Known(scored or (lambda eval, sample: 0.5))
+    return PeriodicEval(settings.pop("samples", samples()), known, **settings)
+
+
+def steps_of(evals: PeriodicEval) -> list[int]:
+    return [point.step for point in read_points(evals.run_dir / "curve.jsonl")]
+
+
+def eval_rows(history: list[dict[str, Any]], name: str = "heldout") -> list[dict[str, Any]]:
+    return [row for row in history if f"eval_{name}_step" in row]
+
+
+# --- Cadence and the log ------------------------------------------------------------------------
+
+
+def test_evals_run_on_their_cadence_and_on_the_last_weights(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, at_start=True)
+    make_trainer(tmp_path, HeldoutCallback(evals), steps=5).train()
+    assert steps_of(evals) == [0, 2, 4, 5]
+    assert [p.final for p in evals.history] == [False, False, False, True]
+
+
+def test_steps_are_optimizer_steps(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path)
+    settings = {"gradient_accumulation_steps": 2, "per_device_train_batch_size": 1}
+    make_trainer(tmp_path, HeldoutCallback(evals), steps=4, **settings).train()
+    assert steps_of(evals) == [2, 4]
+
+
+def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, lambda eval, sample: float(sample < 3))
+    trainer = make_trainer(tmp_path, steps=2)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    (row,) = eval_rows(trainer.state.log_history)
+    assert row.pop("eval_heldout_seconds") >= 0
+    assert row.pop("eval_heldout_reward_ci_low") < 0.75 < row.pop("eval_heldout_reward_ci_high")
+    assert row == {
+        "eval_heldout_reward": 0.75,
+        "eval_heldout_pass_rate": 0.75,
+        "eval_heldout_metric_reward": 0.75,
+        "eval_heldout_metric_twice": 1.5,
+        "eval_heldout_n": 4,
+        "eval_heldout_n_errors": 0,
+        "eval_heldout_step": 2,
+        "epoch": 0.5,
+        "step": 2,
+    }
+
+
+def test_the_trainings_own_rows_are_all_there_and_as_they_were(tmp_path: Path) -> None:
+    def rows(*evals: PeriodicEval) -> list[dict[str, Any]]:
+        trainer = make_trainer(tmp_path / str(len(evals)), logging_steps=3, steps=6)
+        HeldoutCallback(*evals).attach(trainer)
+        trainer.train()
+        return [
+            {key: row[key] for key in ("loss", "grad_norm", "learning_rate", "step")}
+            for row in trainer.state.log_history
+            if "loss" in row
+        ]
+
+    with_evals = rows(make_evals(tmp_path, every_steps=1))
+    assert [row["step"] for row in with_evals] == [3, 6]
+    assert with_evals == rows()
+
+
+def test_an_attached_callback_reaches_the_reporters(tmp_path: Path) -> None:
+    heard = Heard()
+    trainer = make_trainer(tmp_path, heard, steps=4)
+    callback = HeldoutCallback(make_evals(tmp_path, at_start=True))
+    assert callback.attach(trainer) is callback
+    assert callback.attach(trainer) is callback
+    trainer.train()
+    assert [row["step"] for row in eval_rows(heard.rows)] == [0, 2, 4]
+    assert [row["step"] for row in heard.rows if "loss" in row] == [1, 2, 3, 4]
+    assert sum(each is callback for each in trainer.callback_handler.callbacks) == 1
+
+
+def test_one_that_is_not_attached_writes_to_the_log_alone_and_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    heard = Heard()
+    callback = HeldoutCallback(make_evals(tmp_path))
+    trainer = make_trainer(tmp_path, heard, callback, steps=4)
+    trainer.args.report_to = ["somewhere"]
+    trainer.train()
+    assert [row["step"] for row in eval_rows(trainer.state.log_history)] == [2, 4]
+    assert [row["epoch"] for row in eval_rows(trainer.state.log_history)] == [0.5, 1.0]
+    assert eval_rows(heard.rows) == []
+    assert caplog.text.count("not to somewhere; callback.attach(trainer)") == 1
+
+
+def test_a_reporter_that_fails_does_not_end_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Down(TrainerCallback):
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kw: Any) -> None:
+            if "eval_heldout_step" in logs:
+                raise ConnectionError("the tracker is down")
+
+    trainer = make_trainer(tmp_path, Down(), steps=2)
+    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
+    trainer.train()
+    assert [row["step"] for row in trainer.state.log_history if "loss" in row] == [1, 2]
+    assert "the tracker is down" in caplog.text
+
+
+def test_evals_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    one = make_evals(tmp_path, lambda eval, sample: 0.25)
+    other = make_evals(tmp_path, lambda eval, sample: 0.75, label="hard", every_steps=3)
+    trainer = make_trainer(tmp_path, steps=6)
+    HeldoutCallback(one, other).attach(trainer)
+    trainer.train()
+    history = trainer.state.log_history
+    found = {
+        name: [(row["step"], row[f"eval_{name}_reward"]) for row in eval_rows(history, name)]
+        for name in ("heldout", "hard")
+    }
+    assert found == {
+        "heldout": [(2, 0.25), (4, 0.25), (6, 0.25)],
+        "hard": [(3, 0.75), (6, 0.75)],
+    }
+
+
+def test_the_mean_is_over_samples_not_over_batches(tmp_path: Path) -> None:
+    """Batches of 8 and 4, right in the second: their means averaged would be 1/2."""
+    evals = make_evals(tmp_path, samples=samples(12))
+    late = {sample.id for sample in evals.samples[8:]}
+    scored = Known(lambda eval, sample: float(f"s{sample}" in late), rows=8)
+    evals = make_evals(tmp_path, samples=samples(12), builder=scored, label="ragged")
+    trainer = make_trainer(tmp_path, steps=2)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    (row,) = eval_rows(trainer.state.log_history, "ragged")
+    assert row["eval_ragged_reward"] == pytest.approx(1 / 3)
+
+
+# --- Skips --------------------------------------------------------------------------------------
+
+
+def broken(model: Any) -> Any:
+    raise RuntimeError("no tokenizer")
+
+
+def test_a_skip_is_visible_and_never_looks_like_a_score(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, builder=broken)
+    trainer = make_trainer(tmp_path, steps=2)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    (row,) = eval_rows(trainer.state.log_history)
+    assert row.pop("eval_heldout_seconds") >= 0
+    assert row == {
+        "eval_heldout_skipped": 1.0,
+        "eval_heldout_step": 2,
+        "epoch": 0.5,
+        "step": 2,
+    }
+    assert trainer.state.global_step == 2
+    assert "no tokenizer" in (evals.history[0].skipped or "")
+
+
+def test_an_eval_without_a_model_is_a_skip(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, model_getter=lambda: None)
+    make_trainer(tmp_path, HeldoutCallback(evals), steps=2).train()
+    assert evals.history[0].skipped == "there is no model yet"
+
+
+def test_an_eval_that_ended_early_says_so(tmp_path: Path) -> None:
+    point = make_evals(tmp_path).run_eval(3, Line())
+    assert point is not None
+    whole = log_fields(point, "x")
+    assert "eval_x_partial" not in whole
+    import msgspec
+
+    cut = msgspec.structs.replace(point, partial="time was up")
+    assert log_fields(cut, "x") == {**whole, "eval_x_partial": 1.0}
+
+
+def test_weights_that_are_spread_over_processes_are_a_skip(tmp_path: Path) -> None:
+    """ZeRO-3 leaves parameters without content between steps."""
+
+    evals = make_evals(tmp_path, builder=live_model(None, lambda trajectory, sample: Score()))
+    callback = HeldoutCallback(evals)
+    model = Line()
+    model.layer.bias = nn.Parameter(torch.zeros(0))
+    model.layer.bias.ds_id = 1  # type: ignore[attr-defined]
+    callback._model = model
+    evals.run_eval(1)
+    assert "spread over several processes by DeepSpeed ZeRO-3" in str(evals.history[0].skipped)
+
+
+def test_sharded_modules_are_recognised(tmp_path: Path) -> None:
+    from torch import distributed
+    from torch.distributed.fsdp import fully_shard
+
+    assert why_not_whole(Line()) is None
+    store = distributed.FileStore(str(tmp_path / "store"), 1)
+    distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        from torch.distributed.device_mesh import init_device_mesh
+
+        sharded = Line()
+        fully_shard(sharded, mesh=init_device_mesh("cpu", (1,)))
+        assert "FSDP or tensor parallelism" in (why_not_whole(sharded) or "")
+    finally:
+        distributed.destroy_process_group()
+
+
+# --- Best models and early stopping -------------------------------------------------------------
+
+REWARDS = [0.2, 0.9, 0.4, 0.3, 0.1, 0.0]
+
+
+def by_eval(eval: int, sample: int) -> float:
+    return REWARDS[eval]
+
+
+BEST = {"metric_for_best_model": "eval_heldout_reward", "save_only_model": True}
+
+
+def no_own_evaluation(*args: Any, **kwargs: Any) -> Any:
+    raise AssertionError("the trainer's own evaluation ran")
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {"save_strategy": "best"},
+        {"save_strategy": "best", "eval_strategy": "steps", "eval_steps": 1},
+        {"save_strategy": "steps", "save_steps": 1, "eval_strategy": "steps", "eval_steps": 1},
+    ],
+    ids=["without eval_strategy", "best, answered", "steps, answered"],
+)
+def test_the_best_model_by_the_held_out_reward_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: dict[str, Any]
+) -> None:
+    known = Known(by_eval)
+    evals = make_evals(tmp_path, builder=known, every_steps=1)
+    trainer = make_trainer(tmp_path, steps=4, load_best_model_at_end=True, **BEST, **strategy)
+    monkeypatch.setattr(trainer, "evaluation_loop", no_own_evaluation)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert steps_of(evals) == [1, 2, 3, 4]  # none twice
+    assert trainer.state.best_global_step == 2
+    assert trainer.state.best_metric == 0.9
+    assert trainer.state.best_model_checkpoint.endswith("checkpoint-2")
+    assert trainer.model.layer.weight.item() == known.seen[1]
+    assert len(set(known.seen)) == 4  # the last point is of the last weights, not of the best
+    saved = sorted(path.name for path in (tmp_path / "trainer").glob("checkpoint-*"))
+    every = [f"checkpoint-{step}" for step in (1, 2, 3, 4)]
+    assert saved == (every[:2] if strategy["save_strategy"] == "best" else every)
+
+
+def test_step_0_is_not_the_best_for_there_is_no_checkpoint_of_it(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, lambda eval, sample: [0.9, 0.1, 0.2][eval], at_start=True)
+    trainer = make_trainer(
+        tmp_path, steps=4, load_best_model_at_end=True, save_strategy="best", **BEST
+    )
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert trainer.state.best_global_step == 4
+
+
+def test_early_stopping_goes_by_the_held_out_reward(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Known(by_eval)
+    evals = make_evals(tmp_path, builder=known)
+    trainer = make_trainer(
+        tmp_path,
+        EarlyStoppingCallback(early_stopping_patience=2),
+        steps=20,
+        eval_strategy="steps",
+        eval_steps=2,
+        save_strategy="steps",
+        save_steps=2,
+        load_best_model_at_end=True,
+        **BEST,
+    )
+    monkeypatch.setattr(trainer, "evaluation_loop", no_own_evaluation)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 8
+    assert steps_of(evals) == [2, 4, 6, 8]
+    assert trainer.model.layer.weight.item() == known.seen[1]
+
+
+def test_the_trainer_is_answered_at_steps_of_its_own_and_with_whole_evals(tmp_path: Path) -> None:
+    heard = Heard()
+    evals = make_evals(tmp_path, max_overhead=1e-9, min_samples=1)
+    settings = {"eval_strategy": "steps", "eval_steps": 2, "metric_for_best_model": "heldout_n"}
+    trainer = make_trainer(tmp_path, heard, steps=6, **settings)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert [row["step"] for row in heard.evaluated] == [2, 4, 6]
+    assert [row["eval_heldout_n"] for row in heard.evaluated] == [4, 4, 4]
+    assert [(row["step"], row["eval_heldout_n"]) for row in eval_rows(heard.rows)] == [
+        (2, 1),  # what the budget allows, on the eval's own cadence
+        (2, 4),
+        (4, 4),
+        (6, 4),
+    ]
+
+
+def test_after_training_and_for_other_datasets_evaluate_is_the_trainers_own(
+    tmp_path: Path,
+) -> None:
+    class Asks(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            asked.append(trainer.evaluate(DATA[:2], metric_key_prefix="eval_two"))
+
+    asked: list[dict[str, float]] = []
+    trainer = make_trainer(tmp_path, Asks(), steps=1, eval_strategy="steps", eval_steps=1)
+    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
+    trainer.train()
+    assert "eval_two_loss" in asked[0]
+    assert "eval_loss" in trainer.evaluate()
+
+
+def test_the_trainer_can_keep_its_own_evaluation(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=2, eval_strategy="steps", eval_steps=2)
+    evals = make_evals(tmp_path)
+    HeldoutCallback(evals, trainer=trainer, answer_evaluate=False)
+    trainer.train()
+    assert sum("eval_loss" in row for row in trainer.state.log_history) == 1
+    assert steps_of(evals) == [2]
+
+
+@pytest.mark.parametrize("strategy", ["no", "steps"])
+def test_a_skip_is_not_the_best_and_does_not_end_the_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, strategy: str
+) -> None:
+    class Sometimes(Known):
+        def __call__(self, model: Any) -> Any:
+            made = super().__call__(model)
+            if len(self.seen) in (1, 3):
+                raise RuntimeError("busy")
+            return made
+
+    heard = Heard()
+    evals = make_evals(tmp_path, builder=Sometimes(by_eval), every_steps=1)
+    settings = {} if strategy == "no" else {"eval_strategy": "steps", "eval_steps": 1}
+    patience = [] if strategy == "no" else [EarlyStoppingCallback(early_stopping_patience=3)]
+    trainer = make_trainer(
+        tmp_path, heard, *patience, steps=5, save_strategy="best", **BEST, **settings
+    )
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 5  # the skip at 3 is not one of those that got worse
+    assert trainer.state.best_global_step == 2
+    assert trainer.state.best_metric == 0.9
+    skipped = [row for row in heard.rows if "eval_heldout_skipped" in row]
+    assert [row["step"] for row in skipped] == [1, 3]
+    logged = json.dumps(trainer.state.log_history)
+    assert "NaN" not in logged
+    assert "Infinity" not in logged
+    if strategy == "steps":
+        assert "there is no eval_heldout_reward at step 3" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("attached", "answering", "settings", "said"),
+    [
+        (True, True, {"eval_strategy": "steps", "eval_steps": 1}, "which has eval_heldout_reward"),
+        (True, False, {"eval_strategy": "steps", "eval_steps": 1, **BEST}, "leave out answer_eva"),
+        (False, True, {"save_strategy": "best", **BEST}, "attach(trainer) is needed"),
+    ],
+    ids=["not ours", "not answered", "not attached"],
+)
+def test_a_best_metric_that_would_never_come_is_refused_before_training(
+    tmp_path: Path, attached: bool, answering: bool, settings: dict[str, Any], said: str
+) -> None:
+    callback = HeldoutCallback(make_evals(tmp_path), answer_evaluate=answering)
+    settings = {"metric_for_best_model": "loss", **settings}
+    trainer = make_trainer(tmp_path, *([] if attached else [callback]), **settings)
+    if attached:
+        callback.attach(trainer)
+    with pytest.raises(InvalidInput, match=said.replace("(", r"\(").replace(")", r"\)")):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_a_name_that_heldout_does_not_have_is_an_error_of_the_trainer() -> None:
+    answered = ours._Answered({}, ["heldout"])
+    assert answered["eval_heldout_reward"] != answered["eval_heldout_reward"]  # NaN
+    assert answered.get("eval_heldout_reward") is None
+    with pytest.raises(KeyError):
+        answered["eval_loss"]
+
+
+# --- Stopping and resuming ----------------------------------------------------------------------
+
+
+def test_a_monitor_stops_training_and_the_last_weights_are_evaluated(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    one = make_evals(
+        tmp_path, by_eval, monitor=lambda points: "it got worse" if len(points) == 2 else None
+    )
+    other = make_evals(tmp_path, label="other", every_steps=3)
+    trainer = make_trainer(tmp_path, steps=20)
+    HeldoutCallback(one, other).attach(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 4
+    assert steps_of(one) == [2, 4]
+    assert steps_of(other) == [3, 4]
+    assert caplog.text.count("training stops at step 4: rl_eval: it got worse") == 1
+    assert [row["step"] for row in trainer.state.log_history if "loss" in row] == [1, 2, 3, 4]
+
+
+def test_a_request_from_outside_stops_training_at_the_end_of_the_step(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, every_steps=10)
+
+    class Asks(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            if state.global_step == 2:
+                request_stop(evals.run_dir, "enough")
+
+    trainer = make_trainer(tmp_path, Asks(), steps=20)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 3
+    assert steps_of(evals) == [3]
+    assert evals.history[0].final
+
+
+def test_a_training_that_others_stop_ends_with_its_last_weights(tmp_path: Path) -> None:
+    class Stops(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            control.should_training_stop = state.global_step == 3
+
+    heard = Heard()
+    trainer = make_trainer(tmp_path, heard, steps=20)
+    evals = make_evals(tmp_path)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.add_callback(Stops())  # after ours
+    trainer.train()
+    assert steps_of(evals) == [2, 3]
+    assert [row["step"] for row in eval_rows(heard.rows)] == [2, 3]
+
+
+def test_a_checkpoint_has_the_row_of_its_own_weights(tmp_path: Path) -> None:
+    trainer = make_trainer(tmp_path, steps=3, save_strategy="steps", save_steps=2)
+    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
+    trainer.train()
+    for step, rows in ((2, [2]), (3, [2, 3])):
+        saved = tmp_path / "trainer" / f"checkpoint-{step}" / "trainer_state.json"
+        history = json.loads(saved.read_text())["log_history"]
+        assert [row["step"] for row in eval_rows(history)] == rows
+
+
+def test_weights_that_were_replaced_by_the_best_are_not_taken_for_the_last(tmp_path: Path) -> None:
+    """Stopped where no callback sees it: by the trainer's own evaluation after the epoch."""
+    known = Known(by_eval)
+    evals = make_evals(tmp_path, builder=known, every_steps=3)
+    trainer = make_trainer(
+        tmp_path,
+        EarlyStoppingCallback(early_stopping_patience=1, early_stopping_threshold=1e9),
+        steps=20,
+        eval_strategy="epoch",
+        save_strategy="epoch",
+        metric_for_best_model="loss",
+        load_best_model_at_end=True,
+        save_only_model=True,
+    )
+    HeldoutCallback(evals, answer_evaluate=False).attach(trainer)
+    trainer.train()
+    assert trainer.state.global_step == 8
+    assert steps_of(evals) == [3, 6, 8]
+    assert "has been loaded in their place" in str(evals.history[-1].skipped)
+    assert len(known.seen) == 2
+
+
+def test_a_resumed_training_goes_on_with_the_same_curve(tmp_path: Path) -> None:
+    def train(**resume: Any) -> tuple[PeriodicEval, list[dict[str, Any]]]:
+        torch.manual_seed(0)
+        settings: dict[str, Any] = {"save_strategy": "steps", "save_steps": 2}
+        evals = make_evals(tmp_path, at_start=True)
+        stop = 5 if not resume else None
+        trainer = make_trainer(tmp_path, *([Dies(stop)] if stop else []), steps=8, **settings)
+        HeldoutCallback(evals).attach(trainer)
+        if stop:
+            with pytest.raises(KeyboardInterrupt):
+                trainer.train()
+        else:
+            trainer.train(**resume)
+        return evals, trainer.state.log_history
+
+    class Dies(TrainerCallback):
+        def __init__(self, step: int) -> None:
+            self._step = step
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            if state.global_step == self._step:
+                raise KeyboardInterrupt
+
+    evals, _ = train()
+    assert steps_of(evals) == [0, 2, 4]
+    evals, history = train(resume_from_checkpoint=str(tmp_path / "trainer" / "checkpoint-2"))
+    assert steps_of(evals) == [0, 2, 4, 6, 8]  # 4 came out with the same weights, and is known
+    assert [point.step for point in evals.points] == [0, 2, 4, 6, 8]
+    assert [row["step"] for row in eval_rows(history)] == [0, 2, 4, 6, 8]
+    assert [row["eval_heldout_step"] for row in eval_rows(history)] == [0, 2, 4, 6, 8]
+
+
+# --- What it is made of -------------------------------------------------------------------------
+
+
+def test_evals_that_would_write_to_the_same_place_are_refused(tmp_path: Path) -> None:
+    one = make_evals(tmp_path)
+    with pytest.raises(InvalidInput, match="eval_heldout_…; give each a label"):
+        HeldoutCallback(one, make_evals(tmp_path, run_dir=tmp_path / "b"))
+    with pytest.raises(InvalidInput, match="eval_heldout_…; give each a label"):
+        HeldoutCallback(one, make_evals(tmp_path, label="heldout"))
+    same = make_evals(tmp_path, label="other", run_dir=tmp_path / "x" / ".." / "c", every_steps=0)
+    with pytest.raises(InvalidInput, match="the same run_dir"):
+        HeldoutCallback(make_evals(tmp_path, run_dir=tmp_path / "c"), same)
+    with pytest.raises(InvalidInput, match="takes PeriodicEvals, got"):
+        HeldoutCallback([one])  # type: ignore[arg-type]
+
+
+def test_it_is_attached_to_one_trainer(tmp_path: Path) -> None:
+    callback = HeldoutCallback(make_evals(tmp_path))
+    with pytest.raises(InvalidInput, match="takes a transformers.Trainer, got"):
+        callback.attach(Line())
+    callback.attach(make_trainer(tmp_path))
+    with pytest.raises(InvalidInput, match="attached to another trainer"):
+        callback.attach(make_trainer(tmp_path))
+
+
+def test_all_of_it_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "2")
+    monkeypatch.setenv("HELDOUT_EVAL_NUM", "3")
+    beats: list[tuple[str, dict[str, Any]]] = []
+    callback = HeldoutCallback.from_environment(
+        samples(),
+        Known(lambda eval, sample: 0.5),
+        lambda name, fields: beats.append((name, fields)),
+        run_dir=tmp_path / "curve",
+    )
+    make_trainer(tmp_path, callback, steps=4).train()
+    assert [(name, fields["step"], fields["eval_n"]) for name, fields in beats] == [
+        ("rl_eval", 2, 3),
+        ("rl_eval", 4, 3),
+    ]
+
+
+@pytest.mark.parametrize("off", [{}, {"EVERY_STEPS": "0"}, {"EVERY_STEPS": "2", "NUM": "0"}])
+def test_the_environment_can_leave_it_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, off: dict[str, str]
+) -> None:
+    for name in ("EVERY_STEPS", "NUM"):
+        monkeypatch.delenv(f"HELDOUT_EVAL_{name}", raising=False)
+    for name, value in off.items():
+        monkeypatch.setenv(f"HELDOUT_EVAL_{name}", value)
+    monkeypatch.chdir(tmp_path)
+    callback = HeldoutCallback.from_environment(iter(samples()), broken)
+    trainer = make_trainer(tmp_path, steps=2, eval_strategy="steps", eval_steps=2)
+    callback.attach(trainer)
+    trainer.train()
+    assert eval_rows(trainer.state.log_history) == []
+    assert sum("eval_loss" in row for row in trainer.state.log_history) == 1
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_an_eval_that_rides_on_rollouts_is_only_logged_until_the_end(tmp_path: Path) -> None:
+    riding = make_evals(tmp_path, by_eval, label="riding", every_steps=1)
+    riding.rides_window = True  # type: ignore[attr-defined]
+
+    class Window(TrainerCallback):
+        def on_step_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            if state.global_step == 1:
+                riding.run_eval(state.global_step, kw["model"])
+
+    heard = Heard()
+    trainer = make_trainer(tmp_path, heard, Window(), steps=3)
+    HeldoutCallback(riding).attach(trainer)
+    trainer.train()
+    assert steps_of(riding) == [1, 3]
+    rows = [(row["step"], row["eval_riding_step"]) for row in eval_rows(heard.rows, "riding")]
+    assert rows == [(2, 1), (3, 3)]
+    assert [row["eval_riding_step"] for row in heard.evaluated] == [3]
+
+
+def test_every_process_does_what_the_first_one_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two: it has no results of its own, and the first has found a stop file."""
+
+    class Second:
+        rank, world = 1, 2
+
+        def from_first(self, mine: bytes) -> bytes:
+            calls.append(mine)
+            return said.pop(0)
+
+    row = b'{"rl_eval": {"step": 2, "fields": {"eval_heldout_reward": 0.5}, "cut": false}}'
+    calls: list[bytes] = []
+    # Is step 0 known? Stop after 1? What came out at 2? Stop after 2? What is final?
+    said = [b"false", b"false", row, b"true", b"{}"]
+    monkeypatch.setattr(ours, "current_ranks", Second)
+    evals = make_evals(tmp_path, broken, ranks=Second())
+    trainer = make_trainer(tmp_path, steps=20, save_strategy="best", **BEST)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert calls == [b"false", b"false", b"{}", b"false", b"{}"]
+    assert said == []
+    assert trainer.state.global_step == 2
+    assert trainer.state.best_global_step == 2
+    assert evals.history == []

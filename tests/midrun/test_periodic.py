@@ -1,0 +1,707 @@
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from heldout import EvalReport, Message, Sample, Score, Trajectory
+from heldout.environment import Reply
+from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
+from heldout.midrun import PeriodicEval, Runner, read_points, score_answer
+from tests.midrun.toys import Clock, Heartbeats, Model, builder, periodic, questions, score
+
+
+def steps(evals: PeriodicEval) -> list[int]:
+    return [point.step for point in read_points(evals.run_dir / "curve.jsonl")]
+
+
+# --- Cadence ------------------------------------------------------------------------------------
+
+
+def test_evals_are_due_at_multiples(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    assert [s for s in range(31) if evals.should_run(s)] == [10, 20, 30]
+
+
+def test_step_0_is_due_where_it_is_wanted(tmp_path: Path) -> None:
+    assert periodic(tmp_path, at_start=True).should_run(0)
+
+
+def test_every_steps_0_is_off(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, every_steps=0, at_start=True)
+    assert not any(evals.should_run(s) for s in range(50))
+    assert [evals.maybe_run(s) for s in range(3)] == [None] * 3
+    assert evals.run_final(3) is None
+    assert not evals.run_dir.exists()
+
+
+def test_a_counter_that_jumps_is_due_where_it_passes_a_multiple(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    for step in range(0, 60, 8):
+        evals.maybe_run(step)
+    assert steps(evals) == [16, 24, 32, 40, 56]
+
+
+def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, Model(knows=4))
+    for step in range(1, 25):
+        evals.maybe_run(step)
+    points = read_points(evals.run_dir / "curve.jsonl")
+    assert [p.step for p in points] == [10, 20]
+    assert points == evals.history
+    assert points[0].reward == 0.5
+    assert points[0].n == 8
+    assert points[0].ci is not None
+    assert {o.id: o.reward for o in points[0].outcomes} == {f"q{i}": float(i < 4) for i in range(8)}
+
+
+def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    assert evals.run_final(13) is not None
+    assert evals.run_final(13) is None
+    assert steps(evals) == [10, 13]
+    assert [p.final for p in evals.history] == [False, True]
+
+
+def test_the_last_step_on_cadence_is_not_doubled(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    assert evals.run_final(10) is None
+    assert steps(evals) == [10]
+
+
+def test_a_last_step_that_was_skipped_is_tried_again(tmp_path: Path) -> None:
+    models: list[Any] = [None]
+    evals = periodic(tmp_path, model_getter=lambda: models[0])
+    evals.maybe_run(10)
+    models[0] = Model()
+    point = evals.run_final(10)
+    assert point is not None
+    assert point.reward == 0.5
+
+
+# --- What goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_model_that_comes_late_skips_one_cadence_only(tmp_path: Path) -> None:
+    evals = PeriodicEval(questions(), builder(), 10, run_dir=tmp_path / "run")
+    skipped = evals.maybe_run(10)
+    assert skipped is not None
+    assert skipped.skipped == "there is no model yet"
+    assert skipped.summary is None
+    evals.model_getter = Model
+    assert evals.maybe_run(20).reward == 0.5  # type: ignore[union-attr]
+
+
+def boom(*_: Any) -> Any:
+    raise ValueError("boom")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_getter": boom}, "model: ValueError: boom"),
+        ({"runner_builder": boom}, "runner_builder: ValueError: boom"),
+        ({"runner_builder": lambda model: 3}, "runner_builder returns a heldout.midrun.Runner"),
+        ({"runner_builder": lambda m: Runner(boom, score)}, "all 8 items errored"),
+        (
+            {"runner_builder": lambda m: Runner(lambda r, k: ["1"] * len(r), boom)},
+            "all 8 items errored, so there is no mean; the last: sample 'q",
+        ),
+        ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 turns were asked"),
+    ],
+)
+def test_what_throws_is_a_skip_with_its_reason(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    beats = Heartbeats()
+    evals = periodic(tmp_path, heartbeat_fn=beats, **settings)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.summary is None
+    assert point.skipped is not None
+    assert said in point.skipped
+    assert read_points(evals.run_dir / "curve.jsonl") == [point]
+    [(name, fields)] = beats
+    assert name == "rl_eval"
+    assert fields["eval_skipped"] is True
+    assert fields["eval_reason"] == point.skipped
+    assert "eval_reward" not in fields
+
+
+def test_one_bad_rollout_is_an_error_of_that_item(tmp_path: Path) -> None:
+    point = periodic(tmp_path, Model(knows=8, fails=["3"])).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+    assert point.summary["mean"] == 7 / 8
+    assert point.summary["mean_scored"] == 1.0
+    [bad] = [o for o in point.outcomes if o.id == "q3"]
+    assert bad.reward is None
+    assert bad.error is not None
+    assert "no 3" in bad.error
+
+
+def test_a_heartbeat_and_a_monitor_that_throw_do_not_reach_training(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, heartbeat_fn=boom, monitor=boom)
+    assert evals.maybe_run(10).reward == 0.5  # type: ignore[union-attr]
+    assert steps(evals) == [10]
+
+
+def test_a_curve_that_cannot_be_written_does_not_reach_training(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    (evals.run_dir / "curve.jsonl").unlink()
+    (evals.run_dir / "curve.jsonl").mkdir()
+    assert evals.maybe_run(10) is not None
+
+
+def test_a_curve_that_was_removed_is_begun_again(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    (evals.run_dir / "curve.jsonl").unlink()
+    evals.maybe_run(20)
+    assert steps(evals) == [20]
+
+
+def test_two_trainings_do_not_write_one_curve(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    code = (
+        "from pathlib import Path; from tests.midrun.toys import periodic; "
+        f"periodic(Path({str(tmp_path)!r}))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "RunBusy" in other.stderr
+    evals.maybe_run(10)
+    evals.run_final(10)
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_answer_that_is_waited_for_in_vain_times_out_and_the_others_count(
+    tmp_path: Path,
+) -> None:
+    async def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "q0":
+            await anyio.sleep(60)
+        return score(trajectory, sample)
+
+    def build(model: Model) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, slow, timeout=0.3)
+
+    point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"every_steps": -1},
+        {"every_steps": 2.5},
+        {"samples": []},
+        {"samples": ["no sample"]},
+        {"num": 0},
+        {"max_overhead": 0.0},
+        {"max_seconds": -1},
+        {"runner_builder": "no"},
+        {"label": "../x"},
+        {"across": "some"},
+        {"min_samples": 0},
+    ],
+)
+def test_bad_arguments_are_refused_before_training(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput):
+        periodic(tmp_path, **settings)
+
+
+def test_equal_ids_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DuplicateSampleId):
+        periodic(tmp_path, samples=[*questions(2), *questions(1)])
+
+
+# --- Results ------------------------------------------------------------------------------------
+
+
+def test_heartbeats_carry_the_promised_fields(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    periodic(tmp_path, Model(knows=2), heartbeat_fn=beats).maybe_run(10)
+    [fields] = beats.named("rl_eval")
+    assert fields["step"] == 10
+    assert fields["eval_n"] == 8
+    assert fields["eval_reward"] == fields["eval_pass_rate"] == 0.25
+    assert (fields["eval_reward_min"], fields["eval_reward_max"]) == (0.0, 1.0)
+    assert fields["eval_metric_length"] == 1.0
+    assert fields["eval_metric_right"] == 0.25
+    assert fields["eval_n_errors"] == 0
+    assert fields["eval_reward_ci_low"] < 0.25 < fields["eval_reward_ci_high"]
+    assert fields["eval_seconds"] > 0
+
+
+def test_the_conversations_of_a_point_are_an_ordinary_run(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, Model(knows=4))
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.run == "steps/00000010"
+    report = EvalReport.load(evals.run_dir / point.run)
+    assert report.summary == point.summary
+    assert report.status == "complete"
+
+
+def test_the_same_weights_give_the_same_summary(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, Model(knows=5))
+    first, second = evals.run_eval(1), evals.run_eval(2)
+    assert first is not None
+    assert second is not None
+    assert (first.summary, first.outcomes) == (second.summary, second.outcomes)
+
+
+def test_reasoning_is_stripped_before_scoring_and_kept_in_the_run(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [f"<think>hm 7</think>{r.messages[-1].text}" for r in requests]
+
+        def raw(trajectory: Trajectory, sample: Sample) -> Score:
+            return score_value(trajectory.messages[-1].text == sample.ground_truth)
+
+        return Runner(answer, raw)
+
+    evals = periodic(tmp_path, runner_builder=build)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.reward == 1.0
+    kept = EvalReport.load(evals.run_dir / "steps/00000010").results[0].trajectory
+    assert kept.messages[-1].text.startswith("<think>hm")
+
+
+def test_a_reasoning_block_that_never_closed_is_no_answer(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [f"<think>{r.messages[-1].text}" for r in requests]
+
+        return Runner(answer, score_answer(lambda text, sample: {"reward": 0, "empty": text == ""}))
+
+    point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["metric_empty"] == 1.0
+
+
+def score_value(value: float) -> Score:
+    from heldout import Metric
+
+    return Score((Metric("right", float(value), 1.0),))
+
+
+class Guess:
+    """Says higher or lower until the number is found; three turns, at most."""
+
+    tools = ()
+
+    def __init__(self, sample: Sample) -> None:
+        self.turns = 0
+        self.goal = int(sample.ground_truth)
+
+    def opening(self) -> list[Message]:
+        return [Message("user", "0")]
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        self.turns += 1
+        said = int(messages[-1].text)
+        if said == self.goal or self.turns == 3:
+            return Reply(done=True)
+        return Reply((Message("user", str(said + 1)),))
+
+    def close(self) -> None:
+        pass
+
+
+def test_several_turns_are_scored_with_their_metrics(tmp_path: Path) -> None:
+    batches: list[int] = []
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            batches.append(len(requests))
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(
+            answer,
+            score,
+            prepare_messages=lambda sample: [],
+            environment_factory=Guess,
+            rows=4,
+        )
+
+    samples = questions(6)
+    point = periodic(tmp_path, samples=samples, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["mean"] == 0.5  # 0, 1 and 2 are found within three turns
+    assert point.summary["metric_length_n"] == 6
+    assert max(batches) == 4
+    assert sum(batches) == 1 + 2 + 3 * 4
+
+
+def test_batches_are_those_of_the_fixed_order_whatever_takes_its_time(tmp_path: Path) -> None:
+    class Slow(Guess):
+        async def reply(self, messages: Sequence[Message]) -> Reply:  # type: ignore[override]
+            await anyio.sleep(random.SystemRandom().random() * 0.01)
+            return super().reply(messages)
+
+    def run(name: str) -> list[list[str]]:
+        seen: list[list[str]] = []
+
+        def build(model: Any) -> Runner:
+            def answer(requests: Any, keep_going: Any) -> Any:
+                seen.append([" ".join(m.text for m in r.messages) for r in requests])
+                return [r.messages[-1].text for r in requests]
+
+            return Runner(answer, score, lambda sample: [], environment_factory=Slow, rows=3)
+
+        periodic(tmp_path / name, samples=questions(9), runner_builder=build).run_eval(1)
+        return seen
+
+    assert run("a") == run("b") == run("c")
+
+
+# --- Order, subsets and budget ------------------------------------------------------------------
+
+
+def test_subsets_are_nested_and_do_not_depend_on_the_order_given(tmp_path: Path) -> None:
+    some = periodic(tmp_path / "a", samples=questions(20), num=5).samples
+    more = periodic(tmp_path / "b", samples=questions(20)[::-1], num=9).samples
+    other = periodic(tmp_path / "c", samples=questions(20), num=5, seed=1).samples
+    assert more[:5] == some
+    assert some != questions(20)[:5]
+    assert other != some
+
+
+def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 1.0 * len(requests)  # a second an item
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, score)
+
+    evals = periodic(
+        tmp_path,
+        Model(),
+        samples=questions(32),
+        runner_builder=build,
+        max_overhead=0.1,
+        min_samples=4,
+        clock=clock,
+    )
+    for step in range(1, 201):
+        clock.now += 1.0 if step <= 100 else 32.0
+        evals.maybe_run(step)
+    taken = [(p.step, len(p.outcomes)) for p in evals.history]
+    # The first four take 4 s; training buys 0.1 s a second, so the next four come at 80 s.
+    assert taken[:3] == [(10, 4), (90, 4), (110, 32)]
+    assert taken[3][0] > 110
+    trained = 100 + 100 * 32.0
+    assert sum(p.seconds for p in evals.history) <= 0.1 * trained
+    first, second = evals.history[0], evals.history[2]
+    assert second.budget is not None
+    assert second.budget["samples"] == second.budget["of"] == 32
+    assert second.budget["steps_since_last"] == 20
+    assert second.budget["overhead"] <= 0.1
+    assert {o.id for o in first.outcomes} <= {o.id for o in second.outcomes}
+    assert first.asked == 4
+    assert first.of == 32
+
+
+def test_the_final_eval_takes_all_samples_whatever_the_budget(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, samples=questions(32), max_overhead=0.01)
+    point = evals.run_final(3)
+    assert point is not None
+    assert point.n == 32
+
+
+def test_time_that_is_up_leaves_a_complete_beginning(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            given: list[Any] = []
+            for request in requests:
+                clock.now += 1.0
+                given.append(request.messages[-1].text if keep_going() else None)
+            return given
+
+        return Runner(answer, score, rows=4)
+
+    evals = periodic(
+        tmp_path, samples=questions(16), runner_builder=build, max_seconds=9.5, clock=clock
+    )
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.partial is not None
+    assert "max_seconds=9.5" in point.partial
+    assert point.asked == 16
+    whole = [s.id for s in evals.samples]
+    assert [o.id for o in point.outcomes] == whole[: point.n]
+    assert 8 <= point.n < 12
+    assert point.reward == 1.0
+
+
+def test_time_that_is_up_before_anything_is_complete_is_a_skip(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 60
+            assert not keep_going()
+            # The first of the order is not among those that were quick.
+            return [None, *["1"] * (len(requests) - 1)]
+
+        return Runner(answer, score)
+
+    point = periodic(tmp_path, runner_builder=build, max_seconds=5.0, clock=clock).maybe_run(10)
+    assert point is not None
+    assert point.summary is None
+    assert point.skipped is not None
+    assert "time was up" in point.skipped
+
+
+def test_a_tool_that_hangs_is_ended_by_the_time_limit(tmp_path: Path) -> None:
+    async def hang(trajectory: Trajectory, sample: Sample) -> Score:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def build(model: Any) -> Runner:
+        return Runner(lambda r, k: ["1"] * len(r), hang, timeout=None)
+
+    point = periodic(tmp_path, runner_builder=build, max_seconds=0.3).maybe_run(10)
+    assert point is not None
+    assert point.skipped is not None
+
+
+def test_signs_of_life_come_while_an_eval_runs(tmp_path: Path) -> None:
+    clock, beats = Clock(), Heartbeats()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            for _ in range(25):
+                clock.now += 1.0
+                assert keep_going()
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, score, rows=4)
+
+    periodic(tmp_path, runner_builder=build, clock=clock, heartbeat_fn=beats).maybe_run(10)
+    progress = beats.named("rl_eval_progress")
+    assert len(progress) == 5
+    assert [(f["eval_done"], f["eval_total"]) for f in progress] == [
+        (0, 8), (0, 8), (4, 8), (4, 8), (4, 8)
+    ]  # fmt: skip
+    assert progress[0]["step"] == 10
+    assert beats[-1][0] == "rl_eval"
+
+
+# --- Restarts -----------------------------------------------------------------------------------
+
+
+def test_a_restart_goes_on_with_the_curve_and_repeats_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = periodic(tmp_path)
+    for step in range(1, 21):
+        first.maybe_run(step)
+    again = periodic(tmp_path)
+    for step in range(11, 31):  # from the checkpoint at step 10
+        again.maybe_run(step)
+    assert steps(again) == [10, 20, 30]
+    assert [p.step for p in again.points] == [10, 20, 30]
+    assert "step 20 is on the curve" in caplog.text
+
+
+def test_a_restart_that_went_another_way_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    import torch
+
+    class Weights(torch.nn.Linear):
+        def answer(self, prompts: list[str]) -> list[str]:
+            return prompts
+
+    def trained(value: float) -> Weights:
+        model = Weights(2, 2)
+        torch.nn.init.constant_(model.weight, value)
+        torch.nn.init.constant_(model.bias, 0.0)
+        return model
+
+    first = periodic(tmp_path)
+    for step in (10, 20, 30):
+        first.maybe_run(step, trained(step))
+    again = periodic(tmp_path)
+    again.maybe_run(10, trained(10))
+    again.maybe_run(20, trained(99))
+    assert steps(again) == [10, 20, 30, 20]
+    assert [(p.step, p.session == again.history[0].session) for p in again.points] == [
+        (10, False),
+        (20, True),
+    ]
+
+
+def test_a_skip_is_tried_again_by_a_restart(tmp_path: Path) -> None:
+    periodic(tmp_path, model_getter=lambda: None).maybe_run(10)
+    assert periodic(tmp_path).maybe_run(10).reward == 0.5  # type: ignore[union-attr]
+
+
+def test_other_samples_or_another_threshold_are_refused_on_the_same_curve(tmp_path: Path) -> None:
+    periodic(tmp_path).maybe_run(10)
+    with pytest.raises(ResumeMismatch, match="n was 8, is now 9"):
+        periodic(tmp_path, samples=questions(9))
+    with pytest.raises(ResumeMismatch, match="pass_threshold"):
+        periodic(tmp_path, pass_threshold=0.9)
+
+
+def test_another_scorer_is_a_skip_on_the_same_curve(tmp_path: Path) -> None:
+    periodic(tmp_path).maybe_run(10)
+
+    def other(model: Model) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, lambda trajectory, sample: score_value(1.0))
+
+    point = periodic(tmp_path, runner_builder=other).maybe_run(20)
+    assert point is not None
+    assert point.skipped is not None
+    assert "score_fn" in point.skipped
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    with pytest.raises(RunDirectoryError, match="another kind"):
+        PeriodicEval(questions(), builder(), 10, run_dir=evals.run_dir / "steps/00000010")
+
+
+# --- Monitor and neutrality ---------------------------------------------------------------------
+
+
+def test_a_monitor_can_ask_training_to_stop(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    def monitor(points: Any) -> str | None:
+        seen.append([p.step for p in points])
+        return "no better for two evals" if len(points) == 2 else None
+
+    evals = periodic(tmp_path, monitor=monitor)
+    evals.maybe_run(10)
+    assert evals.stop_requested is None
+    evals.maybe_run(20)
+    assert evals.stop_requested == "no better for two evals"
+    assert seen == [[10], [10, 20]]
+    assert read_points(evals.run_dir / "curve.jsonl")[1].stop == "no better for two evals"
+
+
+def test_a_stop_file_asks_training_to_stop(tmp_path: Path) -> None:
+    from heldout.midrun.curve import request_stop
+
+    evals = periodic(tmp_path)
+    assert evals.stop_requested is None
+    request_stop(evals.run_dir, "enough")
+    assert evals.stop_requested == "enough"
+    assert periodic(tmp_path).stop_requested is None  # that was said to the one before
+
+
+def test_random_state_is_as_it_was(tmp_path: Path) -> None:
+    def noisy(trajectory: Trajectory, sample: Sample) -> Score:
+        random.random()
+        np.random.rand()
+        return score(trajectory, sample)
+
+    def build(model: Model) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            random.random()
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, noisy)
+
+    random.seed(5)
+    np.random.seed(5)
+    evals = periodic(tmp_path, runner_builder=build)
+    evals.maybe_run(10)
+    drawn = random.random(), np.random.rand()
+    random.seed(5)
+    np.random.seed(5)
+    assert drawn == (random.random(), np.random.rand())
+
+
+def test_it_runs_where_an_event_loop_is_running_already(tmp_path: Path) -> None:
+    async def training() -> float | None:
+        point = periodic(tmp_path).maybe_run(10)
+        return None if point is None else point.reward
+
+    assert anyio.run(training) == 0.5
+
+
+def test_the_environment_variables_configure_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "7")
+    monkeypatch.setenv("HELDOUT_EVAL_NUM", "3")
+    monkeypatch.setenv("HELDOUT_EVAL_PASS_THRESHOLD", "0")
+    evals = PeriodicEval(
+        questions(), builder(), model_getter=lambda: Model(0), run_dir=tmp_path / "run"
+    )
+    point = evals.maybe_run(7)
+    assert point is not None
+    assert point.n == 3
+    assert point.summary is not None
+    assert point.summary["pass_rate"] == 1.0
+
+
+class ThreadRanks:
+    """Ranks that are threads, which fail instead of waiting for ever."""
+
+    def __init__(
+        self, rank: int, world: int, table: list[bytes], barrier: threading.Barrier
+    ) -> None:
+        self.rank, self.world, self._table, self._barrier = rank, world, table, barrier
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        self._table[self.rank] = mine
+        self._barrier.wait(20)
+        given = list(self._table)
+        self._barrier.wait(20)
+        return given
+
+    def from_first(self, mine: bytes) -> bytes:
+        return self.gather(mine)[0]
+
+
+def test_all_ranks_leave_a_final_eval_that_is_there_already(tmp_path: Path) -> None:
+    table, barrier = [b"", b""], threading.Barrier(2)
+    found: dict[int, list[Any]] = {}
+
+    def train(rank: int) -> None:
+        ranks = ThreadRanks(rank, table, barrier)
+        evals = periodic(tmp_path, Model(), across="all", ranks=ranks)
+        found[rank] = [evals.maybe_run(10), evals.run_final(10), evals.run_final(13)]
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[1] == [None, None, None]
+    assert [None if p is None else p.n for p in found[0]] == [8, None, 8]
+    assert {o.id for o in found[0][0].outcomes} == {f"q{i}" for i in range(8)}
