@@ -33,13 +33,13 @@ from heldout.errors import (
     SystemicFailure,
     TransientError,
     Unreachable,
+    printable_error,
 )
 from heldout.items import (
     EnvironmentFactory,
     PrepareMessages,
     ScoreFn,
     attempt,
-    printable_error,
 )
 from heldout.progress import Running, shown
 from heldout.store.journal import JournalWriter

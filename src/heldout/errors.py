@@ -140,3 +140,12 @@ class ContextFull(EndpointError):
 
 class FatalEndpointError(EndpointError):
     pass
+
+
+def printable_error(problem: BaseException) -> str:
+    """Its message, with what UTF-8 has no bytes for (lone surrogates) spelled out."""
+    try:
+        said = str(problem)
+    except Exception:  # noqa: BLE001 - somebody's own class; the error matters more than its words
+        said = "(its message cannot be had)"
+    return said.encode("utf-8", "backslashreplace").decode()

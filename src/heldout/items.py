@@ -18,7 +18,13 @@ import anyio.lowlevel
 from heldout.chat import messages_of
 from heldout.concurrency import settle
 from heldout.environment import Environment, check_messages
-from heldout.errors import EndpointError, EnvironmentFailed, InvalidInput, RenderMismatch
+from heldout.errors import (
+    EndpointError,
+    EnvironmentFailed,
+    InvalidInput,
+    RenderMismatch,
+    printable_error,
+)
 from heldout.turns import Policy, rollout
 from heldout.types import (
     Completion,
@@ -137,11 +143,6 @@ async def attempt(
 
 def _default_messages(sample: Sample) -> list[Message]:
     return messages_of(sample.input, f"sample {sample.id!r}: input")
-
-
-def printable_error(problem: BaseException) -> str:
-    """Its message, with what UTF-8 has no bytes for (lone surrogates) spelled out."""
-    return str(problem).encode("utf-8", "backslashreplace").decode()
 
 
 def _describe(stage: str, problem: BaseException) -> str:

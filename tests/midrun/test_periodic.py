@@ -106,10 +106,27 @@ def boom(*_: Any) -> Any:
     raise ValueError("boom")
 
 
+def leave(*_: Any) -> Any:
+    sys.exit("bye")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def unspeakable(*_: Any) -> Any:
+    raise Unspeakable
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
         ({"model_getter": boom}, "model: ValueError: boom"),
+        ({"model_getter": leave}, "model: SystemExit: bye"),
+        ({"runner_builder": leave}, "runner_builder: SystemExit: bye"),
+        ({"runner_builder": unspeakable}, "runner_builder: Unspeakable: (its message cannot"),
+        ({"runner_builder": lambda m: Runner(unspeakable, score)}, "all 8 items errored"),
         ({"runner_builder": boom}, "runner_builder: ValueError: boom"),
         ({"runner_builder": lambda model: 3}, "runner_builder returns a heldout.midrun.Runner"),
         ({"runner_builder": lambda m: Runner(boom, score)}, "all 8 items errored"),
@@ -427,6 +444,28 @@ def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path
     assert first.of == 32
 
 
+def test_what_cannot_be_afforded_does_not_even_look_at_the_model(tmp_path: Path) -> None:
+    clock, asked = Clock(), [0]
+
+    def getter() -> Model:
+        asked[0] += 1
+        clock.now += 5.0  # what an eval costs
+        return Model()
+
+    evals = periodic(tmp_path, model_getter=getter, max_overhead=0.1, clock=clock, every_steps=1)
+    for step in range(1, 121):
+        clock.now += 1.0
+        evals.maybe_run(step)
+    assert asked[0] == len(evals.history) == 2
+
+
+def test_a_final_eval_is_whole_where_an_earlier_start_has_only_a_part(tmp_path: Path) -> None:
+    first = periodic(tmp_path, samples=questions(32), max_overhead=0.5)
+    assert first.maybe_run(10).n == 8  # type: ignore[union-attr]
+    again = periodic(tmp_path, samples=questions(32), max_overhead=0.5)
+    assert again.run_final(10).n == 32  # type: ignore[union-attr]
+
+
 def test_the_final_eval_takes_all_samples_whatever_the_budget(tmp_path: Path) -> None:
     evals = periodic(tmp_path, samples=questions(32), max_overhead=0.01)
     point = evals.run_final(3)
@@ -672,10 +711,9 @@ def test_the_environment_variables_configure_it(
 class ThreadRanks:
     """Ranks that are threads, which fail instead of waiting for ever."""
 
-    def __init__(
-        self, rank: int, world: int, table: list[bytes], barrier: threading.Barrier
-    ) -> None:
-        self.rank, self.world, self._table, self._barrier = rank, world, table, barrier
+    def __init__(self, rank: int, table: list[bytes], barrier: threading.Barrier) -> None:
+        self.rank, self.world = rank, len(table)
+        self._table, self._barrier = table, barrier
 
     def gather(self, mine: bytes) -> list[bytes]:
         self._table[self.rank] = mine

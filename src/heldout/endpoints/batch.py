@@ -18,7 +18,7 @@ import anyio
 
 from heldout.concurrency import Here
 from heldout.config import Sampling
-from heldout.errors import EndpointError
+from heldout.errors import EndpointError, printable_error
 from heldout.types import Completion, Message, ToolSpec
 
 
@@ -121,7 +121,7 @@ def _outcome(answer: Completion | Message | str | Exception) -> Completion | Exc
         # One object raised in several tasks would collect all their tracebacks.
         if isinstance(answer, EndpointError):
             return answer
-        return EndpointError(f"{type(answer).__name__}: {answer}")
+        return EndpointError(f"{type(answer).__name__}: {printable_error(answer)}")
     try:
         return answer if isinstance(answer, Completion) else Completion.of(answer)
     except Exception as problem:  # noqa: BLE001 - the error of this item

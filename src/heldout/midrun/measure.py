@@ -24,9 +24,8 @@ from heldout.concurrency import Here, run_beside
 from heldout.config import EvalConfig
 from heldout.endpoints.batch import BatchEndpoint
 from heldout.engine import evaluate
-from heldout.errors import EvalFailed, InvalidInput
+from heldout.errors import EvalFailed, InvalidInput, printable_error
 from heldout.isolation import isolated
-from heldout.items import printable_error
 from heldout.midrun.ranks import Ranks, RanksApart
 from heldout.midrun.runners import Runner, RunnerBuilder
 from heldout.store.journal import Record, plain_value
@@ -132,7 +131,7 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
                 else:
                     stack.enter_context(isolated(model, seed=task.seed))
                     weights = fingerprint(model)
-            except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+            except (Exception, SystemExit) as problem:  # noqa: BLE001 - the reason of the skip
                 part.skipped = f"model: {describe(problem)}"
             decided = 0
             if ranks.rank == 0:
@@ -145,7 +144,7 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
                 mine = range(size)[ranks.rank :: ranks.world]
                 try:
                     part = _run_part(task, model, mine, ranks)
-                except Exception as problem:
+                except (Exception, SystemExit) as problem:
                     log.debug("mid-run eval at step %s", task.step, exc_info=problem)
                     part.skipped = describe(problem)
     except RanksApart:
@@ -183,7 +182,7 @@ def describe(problem: BaseException) -> str:
 def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Part:
     try:
         runner = task.builder(model)
-    except Exception as problem:
+    except (Exception, SystemExit) as problem:
         raise InvalidInput(f"runner_builder: {describe(problem)}") from problem
     if not isinstance(runner, Runner):
         raise InvalidInput(f"runner_builder returns a heldout.midrun.Runner, got {runner!r:.100}")

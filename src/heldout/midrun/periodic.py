@@ -150,7 +150,10 @@ class PeriodicEval:
         self.begin()
         due = self.should_run(step)
         self._seen = step
-        return self._run(step, model, self._affordable) if due else None
+        # Where others take part the first one says so to all of them, further down.
+        if not due or (self._across == "first" and self._affordable() == 0):
+            return None
+        return self._run(step, model, self._affordable)
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate all samples now, as step `step`. None where another process does it."""
@@ -201,7 +204,7 @@ class PeriodicEval:
         def decide(weights: str | None) -> int:
             if self._curve is None:
                 self._enter()
-            found = self._known_at(step, weights)
+            found = self._known_at(step, weights, whole=final)
             if found is not None:
                 known.append(found)
             return affordable() if found is None else 0
@@ -236,7 +239,7 @@ class PeriodicEval:
                 return known[0]
             if measured is None or ranks.rank != 0:
                 return None
-        except Exception as problem:
+        except (Exception, SystemExit) as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
         finally:
@@ -249,7 +252,7 @@ class PeriodicEval:
             return lambda: given
         return self.model_getter or (lambda: None)
 
-    def _known_at(self, step: int, weights: str | None) -> CurvePoint | None:
+    def _known_at(self, step: int, weights: str | None, *, whole: bool) -> CurvePoint | None:
         """A result of an earlier start that need not be repeated: same step, same weights."""
         for point in current_points([*self._earlier, *self.history]):
             if (
@@ -257,6 +260,7 @@ class PeriodicEval:
                 and point.session != self._session
                 and point.summary is not None
                 and point.partial is None
+                and not (whole and point.asked < point.of)
                 and (weights is None or point.weights is None or weights == point.weights)
             ):
                 return point
@@ -292,7 +296,8 @@ class PeriodicEval:
         if self._budget is not None:
             once = (measured.decoding or {}).get("prepared_seconds") or 0.0
             done = len({r.sample_id for r in measured.results})
-            spent = replace(self._budget, step=measured.rows).spend(done, seconds, once=once)
+            together = max(1, measured.rows // measured.repeats)
+            spent = replace(self._budget, step=together).spend(done, seconds, once=once)
             self._budget = spent
             budget = {
                 "max_overhead": spent.max_overhead,
