@@ -206,10 +206,31 @@ def same_fingerprint() -> None:
             assert fingerprint([tensor.to(DEVICE)]) == fingerprint([tensor]), (dtype, shape)
 
 
+def same_summary(small: bool, repeats: int = 20) -> dict[str, Any]:
+    """The same weights, evaluated again and again: is every byte of the summary the same?"""
+    model = make_model(small).eval()
+    if DEVICE == "cuda":
+        model = model.to(torch.bfloat16)
+    evals = periodic(True)
+    points = [evals.run_eval(step, model) for step in range(1, repeats + 1)]
+    summaries = {json.dumps(p.summary, sort_keys=True) for p in points if p is not None}
+    outcomes = {p.outcomes for p in points if p is not None}
+    assert len(summaries) == len(outcomes) == 1, f"{len(summaries)} different summaries"
+    assert points[0] is not None
+    assert points[0].summary is not None
+    return {"repeats": repeats, "mean": points[0].summary["mean"], "decoding": points[0].decoding}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a tiny shape, to try it on a CPU")
-    small = parser.parse_args().small
+    parser.add_argument("--only-repeats", action="store_true", help="no training")
+    arguments = parser.parse_args()
+    small = arguments.small
+    same_fingerprint()
+    print("20 evals of the same weights, one summary |", same_summary(small), flush=True)
+    if arguments.only_repeats:
+        return
     torch.use_deterministic_algorithms(True)
     # The attention kernels' backward passes add up in an order of their own.
     torch.backends.cuda.enable_flash_sdp(False)
@@ -223,7 +244,6 @@ def main() -> None:
     if importlib.util.find_spec("trl") is not None:
         trainings["TRL GRPO"] = grpo(small, None)
         trainings["TRL GRPO, sampled eval"] = grpo(small, sampled)
-    same_fingerprint()
     found = {}
     for name, train in trainings.items():
         began = time.perf_counter()
