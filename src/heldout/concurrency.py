@@ -15,6 +15,8 @@ from typing import Any, Protocol, TypeVar
 import anyio
 import sniffio
 
+from heldout.errors import printable_error
+
 T = TypeVar("T")
 
 
@@ -145,6 +147,11 @@ class Abandoned(Exception):
     """What was to be cancelled did not come to an end: something in it blocks its event loop."""
 
 
+class Stray(Exception):
+    """What was raised beside this thread is no Exception. Here it would pass for a Ctrl-C or an
+    exit of this thread's own."""
+
+
 def run_beside(
     main: Callable[[Here], Awaitable[T]],
     *,
@@ -192,6 +199,8 @@ def run_beside(
             if given_up:
                 scope.cancel()
             outcome.append(await main(here))
+            # Not once the loop has closed: it waits for threads that somebody else has blocked.
+            calls.put(None)
 
     def converse() -> None:
         try:
@@ -221,11 +230,16 @@ def run_beside(
     finally:
         if given_up and cancel:
             cancel[0]()
-        thread.join(grace if given_up else None)
-    if thread.is_alive():
+        thread.join(grace)
+    if thread.is_alive() and not outcome:
         raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
-    if problem:
-        raise problem[0]
+    if problem and not outcome:
+        if isinstance(problem[0], Exception):
+            raise problem[0]
+        stray = problem[0]
+        while isinstance(stray, BaseExceptionGroup):
+            stray = stray.exceptions[0]
+        raise Stray(f"{type(stray).__name__}: {printable_error(stray)}") from stray
     return outcome[0] if outcome else None
 
 

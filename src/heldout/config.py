@@ -54,8 +54,17 @@ class Sampling:
         """The same settings with a seed of the item's own, so that repeats are not copies."""
         if self.seed is None:
             return self
-        text = f"{self.seed}:{repeat}:{sample_id}".encode()
-        own = int.from_bytes(hashlib.blake2b(text, digest_size=4).digest(), "big") & 0x7FFFFFFF
+        return self._seeded(f"{self.seed}:{repeat}:{sample_id}")
+
+    def for_turn(self, turn: int) -> Sampling:
+        """… and of the turn's own: the second does not draw what the first one drew."""
+        return self if self.seed is None or turn == 0 else self._seeded(f"{self.seed}:{turn}")
+
+    def _seeded(self, text: str) -> Sampling:
+        own = (
+            int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
+            & 0x7FFFFFFF
+        )
         return Sampling(self.temperature, self.top_p, self.max_tokens, self.stop, own)
 
 

@@ -370,11 +370,15 @@ async def run_item(
     sample: Sample, repeat: int, config: EvalConfig, hooks: Hooks
 ) -> tuple[EvalResult, BaseException | None]:
     """Roll out and score one item. Whatever goes wrong becomes the item's error (clause 5)."""
-    requests = 0
+    requests = turns = 0
     retried: Exception | None = None
-    sampling = config.sampling.for_item(sample.id, repeat)
+    own = config.sampling.for_item(sample.id, repeat)
 
     async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+        nonlocal turns
+        sampling = own.for_turn(turns)
+        turns += 1
+
         async def request() -> Completion:
             nonlocal requests, retried
             requests += 1

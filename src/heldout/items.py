@@ -6,9 +6,12 @@ data, and its neighbours go on.
 
 from __future__ import annotations
 
+import math
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,6 +43,34 @@ from heldout.types import (
 PrepareMessages = Callable[[Sample], list[Message]]
 ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
 EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
+
+
+@dataclass(eq=False, slots=True)
+class _Clock:
+    """An item's time, which does not run while it waits for its turn."""
+
+    timeout: float | None
+    scope: anyio.CancelScope
+    waited: float = 0.0
+
+
+_clock: ContextVar[_Clock | None] = ContextVar("heldout_item_clock", default=None)
+
+
+@contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """What an item waits for in here is no fault of its own, and not counted in its timeout."""
+    clock = _clock.get()
+    if clock is None or clock.timeout is None:
+        yield
+        return
+    began, left = time.perf_counter(), clock.scope.deadline - anyio.current_time()
+    clock.scope.deadline = math.inf
+    try:
+        yield
+    finally:
+        clock.waited += time.perf_counter() - began
+        clock.scope.deadline = anyio.current_time() + left
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +119,8 @@ async def attempt(
 
     started = time.perf_counter()
     with anyio.move_on_after(timeout) as scope:
+        clock = _Clock(timeout, scope)
+        _clock.set(clock)
         try:
             prepare = prepare_messages or _default_messages
             opening = await settle(prepare(sample))
@@ -129,7 +162,7 @@ async def attempt(
     seconds = time.perf_counter() - started
     stop = Stop("error")
     # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
-    late = error is None and timeout is not None and seconds > timeout
+    late = error is None and timeout is not None and seconds - clock.waited > timeout
     if scope.cancelled_caught or late:
         stop = Stop("limit", "timeout")
         added = waiting() if waiting is not None else ""

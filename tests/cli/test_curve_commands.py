@@ -124,12 +124,15 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
         *["length", "note"],
     ]
     assert rows == [
-        ["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "12.000"],
+        [
+            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "12.000"],
+            "0.333 without those that errored",
+        ],
         ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "12.000"],
         ["100", "–", "–", "–", "–", "–", "2.0", "–", "skipped: no memory left"],
         ["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "12.000", "final"],
     ]
-    assert re.fullmatch(r"Finished; the last point came \d+ s ago\.", status[0])
+    assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
     assert kept == ["kept in outputs/evals/rl_eval"]
 
 
@@ -204,7 +207,7 @@ def test_an_ordinary_run_has_no_steps(finished: Said, heldout: Heldout) -> None:
 
 def test_a_live_run_says_so(writer: CurveWriter, heldout: Heldout) -> None:
     assert re.search(
-        r"^Live; the last point came \d+ s ago\.$", heldout("show", "rl_eval").out, re.M
+        r"^Live; the last point came \d+ (s|min) ago\.$", heldout("show", "rl_eval").out, re.M
     )
 
 
@@ -586,7 +589,8 @@ def test_the_picture_fits_the_terminal(run: Path, width: int, height: int) -> No
 def test_watch_in_a_pipe_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     out = heldout("watch", "rl_eval", "--once").out.splitlines()
     assert out == [
-        "step 0  reward 0.250 (0.100 … 0.900)  4 items  1 error  2.0 s",
+        "step 0  reward 0.250 (0.100 … 0.900)  4 items  1 error  2.0 s  "
+        "0.333 without those that errored",
         "step 50  reward 0.750 (0.100 … 0.900)  4 items  2.0 s",
         "step 100  2.0 s  skipped: no memory left",
         "step 150  reward 0.750 (0.100 … 0.900)  4 items  2.0 s  final",
@@ -595,8 +599,9 @@ def test_watch_in_a_pipe_prints_a_line_a_point(run: Path, heldout: Heldout) -> N
     assert lengths[1] == "step 50  length 12.000  4 items  2.0 s"
 
 
-def test_watch_once_does_not_wait(folder: Path, heldout: Heldout) -> None:
-    outcome = heldout("watch", "nowhere", "--once")
+@pytest.mark.parametrize("option", ["--once", "--interval=1"])
+def test_watch_does_not_wait_unless_told_to(folder: Path, heldout: Heldout, option: str) -> None:
+    outcome = heldout("watch", "nowhere", option)
     assert outcome.code == 1
     assert "there is no run at nowhere" in outcome.err
 
@@ -610,7 +615,7 @@ def test_watch_names_the_metrics_there_are(run: Path, heldout: Heldout) -> None:
 @pytest.mark.integration
 def test_watch_in_a_pipe_waits_for_the_run_and_follows_it(folder: Path) -> None:
     process = subprocess.Popen(
-        command_of("watch", "rl_eval", "--interval", "0.05"),
+        command_of("watch", "rl_eval", "--wait", "--interval", "0.05"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -650,7 +655,7 @@ class Screen(Terminal):
 
 @pytest.mark.integration
 def test_watch_on_a_terminal_draws_until_interrupted(folder: Path) -> None:
-    terminal = Screen("watch", "rl_eval", "--interval", "0.05", columns=60)
+    terminal = Screen("watch", "rl_eval", "--wait", "--interval", "0.05", columns=60)
     terminal.read_until("Waiting for rl_eval/curve.jsonl")
     RUN.mkdir(parents=True)
     append(*POINTS)

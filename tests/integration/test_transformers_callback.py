@@ -158,6 +158,7 @@ def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
     assert row.pop("eval_heldout_reward_ci_low") < 0.75 < row.pop("eval_heldout_reward_ci_high")
     assert row == {
         "eval_heldout_reward": 0.75,
+        "eval_heldout_reward_scored": 0.75,
         "eval_heldout_pass_rate": 0.75,
         "eval_heldout_metric_reward": 0.75,
         "eval_heldout_metric_twice": 1.5,
@@ -717,15 +718,36 @@ def test_every_process_does_what_the_first_one_says(
 
     row = b'{"rl_eval": {"step": 2, "fields": {"eval_heldout_reward": 0.5}, "cut": false}}'
     calls: list[bytes] = []
-    # Is step 0 known? Stop after 1? What came out at 2? Stop after 2? What is final?
-    said = [b"false", b"false", row, b"true", b"{}"]
+    # Stop after 1? What came out at 2? Stop after 2? What is final?
+    said = [b"false", row, b"true", b"{}"]
     monkeypatch.setattr(ours, "current_ranks", Second)
     evals = make_evals(tmp_path, broken, ranks=Second())
     trainer = make_trainer(tmp_path, steps=20, save_strategy="best", **BEST)
     HeldoutCallback(evals).attach(trainer)
     trainer.train()
-    assert calls == [b"false", b"false", b"{}", b"false", b"{}"]
+    assert calls == [b"false", b"{}", b"false", b"{}"]
     assert said == []
     assert trainer.state.global_step == 2
     assert trainer.state.best_global_step == 2
     assert evals.history == []
+
+
+def test_a_mean_of_fewer_samples_is_never_the_best(tmp_path: Path) -> None:
+    """A budget takes one sample of eight first, and that one happens to be right."""
+    evals = make_evals(
+        tmp_path, lambda eval, sample: 1.0 if eval == 0 else 0.5, max_overhead=1e9, min_samples=1
+    )
+    trainer = make_trainer(tmp_path, steps=6, save_strategy="best", **BEST)
+    HeldoutCallback(evals).attach(trainer)
+    trainer.train()
+    assert [point.reward for point in evals.history] == [1.0, 0.5, 0.5]
+    assert trainer.state.best_metric == 0.5
+    assert trainer.state.best_global_step == 4
+
+
+def test_a_second_training_of_another_model_is_measured_from_its_beginning(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, at_start=True)
+    make_trainer(tmp_path, HeldoutCallback(evals), steps=2).train()
+    make_trainer(tmp_path, HeldoutCallback(evals), steps=2, seed=5).train()
+    assert steps_of(evals) == [0, 2, 0, 2]
+    assert len({point.session for point in evals.points}) == 1

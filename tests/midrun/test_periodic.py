@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import os
 import random
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,10 @@ import anyio
 import numpy as np
 import pytest
 
-from heldout import EvalReport, Message, Sample, Score, Trajectory
+from heldout import EvalReport, Message, Sample, Sampling, Score, Trajectory
 from heldout.environment import Reply
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
-from heldout.midrun import PeriodicEval, Runner, read_points, score_answer
+from heldout.midrun import PeriodicEval, Runner, functions, read_points, score_answer
 from tests.midrun.toys import Clock, Heartbeats, Model, builder, periodic, questions, score
 
 
@@ -79,6 +82,22 @@ def test_the_last_step_on_cadence_is_not_doubled(tmp_path: Path) -> None:
     assert steps(evals) == [10]
 
 
+def test_a_last_step_whose_eval_was_cut_short_is_not_doubled(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 2.0
+            return [r.messages[-1].text if keep_going() else None for r in requests]
+
+        return Runner(answer, score, rows=4)
+
+    evals = periodic(tmp_path, runner_builder=build, max_seconds=3.0, clock=clock)
+    assert evals.maybe_run(10).n == 4  # type: ignore[union-attr]
+    assert evals.run_final(10) is None
+    assert steps(evals) == [10]
+
+
 def test_a_last_step_that_was_skipped_is_tried_again(tmp_path: Path) -> None:
     models: list[Any] = [None]
     evals = periodic(tmp_path, model_getter=lambda: models[0])
@@ -106,10 +125,6 @@ def boom(*_: Any) -> Any:
     raise ValueError("boom")
 
 
-def leave(*_: Any) -> Any:
-    sys.exit("bye")
-
-
 class Unspeakable(Exception):
     def __str__(self) -> str:
         raise RuntimeError
@@ -123,8 +138,6 @@ def unspeakable(*_: Any) -> Any:
     ("settings", "said"),
     [
         ({"model_getter": boom}, "model: ValueError: boom"),
-        ({"model_getter": leave}, "model: SystemExit: bye"),
-        ({"runner_builder": leave}, "runner_builder: SystemExit: bye"),
         ({"runner_builder": unspeakable}, "runner_builder: Unspeakable: (its message cannot"),
         ({"runner_builder": lambda m: Runner(unspeakable, score)}, "all 8 items errored"),
         ({"runner_builder": boom}, "runner_builder: ValueError: boom"),
@@ -153,6 +166,108 @@ def test_what_throws_is_a_skip_with_its_reason(
     assert fields["eval_skipped"] is True
     assert fields["eval_reason"] == point.skipped
     assert "eval_reward" not in fields
+
+
+def answering(**settings: Any) -> Any:
+    """A builder of a runner that repeats what it is asked."""
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, **{"score_fn": score, **settings})
+
+    return build
+
+
+def test_what_asks_the_process_to_leave_gets_out_and_everything_is_put_back(
+    tmp_path: Path,
+) -> None:
+    """SIGTERM, that is, whose handler raises SystemExit wherever the trainer happens to be."""
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            random.random()
+            sys.exit(143)
+
+        return Runner(answer, score)
+
+    before = random.getstate()
+    with pytest.raises(SystemExit):
+        periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert random.getstate() == before
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Odd, GeneratorExit])
+def test_what_a_score_function_raises_never_passes_for_the_trainers_own(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
+    def odd(trajectory: Trajectory, sample: Sample) -> Score:
+        raise kind("odd")
+
+    point = periodic(tmp_path, runner_builder=answering(score_fn=odd)).maybe_run(10)
+    assert point is not None
+    assert point.skipped is not None
+    assert kind.__name__ in point.skipped
+
+
+def test_no_answer_in_time_is_an_error_of_that_item(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        return Runner(lambda requests, _: [None, *["1"] * (len(requests) - 1)], score)
+
+    point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+
+
+def test_a_tool_that_hangs_costs_its_own_item_and_not_those_that_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    class Hanging(Guess):
+        def __init__(self, sample: Sample) -> None:
+            super().__init__(sample)
+            self.hangs = sample.id == "q3"
+
+        async def reply(self, messages: Sequence[Message]) -> Reply:  # type: ignore[override]
+            if self.hangs:
+                await anyio.sleep_forever()
+            return super().reply(messages)
+
+    build = answering(
+        prepare_messages=lambda sample: [], environment_factory=Hanging, rows=8, timeout=0.4
+    )
+    point = periodic(tmp_path, samples=questions(16), runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+    assert [o.id for o in point.outcomes if o.error] == ["q3"]
+
+
+def test_a_thread_that_never_returns_does_not_hold_up_training(tmp_path: Path) -> None:
+    import asyncio
+
+    released = threading.Event()
+
+    async def hang(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "q0":
+            await asyncio.to_thread(released.wait)
+        return score(trajectory, sample)
+
+    import heldout.midrun.measure as module
+
+    build = answering(score_fn=hang, timeout=0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "GRACE_SECONDS", 0.1)
+        point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    released.set()
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
 
 
 def test_one_bad_rollout_is_an_error_of_that_item(tmp_path: Path) -> None:
@@ -236,6 +351,7 @@ def test_an_answer_that_is_waited_for_in_vain_times_out_and_the_others_count(
         {"label": "../x"},
         {"across": "some"},
         {"min_samples": 0},
+        {"progress_seconds": None},
     ],
 )
 def test_bad_arguments_are_refused_before_training(
@@ -276,6 +392,50 @@ def test_the_conversations_of_a_point_are_an_ordinary_run(tmp_path: Path) -> Non
     report = EvalReport.load(evals.run_dir / point.run)
     assert report.summary == point.summary
     assert report.status == "complete"
+
+
+def test_sampling_without_a_seed_takes_that_of_the_eval_and_each_turn_its_own(
+    tmp_path: Path,
+) -> None:
+    seeds: list[list[int | None]] = []
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            seeds.append([r.sampling.seed for r in requests])
+            return ["9" for r in requests]
+
+        return Runner(
+            answer,
+            score,
+            lambda sample: [],
+            environment_factory=Guess,
+            sampling=Sampling(temperature=1.0),
+        )
+
+    evals = periodic(tmp_path, samples=questions(4), runner_builder=build)
+    evals.run_eval(1)
+    first, seeds[:] = list(seeds), []
+    evals.run_eval(2)
+    assert first == seeds
+    assert len({seed for turn in first for seed in turn}) == 12
+
+
+def test_max_new_holds_with_sampling_of_ones_own(tmp_path: Path) -> None:
+    limits: list[int] = []
+
+    def generate(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return prompts
+
+    build = functions(
+        lambda messages: messages[-1].text,
+        generate,
+        score,
+        max_new=5,
+        sampling=Sampling(temperature=1.0),
+    )
+    periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert limits == [5]
 
 
 def test_the_same_weights_give_the_same_summary(tmp_path: Path) -> None:
@@ -519,6 +679,78 @@ def test_time_that_is_up_before_anything_is_complete_is_a_skip(tmp_path: Path) -
     assert "time was up" in point.skipped
 
 
+def test_what_was_answered_when_time_was_up_is_still_scored(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        await anyio.sleep(0.05)
+        return score(trajectory, sample)
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 60
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, slow)
+
+    point = periodic(tmp_path, runner_builder=build, max_seconds=5.0, clock=clock).maybe_run(10)
+    assert point is not None
+    assert point.partial is None
+    assert point.reward == 1.0
+
+
+def test_what_blocks_is_left_behind_and_what_was_complete_is_kept(tmp_path: Path) -> None:
+    import heldout.midrun.measure as module
+
+    released = threading.Event()
+    last = periodic(tmp_path / "order").samples[-1].id
+
+    def blocks(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == last:
+            released.wait()
+        return score(trajectory, sample)
+
+    build = answering(score_fn=blocks, rows=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "GRACE_SECONDS", 0.1)
+        patch.setattr(module, "SETTLE_SECONDS", 0.1)
+        point = periodic(tmp_path, runner_builder=build, max_seconds=2.0).maybe_run(10)
+    released.set()
+    assert point is not None
+    assert point.partial is not None
+    assert "left behind" in point.partial
+    assert point.n == 7
+
+
+def test_a_slow_score_function_is_stopped_between_two_items(tmp_path: Path) -> None:
+    import heldout.midrun.measure as module
+
+    clock, scored = Clock(), []
+
+    def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        scored.append(sample.id)
+        clock.now += 1.0
+        time.sleep(0.02)
+        return score(trajectory, sample)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SETTLE_SECONDS", 0.05)
+        evals = periodic(
+            tmp_path,
+            samples=questions(64),
+            runner_builder=answering(score_fn=slow, rows=64),
+            max_seconds=3.0,
+            clock=clock,
+        )
+        point = evals.maybe_run(10)
+    assert point is not None
+    assert point.partial is not None
+    assert 3 <= point.n < 64
+    count = len(scored)
+    time.sleep(0.1)
+    assert len(scored) == count < 64
+
+
 def test_a_tool_that_hangs_is_ended_by_the_time_limit(tmp_path: Path) -> None:
     async def hang(trajectory: Trajectory, sample: Sample) -> Score:
         await anyio.sleep_forever()
@@ -554,6 +786,45 @@ def test_signs_of_life_come_while_an_eval_runs(tmp_path: Path) -> None:
     assert beats[-1][0] == "rl_eval"
 
 
+def test_what_earlier_starts_have_spent_is_spent(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 10.0
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, score)
+
+    settings: dict[str, Any] = {"max_overhead": 0.1, "clock": clock, "runner_builder": build}
+    first = periodic(tmp_path, every_steps=1, **settings)
+    again: PeriodicEval | None = None
+    for step in range(1, 101):
+        if step == 21:
+            again = periodic(tmp_path, every_steps=1, **settings)
+        clock.now += 2.0
+        (again or first).maybe_run(step)
+    assert again is not None
+    # 10 s are spent at the first step; the next 10 s take 200 s of training.
+    assert [point.step for point in first.history] == [1]
+    assert again.history == []
+
+
+def test_the_time_that_watching_takes_is_not_training(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def slow(name: str, fields: dict[str, Any]) -> None:
+        clock.now += 100.0
+
+    evals = periodic(
+        tmp_path, every_steps=1, max_overhead=0.5, heartbeat_fn=slow, clock=clock, num=8
+    )
+    for step in range(1, 51):
+        clock.now += 1.0
+        evals.maybe_run(step)
+    assert len(evals.history) == 1
+
+
 # --- Restarts -----------------------------------------------------------------------------------
 
 
@@ -568,7 +839,7 @@ def test_a_restart_goes_on_with_the_curve_and_repeats_nothing(
         again.maybe_run(step)
     assert steps(again) == [10, 20, 30]
     assert [p.step for p in again.points] == [10, 20, 30]
-    assert "step 20 is on the curve" in caplog.text
+    assert "points from step 20 on are on the curve" in caplog.text
 
 
 def test_a_restart_that_went_another_way_takes_the_place_of_what_was(tmp_path: Path) -> None:
@@ -597,6 +868,48 @@ def test_a_restart_that_went_another_way_takes_the_place_of_what_was(tmp_path: P
     ]
 
 
+def test_last_weights_that_are_others_than_those_of_the_cadence_are_measured(
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    class Weights(torch.nn.Linear):
+        def answer(self, prompts: list[str]) -> list[str]:
+            return prompts
+
+    evals, model = periodic(tmp_path), Weights(2, 2)
+    evals.maybe_run(10, model)
+    assert evals.run_final(10, model) is None
+    with torch.no_grad():
+        model.weight += 1
+    assert evals.run_final(10, model) is not None
+
+
+def test_a_counter_that_goes_back_is_another_start(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    seen: list[list[int]] = []
+    evals._monitor = lambda points: seen.append([p.step for p in points])
+    for step in (10, 20, 30):
+        evals.maybe_run(step, Model())
+    evals.maybe_run(5)
+    assert [p.step for p in evals.points] == [10, 20, 30]
+    assert evals.history == []
+
+
+def test_a_point_that_could_not_be_written_is_written_with_the_next(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    curve = evals.run_dir / "curve.jsonl"
+    kept = curve.read_bytes()
+    curve.unlink()
+    curve.mkdir()
+    evals.maybe_run(20)
+    curve.rmdir()
+    curve.write_bytes(kept)
+    evals.maybe_run(30)
+    assert steps(evals) == [10, 20, 30]
+
+
 def test_a_skip_is_tried_again_by_a_restart(tmp_path: Path) -> None:
     periodic(tmp_path, model_getter=lambda: None).maybe_run(10)
     assert periodic(tmp_path).maybe_run(10).reward == 0.5  # type: ignore[union-attr]
@@ -623,6 +936,42 @@ def test_another_scorer_is_a_skip_on_the_same_curve(tmp_path: Path) -> None:
     assert point is not None
     assert point.skipped is not None
     assert "score_fn" in point.skipped
+
+
+def test_other_settings_are_a_skip_on_the_same_curve(tmp_path: Path) -> None:
+    periodic(tmp_path).maybe_run(10)
+    point = periodic(tmp_path, runner_builder=builder(repeats=3)).maybe_run(20)
+    assert point is not None
+    assert point.skipped is not None
+    assert "settings" in point.skipped
+
+
+def test_another_label_is_refused_on_the_same_curve(tmp_path: Path) -> None:
+    periodic(tmp_path)
+    with pytest.raises(ResumeMismatch, match="label"):
+        periodic(tmp_path, label="other")
+
+
+def test_a_forked_child_does_not_keep_the_curve_locked(tmp_path: Path) -> None:
+    code = (
+        "import os, time; from pathlib import Path; from tests.midrun.toys import periodic; "
+        f"evals = periodic(Path({str(tmp_path)!r})); "
+        "child = os.fork(); "
+        "(os.close(1), time.sleep(60)) if child == 0 else (print(child, flush=True), os._exit(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
+    try:
+        assert periodic(tmp_path).maybe_run(10) is not None
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_samples_with_objects_in_them_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    def samples() -> list[Sample]:
+        return [Sample("a", {"question": "1"}, "1", {"object": object(), "number": np.int64(3)})]
+
+    periodic(tmp_path, samples=samples(), model_getter=lambda: None).maybe_run(10)
+    periodic(tmp_path, samples=samples())
 
 
 def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:

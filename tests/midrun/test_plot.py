@@ -132,3 +132,9 @@ def test_without_matplotlib_the_error_says_what_to_install(monkeypatch: pytest.M
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(InvalidInput, match=r"pip install 'heldout\[plot\]'"):
         plot([CURVE])
+
+
+def test_two_panels_fit_without_skips() -> None:
+    """What stands on the axis has no say in the layout. Warnings are errors here."""
+    points = [point(step, step / 50) for step in (0, 10, 20, 50)]
+    assert plot([NamedCurve("a", points)], pass_rate=True)

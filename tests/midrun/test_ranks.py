@@ -156,7 +156,7 @@ def test_across_first_leaves_the_others_alone(seen: Any, tmp_path: Path) -> None
         ("no_model_on_one", "rank 1: there is no model yet"),
         ("what_one_says_cannot_be_sent", "rank 1: "),
         ("one_cannot_be_put_back", "rank 1: RuntimeError: a flag is not what it was"),
-        ("scoring_is_not_admitted", "rank 0: score_fn not what it was"),
+        ("scoring_is_not_admitted", "rank 0: score_fn: not what it was"),
         ("first_cannot_decide", "RuntimeError: this one cannot"),
     ],
 )

@@ -155,9 +155,24 @@ def note(point: CurvePoint) -> str:
         parts.append(f"partial: {point.partial}")
     elif point.has_result and point.budget is not None and point.asked < point.of:
         parts.append("fewer items, to keep its budget")
+    without = point.number("mean_scored")
+    if point.number("n_errors") and without is not None:
+        parts.append(f"{number(without)} without those that errored")
+    put_off = _put_off(point)
+    if put_off:
+        parts.append(f"{put_off} before it put off, to keep its budget")
     if point.stop is not None:
         parts.append(f"stop: {point.stop}")
     return "; ".join(p if len(p) <= LONGEST_NOTE else p[:LONGEST_NOTE] + "…" for p in parts)
+
+
+def _put_off(point: CurvePoint) -> int:
+    """How many evals that were due by the cadence could not be afforded before this one."""
+    budget = point.budget or {}
+    since, every = budget.get("steps_since_last"), budget.get("every_steps")
+    if not isinstance(since, int) or not isinstance(every, int) or every < 1:
+        return 0
+    return max(0, -(-since // every) - 1)
 
 
 def seconds(value: float) -> str:

@@ -27,10 +27,16 @@ SCALES = (
 def command(run: str, by: tuple[str, ...], as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli.render import print_json, print_slices
+    from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
     from heldout.store.rundir import find_run
 
-    report = EvalReport.load(find_run(run))
+    path = find_run(run)
+    if (path / "curve.jsonl").exists():
+        raise RunDirectoryError(
+            f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
+        )
+    report = EvalReport.load(path)
     found, total = report.slices_and_total(*by)
     slices = {values: found[values] for values in in_order(found)}
     if as_json:

@@ -25,8 +25,8 @@ def command(run: str, reason: str) -> None:
         # Not refused: some file systems have no locks, and then nobody seems to be there.
         click.echo(
             printable(
-                f"No training seems to be writing it now. If none is, remove {path / STOP_NAME}, "
-                "which one that is started later may find."
+                "No training seems to be writing it now. If none is, nothing comes of it: one that "
+                f"is started later begins by removing {path / STOP_NAME}."
             ),
             err=True,
         )

@@ -43,13 +43,16 @@ LEAST_ROWS = 8
     help="Seconds between looks at the file.",
 )
 @click.option("--once", is_flag=True, help="Show what is there, and end.")
-def command(run: str, metric: str, interval: float, once: bool) -> None:
+@click.option("--wait", is_flag=True, help="Wait for a run that is not there yet.")
+def command(run: str, metric: str, interval: float, once: bool, wait: bool) -> None:
     """Draw the curve of RUN while it grows: a run directory, or a name under outputs/evals.
 
-    Ctrl-C ends it. In a pipe it prints a line a point.
+    Ctrl-C ends it. In a pipe it prints a line a point, and ends when the training has.
     """
     watch = _watch_terminal if sys.stdout.isatty() else _watch_pipe
     try:
+        if not wait:
+            _place_of(run, once=True)  # which says what is wrong with it
         watch(run, metric, interval, once=once)
     except KeyboardInterrupt:
         pass  # how one stops watching
@@ -138,6 +141,11 @@ def _damage(follower: Follower) -> str:
     return f"line{'s' * (count > 1)} {lines} of {follower.path.name} cannot be read"
 
 
+def _is_finished(follower: Follower) -> bool:
+    run = _as_run(follower, [])
+    return run.info is not None and run.info.status == "complete" and not run.live
+
+
 # --- In a pipe ----------------------------------------------------------------------------------
 
 
@@ -164,10 +172,12 @@ def _watch_pipe(run: str, metric: str, interval: float, *, once: bool) -> None:
         if len(follower.damaged) > told_of_damage:
             told_of_damage = len(follower.damaged)
             click.echo(printable(_damage(follower)), err=True)
-        if once:
+        finished = _is_finished(follower)
+        if once or (finished and not fresh):
             return
-        time.sleep(interval)
-        fresh = follower.poll()
+        if not finished:
+            time.sleep(interval)
+        fresh = follower.poll()  # once more after the end: the last point comes before it
 
 
 # --- On a terminal ------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ import anyio
 from heldout.concurrency import Here
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
+from heldout.items import waiting_for_others
 from heldout.types import Completion, Message, ToolSpec
 
 
@@ -51,7 +52,10 @@ class BatchEndpoint:
         self._answer, self._here, self._rows = answer, here, rows
         self._items = self._left = items
         self._waiting: list[_Turn] = []
+        self._unanswered = 0
         self._everyone = anyio.Event()
+        self.over = anyio.Event()
+        """Set when time has run out, and all that was answered before has been made use of."""
 
     @property
     def done(self) -> int:
@@ -93,16 +97,19 @@ class BatchEndpoint:
                 given = [problem] * len(turns)
             for turn, answer in zip(turns, given, strict=True):
                 if answer is None:
-                    continue  # time has run out: nobody is to go on, and all will be cancelled
+                    self._unanswered += 1  # time has run out: it waits until all are cancelled
+                    continue
                 turn.outcome = _outcome(answer)
                 turn.ready.set()
+            self._look()
 
     async def turn(self, place: tuple[int, int], request: Request) -> Completion:
         turn = _Turn(place, request, anyio.Event())
         self._waiting.append(turn)
         self._look()
         try:
-            await turn.ready.wait()
+            with waiting_for_others():
+                await turn.ready.wait()
         finally:
             if turn in self._waiting:  # cancelled before it was its turn
                 self._waiting.remove(turn)
@@ -112,7 +119,11 @@ class BatchEndpoint:
         return turn.outcome
 
     def _look(self) -> None:
-        if self._waiting and len(self._waiting) >= min(self._rows, self._left):
+        under_way = min(self._rows, self._left)
+        if self._unanswered:
+            if self._unanswered + len(self._waiting) >= under_way:
+                self.over.set()
+        elif self._waiting and len(self._waiting) >= under_way:
             self._everyone.set()
 
 

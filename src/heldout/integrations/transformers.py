@@ -59,8 +59,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     it trains (for `EarlyStoppingCallback`, which needs it): all evals, whole, at each of the
     trainer's `eval_steps`, instead of what the trainer would do with its `eval_dataset`, which has
     to be given but is not read. `answer_evaluate=False` leaves the trainer its own. Where an eval
-    was skipped there is no value to compare: its step is not the best one, and does not count for
-    early stopping. Step 0 is never the best, since there is no checkpoint of it.
+    was skipped, or cut short by time or budget, there is no value to compare: its step is not the
+    best one, and does not count for early stopping. Step 0 is never the best, since there is no
+    checkpoint of it.
     """
 
     def __init__(
@@ -132,9 +133,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         step = state.global_step
         for each in self._on:
             each.begin()
-        # The step resumed at has its point already, and its row in the log that was loaded.
-        first = [each for each in self._cadenced if not self._agreed(_has_result(each, step))]
-        self._log(self._run(step, first, PeriodicEval.maybe_run), state, control)
+        # A step resumed at that has its point already has its row in the log that was loaded.
+        row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
+        self._log(row, state, control)
 
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
@@ -241,6 +242,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         step: int,
         evals: Iterable[PeriodicEval],
         run: Callable[[PeriodicEval, int], CurvePoint | None],
+        *,
+        log_known: bool = True,
     ) -> dict[str, float]:
         """What is new, as a row for the log: the same one in every process."""
         made: dict[str, _Row] = {}
@@ -248,7 +251,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         for each in evals:
             shared = shared or run is not PeriodicEval.maybe_run or each.should_run(step)
             point = run(each, step)
-            if point is not None and not any(point is known for known in each.history):
+            if log_known and point is not None and not any(point is p for p in each.history):
                 made[each.label] = self._row(point)  # an earlier start of this training has it
         for each in self._on:
             for point in each.history[self._logged[each.label] :]:
@@ -316,7 +319,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             control.should_save = True
 
     def _metrics_at(self, step: int) -> dict[str, float]:
-        rows = [row.fields for row in self._rows.values() if row.step == step]
+        """What a best model may be chosen by: a mean of fewer samples is not compared with one of
+        all of them."""
+        rows = [row.fields for row in self._rows.values() if row.step == step and not row.cut]
         return {key: value for fields in rows for key, value in fields.items()}
 
     def _answers(self, args: Any) -> bool:
@@ -399,6 +404,7 @@ def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
     else:
         fields |= {
             "reward": point.number("mean"),
+            "reward_scored": point.number("mean_scored"),
             "reward_ci_low": point.number("ci_low"),
             "reward_ci_high": point.number("ci_high"),
             "pass_rate": point.number("pass_rate"),
@@ -414,10 +420,6 @@ def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
 def _best_metric(args: Any) -> str | None:
     name = args.metric_for_best_model
     return name if name is None or name.startswith("eval_") else f"eval_{name}"
-
-
-def _has_result(evals: PeriodicEval, step: int) -> bool:
-    return any(point.step == step and point.has_result for point in evals.points)
 
 
 def _names(evals: Iterable[PeriodicEval]) -> dict[str, str]:

@@ -1,9 +1,9 @@
 """How much evaluating the training can bear: pure, over seconds that are passed in.
 
     budget = Budget(0.05, total=256)
-    plan = budget.plan(trained=600.0)      # None: it has to wait
-    …                                      # evaluate the first plan.samples of the fixed order
-    budget = budget.spend(plan.samples, seconds=12.0)
+    samples = budget.plan(trained=600.0)   # 0: it has to wait
+    …                                      # evaluate the first so many of the fixed order
+    budget = budget.spend(samples, seconds=12.0)
 
 Evals take a smaller part of the held-out set first, from a fixed series of nested ones, and wait
 longer where the smallest is still too much. What an eval costs is taken from the last one; the
@@ -16,12 +16,6 @@ from dataclasses import dataclass, replace
 
 SMALLEST = 8
 """Samples below which a mean says too little to be worth its time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    samples: int
-    """How many, from the start of the fixed order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +46,22 @@ class Budget:
     def overhead(self, trained: float) -> float:
         return self.spent / trained if trained > 0 else 0.0
 
-    def plan(self, trained: float) -> Plan | None:
-        """What can be afforded after that many seconds of training; None: nothing, yet."""
+    def plan(self, trained: float) -> int:
+        """How many samples, from the start of the fixed order, can be afforded after that many
+        seconds of training; 0: none, yet."""
         left = self.max_overhead * trained - self.spent
-        if self.cost is None:
-            return Plan(self.sizes()[-1])
+        if self.cost is None:  # the first, or none has come to anything yet
+            return self.sizes()[-1] if self.spent == 0 or left > 0 else 0
         for size in self.sizes():
             expected = self.seconds(size)
             assert expected is not None
             if expected <= left:
-                return Plan(size)
-        return None
+                return size
+        return 0
 
     def spend(self, samples: int, seconds: float, *, once: float = 0.0) -> Budget:
-        """After an eval; `once` of its seconds were preparation that will not come again."""
+        """After an eval that scored so many; `once` of its seconds were preparation that will not
+        come again."""
         steps = -(-samples // self.step)
         cost = self.cost if samples == 0 else max(0.0, seconds - once) / steps
         return replace(self, spent=self.spent + seconds, cost=cost)

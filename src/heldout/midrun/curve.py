@@ -151,6 +151,9 @@ class CurveWriter:
     def close(self) -> None:
         self._lines.close()
 
+    def let_go(self) -> None:
+        self._lines.let_go()
+
     @property
     def is_current(self) -> bool:
         """Whether what it writes to is open, and still the file of that name."""
@@ -158,6 +161,16 @@ class CurveWriter:
 
 
 _writers: weakref.WeakValueDictionary[Path, CurveWriter] = weakref.WeakValueDictionary()
+
+
+def _let_go() -> None:
+    """In a forked child: it would keep the lock of a training that has died."""
+    for writer in list(_writers.values()):
+        writer.let_go()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def curve_writer(path: Path) -> CurveWriter:

@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,12 @@ from typing import Any
 import anyio
 import msgspec
 
-from heldout.concurrency import Here, run_beside
+from heldout.concurrency import Abandoned, Here, run_beside
 from heldout.config import EvalConfig
-from heldout.endpoints.batch import BatchEndpoint
+from heldout.endpoints.batch import Answered, BatchEndpoint, Request
 from heldout.engine import evaluate
-from heldout.errors import EvalFailed, InvalidInput, printable_error
-from heldout.isolation import isolated
+from heldout.errors import EndpointError, EvalFailed, InvalidInput, printable_error
+from heldout.isolation import isolated, untouched_random_state
 from heldout.midrun.ranks import Ranks, RanksApart
 from heldout.midrun.runners import Runner, RunnerBuilder
 from heldout.store.journal import Record, plain_value
@@ -37,8 +38,11 @@ from heldout.weights import fingerprint
 
 log = logging.getLogger("heldout")
 
-GRACE_SECONDS = 10.0
+TIME_WAS_UP = "time was up"
+GRACE_SECONDS = 15.0
 """How long what was cancelled may take to close its environments before training goes on."""
+SETTLE_SECONDS = 2.0
+"""How long, when time is up, answers that are there already may take to be scored."""
 
 KeepGoing = Callable[[int, int], bool]
 """`(items done, items in all)`: whether to go on; called about every step of decoding."""
@@ -125,13 +129,14 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
         with ExitStack() as stack:
             model = None
             try:
-                model = task.getter()
+                with untouched_random_state():
+                    model = task.getter()
                 if model is None:
                     part.skipped = "there is no model yet"
                 else:
                     stack.enter_context(isolated(model, seed=task.seed))
                     weights = fingerprint(model)
-            except (Exception, SystemExit) as problem:  # noqa: BLE001 - the reason of the skip
+            except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped = f"model: {describe(problem)}"
             decided = 0
             if ranks.rank == 0:
@@ -144,7 +149,7 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
                 mine = range(size)[ranks.rank :: ranks.world]
                 try:
                     part = _run_part(task, model, mine, ranks)
-                except (Exception, SystemExit) as problem:
+                except Exception as problem:
                     log.debug("mid-run eval at step %s", task.step, exc_info=problem)
                     part.skipped = describe(problem)
     except RanksApart:
@@ -182,7 +187,7 @@ def describe(problem: BaseException) -> str:
 def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Part:
     try:
         runner = task.builder(model)
-    except (Exception, SystemExit) as problem:
+    except Exception as problem:
         raise InvalidInput(f"runner_builder: {describe(problem)}") from problem
     if not isinstance(runner, Runner):
         raise InvalidInput(f"runner_builder returns a heldout.midrun.Runner, got {runner!r:.100}")
@@ -196,12 +201,11 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
         name = _unused(home, task.step)
         samples = [task.samples[place] for place in places]
-        finished = _evaluate(task, runner, samples, home, name)
+        ended = _evaluate(task, runner, samples, home, name)
         part = Part(repeats=runner.repeats, decoding=runner.describe() or None)
         if (part.decoding or {}).get("way") == "captured":
             part.rows = runner.rows
-        if not finished:
-            part.ended = "time was up"
+        part.ended = ended
         if not RunDir(home / name).exists():  # not even one item
             return part
         report = EvalReport.load(home / name)
@@ -211,19 +215,34 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
         return part
 
 
-def _evaluate(task: Task, runner: Runner, samples: Sequence[Sample], home: Path, name: str) -> bool:
-    """Whether all of it was run. Where every item errored, that is in the run directory."""
+def _evaluate(
+    task: Task, runner: Runner, samples: Sequence[Sample], home: Path, name: str
+) -> str | None:
+    """Why not all of it was run; None if it was. What was run is in the run directory."""
     items = len(samples) * runner.repeats
     rows = max(1, min(runner.rows, items))
+    sampling = runner.sampling
+    if sampling.temperature > 0 and sampling.seed is None:
+        sampling = replace(sampling, seed=task.seed)  # the same weights, the same summary
     endpoints: list[BatchEndpoint] = []
+    up: list[float] = []
 
     def keep_going() -> bool:
-        return task.keep_going(endpoints[0].done if endpoints else 0, items)
+        if up or not task.keep_going(endpoints[0].done if endpoints else 0, items):
+            up.append(time.monotonic())
+        return not up
 
-    async def main(here: Here) -> bool:
-        endpoint = BatchEndpoint(
-            lambda requests: runner.answer(requests, keep_going), here, items=items, rows=rows
-        )
+    def answer(requests: Sequence[Request]) -> Sequence[Answered]:
+        if not keep_going():
+            return [None] * len(requests)
+        given = runner.answer(requests, keep_going)
+        if keep_going():
+            nothing = EndpointError("it was given no answer")
+            return [nothing if each is None else each for each in given]
+        return given
+
+    async def main(here: Here) -> str | None:
+        endpoint = BatchEndpoint(answer, here, items=items, rows=rows)
         endpoints.append(endpoint)
         config = EvalConfig(
             endpoint=endpoint,
@@ -232,15 +251,22 @@ def _evaluate(task: Task, runner: Runner, samples: Sequence[Sample], home: Path,
             repeats=runner.repeats,
             max_turns=runner.max_turns,
             token_budget=runner.token_budget,
-            sampling=runner.sampling,
+            sampling=sampling,
             timeout=runner.timeout,
             retries=0,
             pass_threshold=task.pass_threshold,
             output_dir=str(home),
             progress=False,
         )
+
+        async def until_over() -> None:
+            await endpoint.over.wait()
+            group.cancel_scope.cancel()
+
+        ended: str | None = TIME_WAS_UP
         async with anyio.create_task_group() as group:
             group.start_soon(endpoint.serve)
+            group.start_soon(until_over)
             try:
                 await evaluate(
                     samples,
@@ -249,13 +275,32 @@ def _evaluate(task: Task, runner: Runner, samples: Sequence[Sample], home: Path,
                     runner.prepare_messages,
                     runner.environment_factory,
                 )
-            except EvalFailed:
+                ended = None
+            except EvalFailed as problem:
                 if not RunDir(home / name).exists():
                     raise
+                ended = describe(problem)
             group.cancel_scope.cancel()
-        return True
+        return ended
 
-    return run_beside(main, keep_going=keep_going, grace=GRACE_SECONDS) or False
+    def not_hopeless() -> bool:
+        """What was answered in time may still be scored, for a moment."""
+        return keep_going() or time.monotonic() - up[0] < SETTLE_SECONDS
+
+    async def to_the_end(here: Here) -> tuple[str | None]:
+        return (await main(here),)
+
+    try:
+        found = run_beside(to_the_end, keep_going=not_hopeless, every=0.1, grace=GRACE_SECONDS)
+    except Abandoned as problem:
+        log.error(
+            "mid-run eval at step %s: %s. It goes on in a thread of its own, and may draw random "
+            "numbers that the training would have drawn",
+            task.step,
+            problem,
+        )
+        return f"{TIME_WAS_UP}, and something that blocks was left behind"
+    return TIME_WAS_UP if found is None else found[0]
 
 
 def _unused(home: Path, step: int) -> str:

@@ -27,6 +27,7 @@ import msgspec
 
 from heldout.config import describe_callable
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
+from heldout.isolation import untouched_random_state
 from heldout.midrun.budget import SMALLEST, Budget
 from heldout.midrun.curve import (
     CurvePoint,
@@ -42,6 +43,7 @@ from heldout.midrun.measure import Measured, Task, describe, fixed_order, measur
 from heldout.midrun.ranks import Alone, Ranks, current_ranks
 from heldout.midrun.runners import Runner, RunnerBuilder
 from heldout.midrun.settings import NUM, Settings
+from heldout.store.journal import plain_value
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.types import Sample
 
@@ -60,7 +62,8 @@ class PeriodicEval:
     samples; which ones, and in which order, depends on `seed` and their ids alone, so that every
     smaller part lies inside every larger one. `at_start` evaluates step 0 too. `max_overhead` is
     the share of training time that evals may take (`min_samples` are the fewest it goes down to);
-    `max_seconds` ends an eval early, as a partial. `across` says who evaluates where training runs
+    `max_seconds` ends an eval early, as a partial, so that nothing holds up training for ever.
+    `across` says who evaluates where training runs
     in several processes: the first one, or all of them, each its part.
     """
 
@@ -80,7 +83,7 @@ class PeriodicEval:
         at_start: bool = False,
         max_overhead: float | None = None,
         min_samples: int = SMALLEST,
-        max_seconds: float | None = None,
+        max_seconds: float | None = 3600.0,
         monitor: Monitor | None = None,
         progress_seconds: float = 10.0,
         across: Literal["first", "all"] = "first",
@@ -91,6 +94,8 @@ class PeriodicEval:
         self.every_steps = outside.every_steps if every_steps is None else every_steps
         if num is None and os.environ.get(NUM, "").strip():
             num = outside.num
+            if num == 0:
+                self.every_steps, num = 0, None
         _check_counts(self.every_steps, num, min_samples, seed)
         _check_seconds(max_overhead, max_seconds, progress_seconds)
         if across not in ("first", "all"):
@@ -103,7 +108,8 @@ class PeriodicEval:
             raise InvalidInput(f"label is a name: letters, digits, _ and -, got {label!r}")
         self.label = label
         self.model_getter = model_getter
-        self.run_dir = Path(run_dir) if run_dir is not None else Path("outputs/evals") / label
+        # Absolute: somebody may change the working directory in the middle of it.
+        self.run_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self.rides_window = False
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
         self.history: list[CurvePoint] = []
@@ -121,7 +127,9 @@ class PeriodicEval:
             self._budget = Budget(max_overhead, len(self.samples), smallest=min_samples)
         self._seen: int | None = None
         self._began: float | None = None
-        self._evaluating = 0.0
+        self._evaluating = self._trained_before = 0.0
+        self._unwritten: list[CurvePoint] = []
+        self._reused = False
         self._last: int | None = None
         self._stop: str | None = None
         self._earlier: list[CurvePoint] = []
@@ -148,16 +156,18 @@ class PeriodicEval:
     def maybe_run(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate if it is due and the budget allows it; None otherwise."""
         self.begin()
+        if self._seen is not None and step < self._seen:
+            self._start_again()
         due = self.should_run(step)
         self._seen = step
         # Where others take part the first one says so to all of them, further down.
         if not due or (self._across == "first" and self._affordable() == 0):
             return None
-        return self._run(step, model, self._affordable)
+        return self._run(step, model, lambda weights: self._affordable())
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate all samples now, as step `step`. None where another process does it."""
-        return self._run(step, model, lambda: len(self.samples))
+        return self._run(step, model, lambda weights: len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
         """The last weights, on all samples, unless they have that result already (clause 17)."""
@@ -165,12 +175,21 @@ class PeriodicEval:
             return None
         whole = len(self.samples)
 
-        def missing() -> int:
+        def missing(weights: str | None) -> int:
             """Asked of the first process alone: the others have no history."""
-            have = [p for p in self.history if p.step == step and p.summary and not p.partial]
-            return 0 if any(len({o.id for o in p.outcomes}) == whole for p in have) else whole
+            for point in self.history:
+                if point.step != step:
+                    continue
+                # The same weights would be skipped for the same reason, or cut at the same limit.
+                if not point.has_result and None not in (weights, point.weights):
+                    known = True
+                else:
+                    known = _is_whole(point) or point.partial is not None
+                if known and _same(point.weights, weights):
+                    return 0
+            return whole
 
-        point = self._run(step, model, missing, final=True)
+        point = self._run(step, model, missing, final=True, whole=True)
         self._say_complete()
         return point
 
@@ -178,6 +197,12 @@ class PeriodicEval:
         """Training starts now, as far as the budget is concerned; the first step says so, too."""
         if self._began is None:
             self._began = self._clock()
+
+    def _start_again(self) -> None:
+        """The counter went back: another training, or this one from a checkpoint."""
+        self._earlier += self.history
+        self.history = []
+        self._session = os.urandom(4).hex()
 
     @property
     def points(self) -> list[CurvePoint]:
@@ -194,9 +219,15 @@ class PeriodicEval:
     # --- One eval ---
 
     def _run(
-        self, step: int, model: Any, affordable: Callable[[], int], *, final: bool = False
+        self,
+        step: int,
+        model: Any,
+        affordable: Callable[[str | None], int],
+        *,
+        final: bool = False,
+        whole: bool = False,
     ) -> CurvePoint | None:
-        """Never raises, whatever happens: this is called in the middle of a training."""
+        """No Exception gets out of here: this is called in the middle of a training."""
         self.begin()
         began = self._clock()
         known: list[CurvePoint] = []
@@ -204,10 +235,10 @@ class PeriodicEval:
         def decide(weights: str | None) -> int:
             if self._curve is None:
                 self._enter()
-            found = self._known_at(step, weights, whole=final)
+            found = self._known_at(step, weights, whole=whole)
             if found is not None:
                 known.append(found)
-            return affordable() if found is None else 0
+            return affordable(weights) if found is None else 0
 
         try:
             ranks = self._ranks or current_ranks()
@@ -229,23 +260,39 @@ class PeriodicEval:
             )
             measured = measure(task, ranks)
             if known:
-                log.warning(
-                    "%s: step %s is on the curve in %s already, and is not evaluated again; "
-                    "another training needs another run_dir",
-                    self.label,
-                    step,
-                    self.run_dir,
-                )
-                return known[0]
+                return self._reuse(known[0])
             if measured is None or ranks.rank != 0:
                 return None
-        except (Exception, SystemExit) as problem:
+        except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
         finally:
             self._evaluating += self._clock() - began
-        point = self._point(step, measured, self._clock() - began, final=final)
-        return self._publish(point)
+        measured_at = self._clock()
+        point = self._point(step, measured, measured_at - began, final=final)
+        # What watches may draw random numbers, and takes its time, too.
+        with untouched_random_state():
+            point = self._publish(point)
+        after = self._clock() - measured_at
+        self._evaluating += after
+        if self._budget is not None:
+            self._budget = replace(self._budget, spent=self._budget.spent + after)
+        return point
+
+    def _reuse(self, point: CurvePoint) -> CurvePoint:
+        """An earlier start of this training has that point already."""
+        if not self._reused:
+            self._reused = True
+            log.warning(
+                "%s: points from step %s on are on the curve in %s already, and are not measured "
+                "again as long as the weights are the same; another training needs another run_dir",
+                self.label,
+                point.step,
+                self.run_dir,
+            )
+        with untouched_random_state():
+            self._beat(self.label, {**heartbeat_fields(point), "eval_reused": True})
+        return point
 
     def _model(self, given: Any) -> Callable[[], Any]:
         if given is not None:
@@ -254,27 +301,26 @@ class PeriodicEval:
 
     def _known_at(self, step: int, weights: str | None, *, whole: bool) -> CurvePoint | None:
         """A result of an earlier start that need not be repeated: same step, same weights."""
-        for point in current_points([*self._earlier, *self.history]):
+        for point in self.points:
             if (
                 point.step == step
                 and point.session != self._session
-                and point.summary is not None
+                and point.has_result
                 and point.partial is None
-                and not (whole and point.asked < point.of)
-                and (weights is None or point.weights is None or weights == point.weights)
+                and (_is_whole(point) or not whole)
+                and _same(point.weights, weights)
             ):
                 return point
         return None
 
     def _affordable(self) -> int:
-        if self._budget is None:
-            return len(self.samples)
-        plan = self._budget.plan(self._trained())
-        return 0 if plan is None else plan.samples
+        return len(self.samples) if self._budget is None else self._budget.plan(self._trained())
 
     def _trained(self) -> float:
         """Seconds of training so far, without those of evaluation."""
-        return 0.0 if self._began is None else self._clock() - self._began - self._evaluating
+        if self._began is None:
+            return self._trained_before
+        return self._trained_before + self._clock() - self._began - self._evaluating
 
     def _pulse(self, step: int, began: float, *, alive: bool) -> Callable[[int, int], bool]:
         """Asked all the time while an eval runs: gives signs of life, and says when time is up."""
@@ -295,13 +341,16 @@ class PeriodicEval:
         budget = None
         if self._budget is not None:
             once = (measured.decoding or {}).get("prepared_seconds") or 0.0
-            done = len({r.sample_id for r in measured.results})
+            done = len({r.sample_id for r in measured.results if r.ok})
             together = max(1, measured.rows // measured.repeats)
             spent = replace(self._budget, step=together).spend(done, seconds, once=once)
             self._budget = spent
             budget = {
                 "max_overhead": spent.max_overhead,
                 "overhead": spent.overhead(self._trained()),
+                "spent": spent.spent,
+                "trained": self._trained(),
+                "cost": spent.cost,
                 "samples": measured.asked // measured.repeats,
                 "of": len(self.samples),
                 "every_steps": self.every_steps,
@@ -342,19 +391,25 @@ class PeriodicEval:
     def _publish(self, point: CurvePoint) -> CurvePoint:
         if self._monitor is not None and point.summary is not None:
             try:
-                reason = self._monitor([*self.points, point])
+                reason = self._monitor(current_points([*self._earlier, *self.history, point]))
                 if reason:
                     point = msgspec.structs.replace(point, stop=str(reason))
                     self._stop = str(reason)
             except Exception as problem:
                 log.warning("%s: the monitor failed", self.label, exc_info=problem)
+        if point.skipped is not None and not (self.history and self.history[-1].skipped):
+            log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
         self.history.append(point)
+        self._unwritten.append(point)
         try:
             self._curve = curve_writer(RunDir(self.run_dir).curve)
-            self._curve.append(point)
+            while self._unwritten:
+                self._curve.append(self._unwritten[0])
+                del self._unwritten[0]
         except Exception as problem:
             log.error(
-                "%s: the point at step %s could not be written to the curve in %s",
+                "%s: the point at step %s could not be written to the curve in %s; it is tried "
+                "again with the next one",
                 self.label,
                 point.step,
                 self.run_dir,
@@ -398,15 +453,26 @@ class PeriodicEval:
                 for key in config
                 if key != "every_steps" and info.config.get(key) != config[key]
             ]
-            if different and self._earlier:
+            if different and (self._earlier or info.config.get("label") != self.label):
                 raise ResumeMismatch(
                     f"{run.path} has a curve whose points could not be compared with these: "
                     + "; ".join(different)
                     + ". Undo the change, or use another run_dir"
                 )
             self._functions = info.functions if self._earlier else None
+        self._take_over_budget()
         run.write_info(RunInfo.new(config, self._functions or {}))
         forget_stop(run.path)
+
+    def _take_over_budget(self) -> None:
+        """What earlier starts have spent is spent. The file is not taken at its word."""
+        known = [point.budget for point in self._earlier if point.budget is not None]
+        if self._budget is None or not known:
+            return
+        spent, trained, cost = (_time(known[-1].get(k)) for k in ("spent", "trained", "cost"))
+        if spent is not None and trained is not None:
+            self._budget = replace(self._budget, spent=spent, cost=cost)
+            self._trained_before = trained
 
     def _admit(self, runner: Runner) -> None:
         """One curve, one scorer: points that were scored differently are not put side by side."""
@@ -415,12 +481,21 @@ class PeriodicEval:
             "prepare_messages": describe_callable(runner.prepare_messages),
             "environment_factory": describe_callable(runner.environment_factory),
             "answer_filter": describe_callable(runner.answer_filter),
+            "settings": {
+                "repeats": runner.repeats,
+                "max_turns": runner.max_turns,
+                "token_budget": runner.token_budget,
+                "temperature": runner.sampling.temperature,
+                "top_p": runner.sampling.top_p,
+                "max_tokens": runner.sampling.max_tokens,
+                "stop": list(runner.sampling.stop),
+            },
         }
         if self._functions:
             changed = [name for name in functions if self._functions.get(name) != functions[name]]
             if changed:
                 raise InvalidInput(
-                    f"{' and '.join(changed)} not what it was when the curve in {self.run_dir} "
+                    f"{' and '.join(changed)}: not what it was when the curve in {self.run_dir} "
                     "began, so its points could not be compared; use another run_dir"
                 )
             return
@@ -440,7 +515,7 @@ class PeriodicEval:
                 run.write_info(info)
             if self._curve is not None:
                 self._curve.close()
-        except RunDirectoryError as problem:
+        except (RunDirectoryError, OSError) as problem:
             log.warning("%s: %s", self.label, problem)
 
 
@@ -455,6 +530,7 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
         "eval_n_errors": summary["n_errors"],
         "eval_n_truncated": summary["n_truncated"],
         "eval_reward": summary["mean"],
+        "eval_reward_scored": summary["mean_scored"],
         "eval_reward_ci_low": summary["ci_low"],
         "eval_reward_ci_high": summary["ci_high"],
         "eval_reward_min": summary["min"],
@@ -462,6 +538,8 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
         "eval_pass_rate": summary["pass_rate"],
         **{f"eval_{key}": value for key, value in summary.items() if key.startswith("metric_")},
     }
+    if point.final:
+        fields["eval_final"] = True
     if point.partial is not None:
         fields["eval_partial"] = point.partial
     if point.asked < point.of:
@@ -469,6 +547,21 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
     if point.stop is not None:
         fields["eval_stop"] = point.stop
     return fields
+
+
+def _is_whole(point: CurvePoint) -> bool:
+    """Whether it is of the whole held-out set."""
+    return point.has_result and point.partial is None and point.asked == point.of
+
+
+def _same(before: str | None, now: str | None) -> bool:
+    """Whether these are the same weights, as far as can be told."""
+    return before is None or now is None or before == now
+
+
+def _time(value: Any) -> float | None:
+    known = isinstance(value, int | float) and math.isfinite(value) and value >= 0
+    return float(value) if known else None
 
 
 def _checked(samples: Iterable[Sample]) -> list[Sample]:
@@ -490,8 +583,15 @@ def _digest(samples: Sequence[Sample]) -> str:
 
     content = hashlib.sha256()
     for sample in samples:
-        content.update(msgspec.json.encode(sample, enc_hook=repr) + b"\n")
+        content.update(msgspec.json.encode(sample, enc_hook=_plain) + b"\n")
     return content.hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain_value(value)
+    except (NotImplementedError, TypeError):
+        return type(value).__qualname__  # not its repr, which has an address in it
 
 
 def _check_counts(every_steps: Any, num: Any, min_samples: Any, seed: Any) -> None:
@@ -511,7 +611,7 @@ def _check_seconds(max_overhead: Any, max_seconds: Any, progress_seconds: Any) -
         ("max_seconds", max_seconds),
         ("progress_seconds", progress_seconds),
     ):
-        if value is not None and (
+        if (value is not None or name == "progress_seconds") and (
             isinstance(value, bool)
             or not isinstance(value, int | float)
             or not math.isfinite(value)

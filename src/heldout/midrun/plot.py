@@ -116,7 +116,7 @@ def _draw(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
             # A band needs two points; alone, its interval is a bar.
             panel.vlines(steps, lows, highs, color=colour, linewidth=1.5)
         skipped = [p.step for p in curve.points if not p.has_result]
-        panel.plot(
+        [marks] = panel.plot(
             skipped,
             [0.025 * i] * len(skipped),  # those of one curve do not hide those of another
             "x",
@@ -126,6 +126,7 @@ def _draw(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
             clip_on=False,
             zorder=5,
         )
+        marks.set_in_layout(False)  # they stand on the axis, and would push the panels apart
     panel.margins(x=0.02)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
     panel.set_ylabel(f"held-out {_words(metric)} ({_count(curves, metric)})")

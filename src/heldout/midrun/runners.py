@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import anyio
+
 from heldout.concurrency import settle
 from heldout.config import Sampling
 from heldout.endpoints.batch import Answer, Answered, Request
@@ -42,12 +44,14 @@ class Runner:
     max_turns: int = 16
     token_budget: int | None = None
     timeout: float | None = 600.0
+    """Seconds that one item may take for itself: its environment, tools and scoring. Waiting for
+    the model, which answers all items of a batch at once, does not count."""
     describe: Callable[[], dict[str, Any]] = dict
     """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
     that a batch costs the same when it is not full."""
 
     def scoring(self) -> ScoreFn:
-        return filtered(self.score_fn, self.answer_filter) if self.answer_filter else self.score_fn
+        return filtered(self.score_fn, self.answer_filter or str)
 
 
 RunnerBuilder = Callable[[Any], Runner]
@@ -56,8 +60,14 @@ RunnerBuilder = Callable[[Any], Runner]
 def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """The score function, which sees the last turn of the model as the filter leaves it."""
 
+    turns = anyio.Lock()
+
     async def score(trajectory: Trajectory, sample: Sample) -> Score:
-        return await settle(score_fn(_seen_through(trajectory, answer_filter), sample))
+        # All items of a batch are answered at once, and would be scored in one go. One by one,
+        # those that have not begun when time is up can be left out.
+        async with turns:
+            given = score_fn(_seen_through(trajectory, answer_filter), sample)
+        return await settle(given)
 
     # What a report stores as its scorer is the eval's own.
     score.__wrapped__ = score_fn  # type: ignore[attr-defined]
@@ -120,8 +130,7 @@ def functions(
 ) -> RunnerBuilder:
     """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
     `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s."""
-    limit = Settings.from_environment().max_new if max_new is None else max_new
-    sampling = settings.pop("sampling", None) or Sampling(max_tokens=limit)
+    sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
 
     def build(model: Any) -> Runner:
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
@@ -134,7 +143,8 @@ def functions(
                     rendered.append(place)
                 except Exception as problem:  # noqa: BLE001 - the error of this item
                     answers[place] = problem
-            turns = list(generate(model, prompts, limit)) if prompts else []
+            assert sampling.max_tokens is not None
+            turns = list(generate(model, prompts, sampling.max_tokens)) if prompts else []
             if len(turns) != len(prompts):
                 raise InvalidInput(
                     f"generate was given {len(prompts)} prompts and returned {len(turns)} turns"
@@ -146,6 +156,14 @@ def functions(
         return Runner(answer, score_fn, sampling=sampling, **settings)
 
     return build
+
+
+def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
+    """With a longest turn: as given here, or there, or by the environment."""
+    if max_new is None and sampling.max_tokens is not None:
+        return sampling
+    limit = Settings.from_environment().max_new if max_new is None else max_new
+    return replace(sampling, max_tokens=limit)
 
 
 def live_model(
@@ -165,8 +183,7 @@ def live_model(
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel
 
-    limit = Settings.from_environment().max_new if max_new is None else max_new
-    sampling = settings.pop("sampling", None) or Sampling(max_tokens=limit)
+    sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     kept: list[tuple[Any, ChatModel, Decoder]] = []
 
     def build(model: Any) -> Runner:
@@ -197,9 +214,12 @@ def live_model(
                     answers[place] = turn
                     continue
                 request = requests[place]
-                answers[place] = chat.completion(
-                    prompt, turn, request.messages, request.tools, request.sampling.stop
-                )
+                try:
+                    answers[place] = chat.completion(
+                        prompt, turn, request.messages, request.tools, request.sampling.stop
+                    )
+                except Exception as problem:  # noqa: BLE001 - the error of this item
+                    answers[place] = problem
             return answers
 
         return Runner(
