@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from heldout.midrun import PeriodicEval
-from heldout.midrun.measure import fixed_order
+from heldout.midrun.samples import fixed_order
 from heldout.midrun.ranks import Alone, RanksApart, TorchRanks, current_ranks
 from tests.midrun import toys
 

@@ -29,7 +29,8 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from heldout.errors import InvalidInput
 from heldout.midrun.curve import CurvePoint
-from heldout.midrun.periodic import Heartbeat, PeriodicEval
+from heldout.midrun.heartbeats import Heartbeat
+from heldout.midrun.periodic import PeriodicEval
 from heldout.midrun.ranks import current_ranks
 from heldout.midrun.runners import RunnerBuilder
 from heldout.midrun.settings import Settings

@@ -7,7 +7,6 @@ where the first says how many samples there will be, and where the parts are put
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import tempfile
 import time
@@ -95,16 +94,6 @@ class Part(msgspec.Struct):
     rows: int = 1
     run: str | None = None
     config: dict[str, Any] = {}
-
-
-def fixed_order(samples: Sequence[Sample], seed: int) -> list[Sample]:
-    """An order that depends on seed and ids alone: its beginnings are the nested subsets."""
-
-    def place(sample: Sample) -> bytes:
-        text = f"{seed}:{sample.id}".encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(text, digest_size=16).digest()
-
-    return sorted(samples, key=place)
 
 
 def measure(task: Task, ranks: Ranks) -> Measured | None:

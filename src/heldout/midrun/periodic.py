@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from heldout.config import describe_callable
-from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
+from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
 from heldout.isolation import untouched_random_state
 from heldout.midrun.budget import SMALLEST, Budget
 from heldout.midrun.curve import (
@@ -39,18 +39,17 @@ from heldout.midrun.curve import (
     read_points,
     stop_requested,
 )
-from heldout.midrun.measure import Measured, Task, describe, fixed_order, measure
+from heldout.midrun.heartbeats import Heartbeat, heartbeat_fields
+from heldout.midrun.measure import Measured, Task, describe, measure
 from heldout.midrun.ranks import Alone, Ranks, current_ranks
 from heldout.midrun.runners import Runner, RunnerBuilder
+from heldout.midrun.samples import checked, digest, fixed_order
 from heldout.midrun.settings import NUM, Settings
-from heldout.store.journal import plain_value
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
 
-Heartbeat = Callable[[str, dict[str, Any]], object]
-"""`heartbeat(name, fields)`: name is the eval's label, or that with `_progress` added."""
 Monitor = Callable[[Sequence[CurvePoint]], str | None]
 """Given the curve so far, the newest point last: why training should stop, or None."""
 
@@ -114,7 +113,7 @@ class PeriodicEval:
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
         self.history: list[CurvePoint] = []
         """Points of this start of the training; `points` has those before it, too."""
-        self.samples = fixed_order(_checked(samples), seed)[:num]
+        self.samples = fixed_order(checked(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
         self.runner_builder, self._heartbeat, self._monitor = runner_builder, heartbeat_fn, monitor
         self._threshold = outside.pass_threshold if pass_threshold is None else pass_threshold
@@ -435,7 +434,7 @@ class PeriodicEval:
             "kind": "midrun",
             "label": self.label,
             "n": len(self.samples),
-            "samples": _digest(self.samples),
+            "samples": digest(self.samples),
             "seed": self._seed,
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,
@@ -519,36 +518,6 @@ class PeriodicEval:
             log.warning("%s: %s", self.label, problem)
 
 
-def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
-    """What whoever watches gets to know of a point."""
-    fields: dict[str, Any] = {"step": point.step, "eval_seconds": point.seconds}
-    if point.summary is None:
-        return {**fields, "eval_skipped": True, "eval_reason": point.skipped}
-    summary = point.summary
-    fields |= {
-        "eval_n": summary["n"],
-        "eval_n_errors": summary["n_errors"],
-        "eval_n_truncated": summary["n_truncated"],
-        "eval_reward": summary["mean"],
-        "eval_reward_scored": summary["mean_scored"],
-        "eval_reward_ci_low": summary["ci_low"],
-        "eval_reward_ci_high": summary["ci_high"],
-        "eval_reward_min": summary["min"],
-        "eval_reward_max": summary["max"],
-        "eval_pass_rate": summary["pass_rate"],
-        **{f"eval_{key}": value for key, value in summary.items() if key.startswith("metric_")},
-    }
-    if point.final:
-        fields["eval_final"] = True
-    if point.partial is not None:
-        fields["eval_partial"] = point.partial
-    if point.asked < point.of:
-        fields["eval_of"] = point.of
-    if point.stop is not None:
-        fields["eval_stop"] = point.stop
-    return fields
-
-
 def _is_whole(point: CurvePoint) -> bool:
     """Whether it is of the whole held-out set."""
     return point.has_result and point.partial is None and point.asked == point.of
@@ -562,36 +531,6 @@ def _same(before: str | None, now: str | None) -> bool:
 def _time(value: Any) -> float | None:
     known = isinstance(value, int | float) and math.isfinite(value) and value >= 0
     return float(value) if known else None
-
-
-def _checked(samples: Iterable[Sample]) -> list[Sample]:
-    found = list(samples)
-    seen: set[str] = set()
-    for position, sample in enumerate(found):
-        if not isinstance(sample, Sample):
-            raise InvalidInput(f"held-out samples are Samples, got {sample!r:.200}")
-        if sample.id in seen:
-            raise DuplicateSampleId(sample.id, position)
-        seen.add(sample.id)
-    if not found:
-        raise InvalidInput("there are no samples to evaluate")
-    return found
-
-
-def _digest(samples: Sequence[Sample]) -> str:
-    import hashlib
-
-    content = hashlib.sha256()
-    for sample in samples:
-        content.update(msgspec.json.encode(sample, enc_hook=_plain) + b"\n")
-    return content.hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return plain_value(value)
-    except (NotImplementedError, TypeError):
-        return type(value).__qualname__  # not its repr, which has an address in it
 
 
 def _check_counts(every_steps: Any, num: Any, min_samples: Any, seed: Any) -> None:

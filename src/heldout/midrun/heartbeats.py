@@ -1,0 +1,41 @@
+"""What is said of a point to whoever watches a training without reading its files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from heldout.midrun.curve import CurvePoint
+
+Heartbeat = Callable[[str, dict[str, Any]], object]
+"""`heartbeat(name, fields)`: name is the eval's label, or that with `_progress` added."""
+
+
+def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
+    """What whoever watches gets to know of a point."""
+    fields: dict[str, Any] = {"step": point.step, "eval_seconds": point.seconds}
+    if point.summary is None:
+        return {**fields, "eval_skipped": True, "eval_reason": point.skipped}
+    summary = point.summary
+    fields |= {
+        "eval_n": summary["n"],
+        "eval_n_errors": summary["n_errors"],
+        "eval_n_truncated": summary["n_truncated"],
+        "eval_reward": summary["mean"],
+        "eval_reward_scored": summary["mean_scored"],
+        "eval_reward_ci_low": summary["ci_low"],
+        "eval_reward_ci_high": summary["ci_high"],
+        "eval_reward_min": summary["min"],
+        "eval_reward_max": summary["max"],
+        "eval_pass_rate": summary["pass_rate"],
+        **{f"eval_{key}": value for key, value in summary.items() if key.startswith("metric_")},
+    }
+    if point.final:
+        fields["eval_final"] = True
+    if point.partial is not None:
+        fields["eval_partial"] = point.partial
+    if point.asked < point.of:
+        fields["eval_of"] = point.of
+    if point.stop is not None:
+        fields["eval_stop"] = point.stop
+    return fields

@@ -1,0 +1,52 @@
+"""The held-out set: checked, in an order of its own, and known by its content."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from heldout.errors import DuplicateSampleId, InvalidInput
+from heldout.store.journal import plain_value
+from heldout.types import Sample
+
+
+def checked(samples: Iterable[Sample]) -> list[Sample]:
+    found = list(samples)
+    seen: set[str] = set()
+    for position, sample in enumerate(found):
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"held-out samples are Samples, got {sample!r:.200}")
+        if sample.id in seen:
+            raise DuplicateSampleId(sample.id, position)
+        seen.add(sample.id)
+    if not found:
+        raise InvalidInput("there are no samples to evaluate")
+    return found
+
+
+def fixed_order(samples: Sequence[Sample], seed: int) -> list[Sample]:
+    """An order that depends on seed and ids alone: its beginnings are the nested subsets."""
+
+    def place(sample: Sample) -> bytes:
+        text = f"{seed}:{sample.id}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16).digest()
+
+    return sorted(samples, key=place)
+
+
+def digest(samples: Sequence[Sample]) -> str:
+    """A hash of what they are, the same after a restart."""
+    content = hashlib.sha256()
+    for sample in samples:
+        content.update(msgspec.json.encode(sample, enc_hook=_plain) + b"\n")
+    return content.hexdigest()[:16]
+
+
+def _plain(value: Any) -> Any:
+    try:
+        return plain_value(value)
+    except (NotImplementedError, TypeError):
+        return type(value).__qualname__  # not its repr, which has an address in it
