@@ -167,6 +167,8 @@ def test_patches_of_accelerate_stay(graphs: bool, monkeypatch: pytest.MonkeyPatc
     import accelerate
 
     monkeypatch.setitem(os.environ, "ACCELERATE_USE_CPU", "true")
+    # One state a process: a trainer of another test may have made it, in another precision.
+    accelerate.state.AcceleratorState._reset_state(True)
     accelerator = accelerate.Accelerator(cpu=True, mixed_precision="bf16")
     try:
         model = accelerator.prepare(model_of("Llama"))
