@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from heldout.midrun import PeriodicEval
-from heldout.midrun.samples import fixed_order
 from heldout.midrun.ranks import Alone, RanksApart, TorchRanks, current_ranks
+from heldout.midrun.samples import fixed_order
 from tests.midrun import toys
 
 pytestmark = pytest.mark.integration
