@@ -404,7 +404,6 @@ def test_flips_says_where_more_than_the_policy_changed(run: Path, heldout: Heldo
 
 
 def test_plot_writes_the_picture_that_its_name_asks_for(run: Path, heldout: Heldout) -> None:
-    pytest.importorskip("matplotlib")
     outcome = heldout("plot", "rl_eval")
     assert (outcome.code, outcome.out) == (0, "Wrote curve.png.\n")
     assert Path("curve.png").read_bytes().startswith(b"\x89PNG")

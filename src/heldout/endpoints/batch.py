@@ -129,7 +129,6 @@ class BatchEndpoint:
 
 def _outcome(answer: Completion | Message | str | Exception) -> Completion | Exception:
     if isinstance(answer, Exception):
-        # One object raised in several tasks would collect all their tracebacks.
         if isinstance(answer, EndpointError):
             return answer
         return EndpointError(f"{type(answer).__name__}: {printable_error(answer)}")

@@ -217,7 +217,7 @@ def _evaluate(
     up: list[float] = []
 
     def keep_going() -> bool:
-        if up or not task.keep_going(endpoints[0].done if endpoints else 0, items):
+        if not up and not task.keep_going(endpoints[0].done if endpoints else 0, items):
             up.append(time.monotonic())
         return not up
 
@@ -230,7 +230,7 @@ def _evaluate(
             return [nothing if each is None else each for each in given]
         return given
 
-    async def main(here: Here) -> str | None:
+    async def main(here: Here) -> tuple[str | None]:
         endpoint = BatchEndpoint(answer, here, items=items, rows=rows)
         endpoints.append(endpoint)
         config = EvalConfig(
@@ -270,17 +270,14 @@ def _evaluate(
                     raise
                 ended = describe(problem)
             group.cancel_scope.cancel()
-        return ended
+        return (ended,)
 
     def not_hopeless() -> bool:
         """What was answered in time may still be scored, for a moment."""
         return keep_going() or time.monotonic() - up[0] < SETTLE_SECONDS
 
-    async def to_the_end(here: Here) -> tuple[str | None]:
-        return (await main(here),)
-
     try:
-        found = run_beside(to_the_end, keep_going=not_hopeless, every=0.1, grace=GRACE_SECONDS)
+        found = run_beside(main, keep_going=not_hopeless, every=0.1, grace=GRACE_SECONDS)
     except Abandoned as problem:
         log.error(
             "mid-run eval at step %s: %s. It goes on in a thread of its own, and may draw random "

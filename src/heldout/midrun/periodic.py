@@ -51,7 +51,7 @@ from heldout.types import Sample
 log = logging.getLogger("heldout")
 
 Monitor = Callable[[Sequence[CurvePoint]], str | None]
-"""Given the curve so far, the newest point last: why training should stop, or None."""
+"""Given the curve so far, by step: why training should stop, or None."""
 
 
 class PeriodicEval:
@@ -62,8 +62,8 @@ class PeriodicEval:
     smaller part lies inside every larger one. `at_start` evaluates step 0 too. `max_overhead` is
     the share of training time that evals may take (`min_samples` are the fewest it goes down to);
     `max_seconds` ends an eval early, as a partial, so that nothing holds up training for ever.
-    `across` says who evaluates where training runs
-    in several processes: the first one, or all of them, each its part.
+    `across` says who evaluates where training runs in several processes: the first one, or all of
+    them, each its part.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ import anyio
 
 from heldout.concurrency import settle
 from heldout.config import Sampling
-from heldout.endpoints.batch import Answer, Answered, Request
+from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.settings import Settings
@@ -235,7 +235,6 @@ def live_model(
 
 
 __all__ = [
-    "Answer",
     "Answered",
     "Request",
     "Runner",
