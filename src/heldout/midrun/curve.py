@@ -81,6 +81,8 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     run: str | None = None
     """The directory, below the run's, that has the conversations. Never followed: only shown."""
     final: bool = False
+    lag_steps: int | None = None
+    """How many steps training had gone on when the result was there; None: it waited."""
 
     @property
     def has_result(self) -> bool:

@@ -1,0 +1,90 @@
+"""Where results of evals go that finish late, and out of order.
+
+An eval of step 30 may finish when the trainer is at step 50, after that of step 40. A sink puts
+each result at its own step, and costs the trainer none of its points. A skip is to be seen, and is
+never a score. Each tracker needs its own way; the file of each says which, and why.
+
+rows          a result as every sink sees it: numbers, texts, and nothing else
+guarded       Sinks: several of them, none of which holds up training or another
+function      CallableSink: a function of your own
+jsonl         JsonlSink: a file, a line a result, on the disk when it returns
+stdout        StdoutSink: a line to read
+wandb         WandbSink: a run of its own; WandbRowSink: inside the trainer's rows
+trackio       TrackioSink: in the trainer's run
+tensorboard   TensorboardSink: a run of its own, beside the trainer's
+mlflow        MlflowSink: in the trainer's run
+
+    sinks = Sinks(JsonlSink("outputs/evals.jsonl"), WandbSink())
+    sinks.log("rl_eval", 30, {"eval_reward": 0.75, "eval_n": 24, "lag_steps": 20})
+    print(sinks.close(timeout=30))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from heldout.midrun.sinks.function import CallableSink
+    from heldout.midrun.sinks.guarded import SinkReport, Sinks, SinksReport
+    from heldout.midrun.sinks.jsonl import JsonlSink, Logged, read_logged
+    from heldout.midrun.sinks.mlflow import MlflowSink
+    from heldout.midrun.sinks.rows import Row
+    from heldout.midrun.sinks.stdout import StdoutSink
+    from heldout.midrun.sinks.tensorboard import TensorboardSink
+    from heldout.midrun.sinks.trackio import TrackioSink
+    from heldout.midrun.sinks.wandb import WandbRowSink, WandbSink
+
+Fields = Mapping[str, float | int | bool | str | None]
+"""A point as `heartbeat_fields` gives it, and whatever else is to be logged of it."""
+
+
+class Sink(Protocol):
+    """Where results go."""
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        """One result or skip of the eval `name`, at its own step. Steps come in any order, and
+        from one thread. May raise, and may take its time: `Sinks` sees to both."""
+
+    def close(self) -> None:
+        """Everything is where it belongs when this returns. Called once, after the last result."""
+
+
+_HOME = {
+    "function": ("CallableSink",),
+    "guarded": ("SinkReport", "Sinks", "SinksReport"),
+    "jsonl": ("JsonlSink", "Logged", "read_logged"),
+    "mlflow": ("MlflowSink",),
+    "rows": ("Row",),
+    "stdout": ("StdoutSink",),
+    "tensorboard": ("TensorboardSink",),
+    "trackio": ("TrackioSink",),
+    "wandb": ("WandbRowSink", "WandbSink"),
+}
+_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _HOME.items() for name in names}
+
+__all__ = [
+    "CallableSink",
+    "Fields",
+    "JsonlSink",
+    "Logged",
+    "MlflowSink",
+    "Row",
+    "Sink",
+    "SinkReport",
+    "Sinks",
+    "SinksReport",
+    "StdoutSink",
+    "TensorboardSink",
+    "TrackioSink",
+    "WandbRowSink",
+    "WandbSink",
+    "read_logged",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULE_OF[name]), name)

@@ -1,0 +1,47 @@
+"""TrackioSink: results to trackio, in the trainer's run.
+
+A row of trackio has the step that it is given, whenever it comes; nothing is dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from heldout.errors import InvalidInput
+from heldout.midrun.sinks import Fields
+from heldout.midrun.sinks.rows import Row
+
+
+class TrackioSink:
+    """`run` is what `trackio.init` returned, or a function that returns it, for a run that begins
+    later. None is the run of the thread that makes the sink: trackio keeps one a thread, so the
+    thread that results come from has none.
+
+    The trainer must log with `step=`, as those of transformers and TRL do: one that leaves counting
+    to trackio would go on counting from the largest step of an eval.
+    """
+
+    def __init__(self, run: Any | Callable[[], Any] = None) -> None:
+        try:
+            from trackio import context_vars
+        except ImportError as problem:
+            raise InvalidInput(
+                f"logging to trackio needs the package ({problem}): pip install 'heldout[trackio]'"
+            ) from None
+        run = run if run is not None else context_vars.current_run.get()
+        if run is None:
+            raise InvalidInput(
+                "there is no trackio run in this thread; call trackio.init first, or give its run, "
+                "or a function that returns it"
+            )
+        self._run = run
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        row = Row.of(name, step, fields)
+        if not hasattr(self._run, "log"):
+            self._run = self._run()
+        self._run.log(row.keyed(row.values), step=row.step)
+
+    def close(self) -> None:
+        """The run is the trainer's; finishing it sends what waits."""

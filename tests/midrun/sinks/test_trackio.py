@@ -1,0 +1,90 @@
+"""Against the real trackio, in a folder of its own: what its database holds afterwards."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heldout.errors import InvalidInput
+from heldout.midrun.sinks import TrackioSink
+from tests.midrun.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+
+trackio = pytest.importorskip("trackio")
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for module in ("utils", "sqlite_storage", "media.utils"):
+        monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", tmp_path, raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def trainer(home: Path) -> Iterator[Any]:
+    """The trainer's run."""
+    run = trackio.init(project="p", name="training", embed=False)
+    yield run
+    with suppress(RuntimeError):  # the test has finished it
+        trackio.finish()
+
+
+def stored(home: Path) -> list[dict[str, Any]]:
+    from trackio.sqlite_storage import SQLiteStorage
+
+    assert list(home.glob("*.db"))
+    return list(SQLiteStorage.get_logs("p", "training"))
+
+
+def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(
+    trainer: Any, home: Path
+) -> None:
+    sink = TrackioSink()
+    play(lambda step: trackio.log({"loss": step}, step=step), sink)
+    sink.close()
+    trackio.finish()
+    found = stored(home)
+    assert [(row["step"], row["loss"]) for row in found if "loss" in row] == [
+        (step, step) for step in STEPS
+    ]
+    evals = {row["step"]: row for row in found if "rl_eval/seconds" in row}
+    assert evals.keys() == {*RESULTS, SKIPPED}
+    assert {s: evals[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
+    skip = {key: value for key, value in evals[SKIPPED].items() if key.startswith("rl_eval/")}
+    assert skip == {"rl_eval/skipped": 1, "rl_eval/seconds": 0.5, "rl_eval/reason": "no model"}
+
+
+def test_a_run_that_begins_later_may_be_given_as_a_function(home: Path) -> None:
+    begun: list[Any] = []
+    sink = TrackioSink(lambda: begun[0])
+    begun.append(trackio.init(project="p", name="training", embed=False))
+    sink.log("rl_eval", 4, fields_of(4))
+    trackio.finish()
+    assert [row["step"] for row in stored(home)] == [4]
+
+
+def test_a_thread_without_a_run_is_told_what_to_do(trainer: Any) -> None:
+    said: list[str] = []
+
+    def make() -> None:
+        with pytest.raises(InvalidInput, match="call trackio.init first") as problem:
+            TrackioSink()
+        said.append(str(problem.value))
+
+    thread = threading.Thread(target=make)
+    thread.start()
+    thread.join()
+    assert said
+
+
+def test_a_thousand_results_in_random_order(trainer: Any, home: Path) -> None:
+    report = send(1000, TrackioSink(trainer))
+    assert report.complete, str(report)
+    trackio.finish()
+    found = {row["step"]: row["rl_eval/reward"] for row in stored(home)}
+    assert found == {step: step / 100 for step in range(1000)}
