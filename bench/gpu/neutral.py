@@ -1,6 +1,7 @@
 """Training on a GPU with evals on and off: the same weights, bit for bit?
 
-    PYTHONPATH=src python bench/gpu/neutral.py
+    PYTHONPATH=src python bench/gpu/neutral.py              evals in between
+    PYTHONPATH=src python bench/gpu/neutral.py --beside     evals while training goes on
 
 A model of SmolLM2-135M's shape with dropout is trained three ways, each twice without evals (else
 nothing could be concluded) and once with one every second step, on captured CUDA graphs: a plain
@@ -36,7 +37,12 @@ from transformers.trainer_callback import PrinterCallback
 
 from heldout import Metric, Sample, Sampling, Score, Trajectory
 from heldout.integrations.transformers import HeldoutCallback
-from heldout.midrun import PeriodicEval, live_model
+from heldout.midrun import (
+    AsyncEvalDispatcher,
+    PeriodicEval,
+    live_model,
+    use_async_eval_dispatcher,
+)
 from heldout.testing import assert_neutral
 from heldout.weights import fingerprint
 
@@ -100,8 +106,18 @@ def periodic(evaluating: bool, sampling: Sampling | None = None) -> PeriodicEval
     )
 
 
-SEEN: list[Any] = []
-"""The points of the last training with evals."""
+LAST: list[PeriodicEval] = []
+"""Of the last training with evals."""
+
+
+def beside(train: Callable[[bool], Any]) -> Callable[[bool], Any]:
+    """The same training, with evals that run while it goes on."""
+
+    def trained(evaluating: bool) -> Any:
+        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+            return train(evaluating)
+
+    return trained
 
 
 def plain_loop(small: bool, sampling: Sampling | None) -> Callable[[bool], Any]:
@@ -121,7 +137,7 @@ def plain_loop(small: bool, sampling: Sampling | None) -> Callable[[bool], Any]:
             optimizer.zero_grad()
             losses.append({"step": step, "loss": loss.item()})
             evals.maybe_run(step, model)
-        SEEN[:] = evals.history or SEEN
+        LAST[:] = [evals] if evaluating else LAST
         return model, losses
 
     return train
@@ -152,7 +168,7 @@ def trainer(small: bool) -> Callable[[bool], Any]:
         made.remove_callback(PrinterCallback)
         HeldoutCallback(evals).attach(made)
         made.train()
-        SEEN[:] = evals.history or SEEN
+        LAST[:] = [evals] if evaluating else LAST
         return model, made.state.log_history
 
     return train
@@ -191,7 +207,7 @@ def grpo(small: bool, sampling: Sampling | None) -> Callable[[bool], Any]:
         made.remove_callback(PrinterCallback)
         HeldoutCallback(evals).attach(made)
         made.train()
-        SEEN[:] = evals.history or SEEN
+        LAST[:] = [evals] if evaluating else LAST
         return model, made.state.log_history
 
     return train
@@ -225,6 +241,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a tiny shape, to try it on a CPU")
     parser.add_argument("--only-repeats", action="store_true", help="no training")
+    parser.add_argument("--beside", action="store_true", help="evals while training goes on")
     arguments = parser.parse_args()
     small = arguments.small
     same_fingerprint()
@@ -247,10 +264,11 @@ def main() -> None:
     found = {}
     for name, train in trainings.items():
         began = time.perf_counter()
-        SEEN.clear()
-        neutral = assert_neutral(train)
-        points = [p for p in SEEN if p.summary is not None]
-        assert len(points) == len(SEEN) == 1 + STEPS // EVERY, [p.skipped for p in SEEN]
+        neutral = assert_neutral(beside(train) if arguments.beside else train)
+        history = LAST[0].history
+        points = [p for p in history if p.summary is not None]
+        assert len(points) == len(history) == 1 + STEPS // EVERY, [p.skipped for p in history]
+        assert {p.lag_steps is None for p in points} == {not arguments.beside}
         found[name] = {
             "result": str(neutral),
             "points": len(points),

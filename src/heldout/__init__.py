@@ -5,11 +5,13 @@ The public names, loaded when they are first used: `import heldout` itself costs
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from heldout.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.config import EvalConfig, Sampling, base_config
+    from heldout.data import DataBuffer
     from heldout.engine import evaluate
     from heldout.environment import Environment, Reply
     from heldout.rollouts import Rollout, rollout_batch, rollout_one
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "heldout.data": ("DataBuffer",),
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
     "heldout.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
@@ -43,10 +46,9 @@ _HOME = {
         "TokenTrace", "ToolCall", "ToolSpec", "Trajectory", "Usage",
     ),
 }  # fmt: skip
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
-
 __all__ = [
     "Completion",
+    "DataBuffer",
     "Environment",
     "EvalConfig",
     "EvalReport",
@@ -72,13 +74,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'heldout' has no attribute {name!r}")
-    value = getattr(import_module(_MODULE_OF[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULE_OF])
+__getattr__, __dir__ = lazy(__name__, _HOME)

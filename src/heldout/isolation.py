@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
@@ -74,6 +75,31 @@ def untouched_random_state(*, seed: int | None = None) -> Iterator[None]:
         yield
 
 
+_this_thread = threading.local()
+
+
+class NotBeside(Exception):
+    """Something that is global to the process would have to be changed, while training goes on in
+    another thread. In the thread that trains it can be done."""
+
+
+@contextmanager
+def beside_training() -> Iterator[None]:
+    """What is inside runs in a thread of its own while another one trains, so that `isolated` would
+    put back random numbers that training has drawn meanwhile. What has to change anything global
+    raises NotBeside in here."""
+    before = is_beside_training()
+    _this_thread.beside = True
+    try:
+        yield
+    finally:
+        _this_thread.beside = before
+
+
+def is_beside_training() -> bool:
+    return getattr(_this_thread, "beside", False)
+
+
 @contextmanager
 def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
     """Modules (see `modules_of`) in eval mode and without gradients; then each flag as it was.
@@ -87,6 +113,22 @@ def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
             yield
     finally:
         _set_training(modules, flags)
+
+
+@contextmanager
+def modules_put_back(modules: Sequence[Any]) -> Iterator[None]:
+    """What these modules and their configs hold is, in the end, what it was: switches, adapters,
+    generation configs. Nothing that is not theirs is looked at."""
+    with _put_back() as restores:
+        restores += _on_modules(modules)
+        yield
+
+
+def wait_for_device(model: Any) -> None:
+    """Until a GPU has done what this thread has asked of it."""
+    torch = _torch()
+    for device in {p.device for p in _parameters(modules_of(model)) if p.device.type == "cuda"}:
+        torch.cuda.current_stream(device).synchronize()
 
 
 def modules_of(model: Any) -> list[Any]:

@@ -7,6 +7,7 @@ evals that draw random numbers themselves.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ import torch
 from heldout import Sample
 from heldout.config import Sampling
 from heldout.integrations.transformers import HeldoutCallback
-from heldout.midrun import PeriodicEval, live_model, score_answer
+from heldout.midrun import (
+    AsyncEvalDispatcher,
+    PeriodicEval,
+    live_model,
+    score_answer,
+    use_async_eval_dispatcher,
+)
 from heldout.testing.neutral import assert_neutral
 from tests.tiny_model import WORDS, tiny_model
 
@@ -65,17 +72,31 @@ def make_evals(folder: Path, tokenizer: Any) -> list[PeriodicEval]:
     ]
 
 
-def all_measured(evals: list[PeriodicEval]) -> None:
+@contextmanager
+def dispatching(beside: bool) -> Iterator[None]:
+    if beside:
+        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+            yield
+    else:
+        yield
+
+
+in_place_and_beside = pytest.mark.parametrize("beside", [False, True], ids=["in place", "beside"])
+
+
+def all_measured(evals: list[PeriodicEval], beside: bool) -> None:
     """An eval that was skipped would be neutral, too."""
     for each in evals:
-        assert [point.step for point in each.history] == [0, 2, 4, 6]
+        assert sorted(point.step for point in each.history) == [0, 2, 4, 6]
         assert [point.skipped for point in each.history] == [None] * 4
+        assert {point.lag_steps is None for point in each.history} == {not beside}
         assert {point.n for point in each.history} == {5}
         assert len({point.weights for point in each.history}) == 4
 
 
+@in_place_and_beside
 @pytest.mark.parametrize("adapter", [False, True], ids=["all weights", "LoRA, with eval_strategy"])
-def test_grpo(tmp_path: Path, adapter: bool) -> None:
+def test_grpo(tmp_path: Path, adapter: bool, beside: bool) -> None:
     from datasets import Dataset
     from trl import GRPOConfig, GRPOTrainer
 
@@ -91,7 +112,7 @@ def test_grpo(tmp_path: Path, adapter: bool) -> None:
         torch.manual_seed(3)
         model, tokenizer = tiny_model()
         folder = tmp_path / str(len(runs))
-        answered = evaluating and adapter  # TRL's own eval would change the weights
+        answered = evaluating and adapter and not beside  # TRL's own eval would change the weights
         trainer = GRPOTrainer(
             with_dropout(model),
             reward_funcs=lambda completions, **others: [even(c[0]["content"]) for c in completions],
@@ -120,7 +141,8 @@ def test_grpo(tmp_path: Path, adapter: bool) -> None:
         )
         evals = make_evals(folder, tokenizer) if evaluating else []
         HeldoutCallback(*evals).attach(trainer)
-        trainer.train()
+        with dispatching(beside and evaluating):
+            trainer.train()
         runs.append(evals)
         history = trainer.state.log_history
         assert sum("reward" in row for row in history) == STEPS
@@ -129,10 +151,11 @@ def test_grpo(tmp_path: Path, adapter: bool) -> None:
         return trainer.model, history
 
     print(assert_neutral(train))
-    all_measured(runs[-1])
+    all_measured(runs[-1], beside)
 
 
-def test_supervised_fine_tuning(tmp_path: Path) -> None:
+@in_place_and_beside
+def test_supervised_fine_tuning(tmp_path: Path, beside: bool) -> None:
     from transformers import Trainer, TrainingArguments
 
     runs: list[list[PeriodicEval]] = []
@@ -161,15 +184,17 @@ def test_supervised_fine_tuning(tmp_path: Path) -> None:
         )
         evals = make_evals(folder, tokenizer) if evaluating else []
         HeldoutCallback(*evals).attach(trainer)
-        trainer.train()
+        with dispatching(beside and evaluating):
+            trainer.train()
         runs.append(evals)
         return trainer.model, trainer.state.log_history
 
     print(assert_neutral(train))
-    all_measured(runs[-1])
+    all_measured(runs[-1], beside)
 
 
-def test_a_loop_of_ones_own(tmp_path: Path) -> None:
+@in_place_and_beside
+def test_a_loop_of_ones_own(tmp_path: Path, beside: bool) -> None:
     runs: list[list[PeriodicEval]] = []
 
     def train(evaluating: bool) -> Any:
@@ -179,20 +204,21 @@ def test_a_loop_of_ones_own(tmp_path: Path) -> None:
         optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
         evals = make_evals(tmp_path / str(len(runs)), tokenizer) if evaluating else []
         losses = []
-        for step in range(STEPS + 1):
-            if step > 0:
-                ids = torch.randint(8, 64, (4, 8))
-                loss = model(input_ids=ids, labels=ids).loss
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append({"loss": loss.item()})
+        with dispatching(beside and evaluating):
+            for step in range(STEPS + 1):
+                if step > 0:
+                    ids = torch.randint(8, 64, (4, 8))
+                    loss = model(input_ids=ids, labels=ids).loss
+                    optimizer.zero_grad()
+                    loss.backward()
+                    optimizer.step()
+                    losses.append({"loss": loss.item()})
+                for each in evals:
+                    each.maybe_run(step, model)
             for each in evals:
-                each.maybe_run(step, model)
-        for each in evals:
-            each.run_final(STEPS, model)
+                each.run_final(STEPS, model)
         runs.append(evals)
         return model, losses
 
     print(assert_neutral(train))
-    all_measured(runs[-1])
+    all_measured(runs[-1], beside)

@@ -196,7 +196,7 @@ def first_cannot_decide(home: Path) -> Any:
         across="all",
         run_dir=home / f"rank{RANK}",
     )
-    evals._affordable = fail  # type: ignore[assignment,method-assign]
+    evals._known_at = fail  # type: ignore[assignment,method-assign]
     return told(evals.maybe_run(1), model)
 
 

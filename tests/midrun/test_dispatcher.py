@@ -20,10 +20,10 @@ import pytest
 
 from heldout import EvalConfig, evaluate
 from heldout.errors import InvalidInput, RunBusy, RunDirectoryError
-from heldout.midrun import current_points, dispatcher, read_points
+from heldout.midrun import current_points, dispatcher, ending, read_points
 from heldout.midrun.curve import CurvePoint, CurveWriter, Outcome
-from heldout.midrun.dispatcher import (
-    AsyncEvalDispatcher,
+from heldout.midrun.dispatcher import AsyncEvalDispatcher
+from heldout.midrun.installed import (
     get_async_eval_dispatcher,
     set_async_eval_dispatcher,
     use_async_eval_dispatcher,
@@ -87,7 +87,7 @@ def points_of(folder: Path) -> list[CurvePoint]:
 @pytest.fixture(autouse=True)
 def _closed() -> Iterator[None]:
     yield
-    assert not dispatcher._living, "a test left a dispatcher open"
+    assert not ending.living, "a test left a dispatcher open"
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -192,11 +192,7 @@ def test_results_come_in_any_order_and_say_how_far_behind_they_are(tmp_path: Pat
     assert [(step, fields["lag_steps"]) for _, step, fields in rows] == [(20, 0), (10, 17)]
     assert [p.step for p in points_of(tmp_path)] == [20, 10]
     assert [p.step for p in current_points(points_of(tmp_path))] == [10, 20]
-    assert [lag_of(p) for p in points_of(tmp_path)] == [0, 17]
-
-
-def lag_of(point: CurvePoint) -> int | None:
-    return getattr(point, "lag_steps", None) or (point.decoding or {}).get("lag_steps", 0)
+    assert [p.lag_steps for p in points_of(tmp_path)] == [0, 17]
 
 
 @pytest.mark.parametrize(
@@ -252,11 +248,11 @@ def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: 
         raise RuntimeError("broken")
 
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
-        runs, evals._loop._run = evals._loop._run, breaks
+        runs, evals._running.loop._run = evals._running.loop._run, breaks
         point = evals.schedule(half, step=1).result(LONG)
         assert point is not None
         assert point.skipped == "the event loop that it ran in is gone"
-        evals._loop._run = runs
+        evals._running.loop._run = runs
         assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
 
 
@@ -363,7 +359,7 @@ def test_a_full_dispatcher_drops_the_oldest_that_has_not_started(tmp_path: Path)
 
 def test_drain_says_what_became_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, draining = Clock(), threading.Event()
-    waited = AsyncEvalDispatcher._wait_for
+    waited = AsyncEvalDispatcher.wait_for
 
     def wait(self: AsyncEvalDispatcher, jobs: list[Any], timeout: float | None) -> None:
         clock.now += 1.5
@@ -382,7 +378,7 @@ def test_drain_says_what_became_of_each(tmp_path: Path, monkeypatch: pytest.Monk
         evals.schedule(half, step=1).result(LONG)  # before: not of this drain
         evals.schedule(fine, step=2, name="a")
         evals.schedule(fails_late, step=3, name="b")
-        monkeypatch.setattr(AsyncEvalDispatcher, "_wait_for", wait)
+        monkeypatch.setattr(AsyncEvalDispatcher, "wait_for", wait)
         drained = evals.drain(None)
         assert (drained.finished, drained.abandoned) == ([("a", 2)], [])
         assert drained.skipped == [("b", 3, "ValueError: boom")]
@@ -435,9 +431,9 @@ def test_an_eval_that_is_abandoned_gets_to_close_what_it_has(tmp_path: Path) -> 
 def test_an_eval_that_is_abandoned_before_it_begins_is_not_run() -> None:
     gate = Gate()
     with AsyncEvalDispatcher() as evals:
-        job = evals._job(gate, 1, "eval", None, None)
-        evals._abandon([job], "too late")
-        anyio.run(evals._run, job)
+        job = evals._job(gate, 1, "eval", None, None, None)
+        evals._running.abandon([job], "too late")
+        anyio.run(evals._running._run, job)
     assert not gate.begun.is_set()
 
 
@@ -475,7 +471,7 @@ def test_after_ctrl_c_the_block_does_not_wait_long(
 def test_an_interrupted_drain_writes_skips_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited = AsyncEvalDispatcher._wait_for
+    waited = AsyncEvalDispatcher.wait_for
 
     def interrupt(self: AsyncEvalDispatcher, jobs: list[Any], timeout: float | None) -> None:
         if timeout == LONG:
@@ -484,7 +480,7 @@ def test_an_interrupted_drain_writes_skips_down(
 
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         evals.schedule(never, step=1)
-        monkeypatch.setattr(AsyncEvalDispatcher, "_wait_for", interrupt)
+        monkeypatch.setattr(AsyncEvalDispatcher, "wait_for", interrupt)
         with pytest.raises(KeyboardInterrupt):
             evals.drain(LONG)
     assert [p.skipped for p in points_of(tmp_path)] == ["the wait for it was interrupted"]
@@ -760,7 +756,8 @@ def killed_run(folder: Path) -> None:
     with AsyncEvalDispatcher(run_dir=folder) as evals:
         for step in (20, 40):
             evals.schedule(half, step=step).result(LONG)
-        session = evals._session
+        assert evals._home is not None
+        session = evals._home.session
     evals_left = [PendingEval("eval", step, session, saved_at=f"at-{step}") for step in (30, 50)]
     # Step 40 has its line, and its process died before it was taken out here.
     write_pending(folder, [*evals_left, PendingEval("eval", 40, session)])
@@ -833,17 +830,33 @@ def test_the_run_is_complete_when_the_block_ends(tmp_path: Path) -> None:
     assert status() == "running"
 
 
-def test_a_curve_is_shared_with_a_periodic_eval_only_as_one_session(tmp_path: Path) -> None:
+def test_a_curve_shared_with_a_periodic_eval_is_of_one_session(tmp_path: Path) -> None:
     other = periodic(tmp_path, every_steps=10)
     other.maybe_run(10)
-    with pytest.raises(RunDirectoryError, match="PeriodicEval"):
-        AsyncEvalDispatcher(run_dir=other.run_dir)
-    with AsyncEvalDispatcher(run_dir=other.run_dir, session=other._session) as evals:
+    with AsyncEvalDispatcher(run_dir=other.run_dir) as evals:
         evals.schedule(half, step=5).result(LONG)
         other.maybe_run(20)
-    curve = current_points(points_of(other.run_dir))
+    points = points_of(other.run_dir)
+    assert len({p.session for p in points}) == 1
+    curve = current_points(points)
     assert [(p.label, p.step) for p in curve] == [("eval", 5), ("rl_eval", 10), ("rl_eval", 20)]
     other.run_final(20)  # gives the file back
+
+
+def test_a_periodic_eval_may_come_after_the_dispatcher(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with AsyncEvalDispatcher(run_dir=folder) as evals:
+        evals.schedule(half, step=5).result(LONG)
+        other = periodic(tmp_path, every_steps=10)
+        other.maybe_run(10)
+        evals.schedule(half, step=15).result(LONG)
+    assert [(p.label, p.step) for p in current_points(points_of(folder))] == [
+        ("eval", 5),
+        ("rl_eval", 10),
+        ("eval", 15),
+    ]
+    assert [p.label for p in other.points] == ["rl_eval"]
+    other.run_final(10)
 
 
 def test_a_broken_pending_json_is_named(tmp_path: Path) -> None:
@@ -892,7 +905,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
         for step in range(1000):
             ending = chance.choice(["fails", "fine", "fine", "plain"])
             evals.schedule(evaluator(step, chance.uniform(0, 0.02), ending), step=step)
-            assert len(evals._queue) <= 3
+            assert len(evals._running.queue) <= 3
     points = points_of(tmp_path)
     assert sorted(p.step for p in points) == list(range(1000))
     assert all(p.number("metric_step") == p.step for p in points if p.has_result)

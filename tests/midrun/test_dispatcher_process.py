@@ -23,6 +23,7 @@ import os, signal, sys, threading, time
 import anyio
 from heldout.midrun import dispatcher
 from heldout.midrun.dispatcher import *
+from heldout.midrun.installed import *
 from heldout.midrun.sinks import CallableSink
 dispatcher.EXIT_GRACE_SECONDS = 0.2
 begun = threading.Event()
@@ -233,7 +234,7 @@ def waits():
     return {"accuracy": 0.5}
 evals.schedule(waits, step=5)
 assert begun.wait(60)
-with evals._changed:  # the worst moment: nobody in the child will ever give it back
+with evals._running._changed:  # the worst moment: nobody in the child will ever give it back
     child = os.fork()
 if child == 0:
     assert get_async_eval_dispatcher() is None

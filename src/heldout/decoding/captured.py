@@ -40,11 +40,14 @@ class FixedShapes:
         self._kept.clear()
         self._state = self._pool = None
 
+    def captured(self, model: Any, turns: list[Turn], rows: int) -> bool:
+        """Whether this batch needs nothing but a replay."""
+        found = self._kept.get(_shape(turns, rows))
+        return found is not None and found.way == "captured" and state_of(model) == self._state
+
     def ready(self, model: Any, turns: list[Turn], rows: int) -> FixedShape:
         """For this batch: captured before, or now."""
-        width = _rounded(max(len(turn.prompt.ids) for turn in turns))
-        length = width + _rounded(max(turn.prompt.max_new for turn in turns))
-        shape = Shape(rows, width, length)
+        shape = _shape(turns, rows)
         state = state_of(model)
         if state != self._state:
             self.clear()
@@ -73,6 +76,11 @@ class FixedShapes:
             self._state = now
         self._kept[shape] = made
         return made
+
+
+def _shape(turns: list[Turn], rows: int) -> Shape:
+    width = _rounded(max(len(turn.prompt.ids) for turn in turns))
+    return Shape(rows, width, width + _rounded(max(turn.prompt.max_new for turn in turns)))
 
 
 def _rounded(count: int) -> int:

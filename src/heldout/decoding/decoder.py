@@ -19,6 +19,7 @@ from heldout.decoding.model import attention_of, device_of, out_of_memory, stead
 from heldout.decoding.suitable import Unsuitable, unsuitable
 from heldout.decoding.turn import Generation, Prompt, Turn, end_tokens
 from heldout.errors import EndpointError, InvalidInput
+from heldout.isolation import NotBeside, is_beside_training
 
 logger = logging.getLogger(__name__)
 
@@ -164,6 +165,9 @@ class Decoder:
                 if self._fixed(call, model, turns, rows, how):
                     return None
                 turns = self._turns(call, indices)
+            if is_beside_training() and device_of(model).type == "cuda":
+                why = call.why_eager or "sampled turns are decoded without graphs"
+                raise NotBeside(f"attention kernels are chosen for all threads ({why})")
             eager.decode(model, turns, **how)
         except Exception as problem:
             if not out_of_memory(problem):
@@ -181,6 +185,8 @@ class Decoder:
         self, call: _Call, model: Any, turns: list[Turn], rows: int, how: dict[str, Any]
     ) -> bool:
         """The way of fixed shapes; False if the model turns out not to be made for it."""
+        if is_beside_training() and not self._shapes.captured(model, turns, rows):
+            raise NotBeside("steps of this shape are not captured yet")
         began = time.perf_counter()
         try:
             shape = self._shapes.ready(model, turns, rows)

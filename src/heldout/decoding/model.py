@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from heldout.errors import InvalidInput
+from heldout.isolation import NotBeside, is_beside_training
 
 
 def unwrap(model: Any) -> Any:
@@ -43,7 +44,11 @@ def transformers_model(model: Any) -> Any:
 
 @contextmanager
 def steady(model: Any) -> Iterator[None]:
-    """Forward passes without gradients and with the same kernels for the same shapes."""
+    """Forward passes without gradients and with the same kernels for the same shapes.
+
+    Beside a training only graphs are replayed on a GPU, and their kernels were chosen before: what
+    is switched here is switched for all threads.
+    """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
@@ -51,12 +56,15 @@ def steady(model: Any) -> Iterator[None]:
         # Not inference_mode: what modules keep of a pass in it would break training later.
         stack.enter_context(torch.no_grad())
         if any(module._compiled_call_impl is not None for module in model.modules()):
+            if is_beside_training():
+                raise NotBeside("compiled code is switched off for all threads")
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if (device := device_of(model)).type == "cuda":
             stack.enter_context(torch.cuda.device(device))
-            # Left to choose, CUDA takes kernels whose sums depend on timing: 3-6% of greedy
-            # tokens differed between two runs of the same thing.
-            stack.enter_context(sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))
+            if not is_beside_training():
+                # Left to choose, CUDA takes kernels whose sums depend on timing: 3-6% of greedy
+                # tokens differed between two runs of the same thing.
+                stack.enter_context(sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))
         yield
 
 

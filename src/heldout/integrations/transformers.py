@@ -29,6 +29,7 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from heldout.errors import InvalidInput
 from heldout.midrun.curve import CurvePoint
+from heldout.midrun.dispatcher import get_async_eval_dispatcher
 from heldout.midrun.heartbeats import Heartbeat
 from heldout.midrun.periodic import PeriodicEval
 from heldout.midrun.ranks import current_ranks
@@ -63,6 +64,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     was skipped, or cut short by time or budget, there is no value to compare: its step is not the
     best one, and does not count for early stopping. Step 0 is never the best, since there is no
     checkpoint of it.
+
+    Where an `AsyncEvalDispatcher` is installed, evals on their cadence run beside the training.
+    Their results come late, and go to the curve and to the dispatcher's sinks at their own step,
+    not into the trainer's rows; only the last one is waited for, and is a row, too.
     """
 
     def __init__(
@@ -256,7 +261,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 made[each.label] = self._row(point)  # an earlier start of this training has it
         for each in self._on:
             for point in each.history[self._logged[each.label] :]:
-                made[each.label] = self._row(point)
+                # What was measured beside the training comes late: a row of the trainer's would
+                # put it at another step. Sinks have it at its own.
+                if point.step == step or point.lag_steps is None:
+                    made[each.label] = self._row(point)
             self._logged[each.label] = len(each.history)
         if shared:
             made = self._agreed(made, dict[str, _Row])
@@ -349,6 +357,12 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         if ours and self._trainer is None:
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}: for that, callback.attach(trainer) is needed"
+            )
+        if ours and not self._answers(args) and get_async_eval_dispatcher() is not None:
+            raise InvalidInput(
+                f"metric_for_best_model is {wanted!r}, and evals run beside this training: when a "
+                "checkpoint is saved, its result is not there yet. Train without a dispatcher, or "
+                "choose the checkpoint afterwards, from the curve"
             )
         if ours and args.eval_strategy != IntervalStrategy.NO and not self._answers(args):
             raise InvalidInput(

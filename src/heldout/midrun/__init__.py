@@ -1,21 +1,54 @@
 """Evaluation in the middle of training: on a cadence, on the trainer's own weights, neutral.
 
-periodic   PeriodicEval: cadence, budget, curve and heartbeats
-measure    one measurement: the model, isolated, through `heldout.evaluate`
-runners    how the policy is run and scored: `live_model`, `functions`
-budget     how much evaluating the training can bear
-curve      curve.jsonl: a line a point
-settings   the HELDOUT_EVAL_* variables
+periodic     PeriodicEval: cadence, budget, curve and heartbeats
+measure      one measurement: the model, isolated, through `heldout.evaluate`
+runners      how the policy is run and scored: `live_model`, `functions`
+budget       how much evaluating the training can bear
+curve        curve.jsonl: a line a point
+home         the run directory, for all who write to it
+settings     the HELDOUT_EVAL_* variables
+
+dispatcher   AsyncEvalDispatcher: evals that overlap with the training that goes on
+installed    the one that is in use here
+pending      which evals are under way, in memory and on the disk
+evalloop     the event loop they run in
+errands      what they need done in the thread that trains
+ending       the end of the process
+results      what an evaluator returns, as a point
+shadows      copies of the weights, to be measured while training goes on
+shared       the same in memory that another process can read
+worker       EvalWorker: a process that evaluates
+sinks        where results go: JSONL, wandb, trackio, TensorBoard, MLflow
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from heldout.lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.midrun.curve import CurvePoint, Outcome, current_points, read_points
-    from heldout.midrun.periodic import PeriodicEval
+    from heldout.midrun.curve import (
+        CurvePoint,
+        Outcome,
+        current_points,
+        read_points,
+    )
+    from heldout.midrun.dispatcher import (
+        AsyncEvalDispatcher,
+        Drained,
+        PendingEval,
+        Scheduled,
+        pending_evals,
+    )
+    from heldout.midrun.installed import (
+        get_async_eval_dispatcher,
+        set_async_eval_dispatcher,
+        use_async_eval_dispatcher,
+    )
+    from heldout.midrun.periodic import (
+        PeriodicEval,
+    )
     from heldout.midrun.runners import (
         Request,
         Runner,
@@ -23,32 +56,63 @@ if TYPE_CHECKING:
         live_model,
         score_answer,
     )
-    from heldout.midrun.settings import Settings
+    from heldout.midrun.settings import (
+        Settings,
+    )
+    from heldout.midrun.shadows import (
+        PolicyVersion,
+        Shadows,
+        WeightSnapshot,
+    )
+    from heldout.midrun.worker import (
+        EvalWorker,
+    )
 
 _HOME = {
     "heldout.midrun.curve": ("CurvePoint", "Outcome", "current_points", "read_points"),
+    "heldout.midrun.dispatcher": (
+        "AsyncEvalDispatcher",
+        "Drained",
+        "PendingEval",
+        "Scheduled",
+        "pending_evals",
+    ),
+    "heldout.midrun.installed": (
+        "get_async_eval_dispatcher",
+        "set_async_eval_dispatcher",
+        "use_async_eval_dispatcher",
+    ),
     "heldout.midrun.periodic": ("PeriodicEval",),
     "heldout.midrun.runners": ("Request", "Runner", "functions", "live_model", "score_answer"),
     "heldout.midrun.settings": ("Settings",),
+    "heldout.midrun.shadows": ("PolicyVersion", "Shadows", "WeightSnapshot"),
+    "heldout.midrun.worker": ("EvalWorker",),
 }
-_MODULE_OF = {name: module for module, names in _HOME.items() for name in names}
 
 __all__ = [
+    "AsyncEvalDispatcher",
     "CurvePoint",
+    "Drained",
+    "EvalWorker",
     "Outcome",
+    "PendingEval",
     "PeriodicEval",
+    "PolicyVersion",
     "Request",
     "Runner",
+    "Scheduled",
     "Settings",
+    "Shadows",
+    "WeightSnapshot",
     "current_points",
     "functions",
+    "get_async_eval_dispatcher",
     "live_model",
+    "pending_evals",
     "read_points",
     "score_answer",
+    "set_async_eval_dispatcher",
+    "use_async_eval_dispatcher",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module 'heldout.midrun' has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+__getattr__, __dir__ = lazy(__name__, _HOME)

@@ -23,6 +23,7 @@ from heldout.store.journal import UNENCODABLE, plain_value
 from heldout.store.lines import LineFormat, LineWriter, lines, open_to_read
 from heldout.store.lines import repair as repair_lines
 from heldout.store.rundir import now, replace_file, sync_directory
+from heldout.types import EvalResult
 
 CURVE = LineFormat(
     "heldout.curve",
@@ -46,6 +47,12 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     repeat: int = 0
     error: str | None = None
     truncated: bool = False
+
+    @classmethod
+    def of(cls, result: EvalResult) -> Outcome:
+        error = None if result.error is None else result.error[:300]
+        reward = result.score.reward if result.ok else None
+        return cls(result.sample_id, reward, result.repeat, error, result.trajectory.stop.truncated)
 
 
 class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

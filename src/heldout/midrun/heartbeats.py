@@ -14,6 +14,8 @@ Heartbeat = Callable[[str, dict[str, Any]], object]
 def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
     """What whoever watches gets to know of a point."""
     fields: dict[str, Any] = {"step": point.step, "eval_seconds": point.seconds}
+    if point.lag_steps is not None:
+        fields["lag_steps"] = point.lag_steps
     if point.summary is None:
         return {**fields, "eval_skipped": True, "eval_reason": point.skipped}
     summary = point.summary

@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import anyio
 import msgspec
@@ -25,9 +25,16 @@ from heldout.config import EvalConfig
 from heldout.endpoints.batch import Answered, BatchEndpoint, Request
 from heldout.engine import evaluate
 from heldout.errors import EndpointError, EvalFailed, InvalidInput, printable_error
-from heldout.isolation import isolated, untouched_random_state
+from heldout.isolation import (
+    NotBeside,
+    beside_training,
+    isolated,
+    untouched_random_state,
+    wait_for_device,
+)
+from heldout.midrun.comparable import describe_runner
 from heldout.midrun.ranks import Ranks, RanksApart
-from heldout.midrun.runners import Runner, RunnerBuilder
+from heldout.midrun.runners import Answer, Runner, RunnerBuilder
 from heldout.store.journal import Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
@@ -47,6 +54,9 @@ KeepGoing = Callable[[int, int], bool]
 """`(items done, items in all)`: whether to go on; called about every step of decoding."""
 
 
+AskTrainer = Callable[[Callable[[], Any]], Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """What is to be measured, and what to ask on the way."""
@@ -54,16 +64,22 @@ class Task:
     step: int
     samples: Sequence[Sample]
     """All of them, in the fixed order."""
-    builder: RunnerBuilder
+    builder: RunnerBuilder | Elsewhere
     getter: Callable[[], Any]
     home: Path
     pass_threshold: float
     seed: int
     decide: Callable[[str | None], int]
     """Given the fingerprint of the weights, how many samples to take; 0 for none. Rank 0 only."""
-    admit: Callable[[Runner], None]
-    """Raises where what this runner measures would not belong on the curve. Rank 0 only."""
+    admit: Callable[[dict[str, Any]], None]
+    """Given `describe_runner`, raises where what is measured would not belong on the curve. Rank 0
+    only."""
     keep_going: KeepGoing
+    version: Callable[[Any], str | None] = fingerprint
+    """Which weights these are."""
+    ask_trainer: AskTrainer | None = None
+    """Where this runs beside a training, in a thread of its own on weights of its own: has a
+    function called in the thread that trains."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +96,17 @@ class Measured:
     rows: int = 1
     """Items that cost the same together as one does alone."""
     run: str | None = None
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """Measures in another process (`heldout.midrun.worker`)."""
+
+    def try_snapshot(self, model: Any, *, step: int) -> Any:
+        """In the thread that trains; None where there is no room for another one."""
+
+    def measure(self, task: Task, snapshot: Any) -> Measured | None:
+        """In any thread. Like `measure`, of the weights in the snapshot."""
 
 
 class Part(msgspec.Struct):
@@ -101,6 +128,8 @@ def measure(task: Task, ranks: Ranks) -> Measured | None:
 
     An error in here is a skip, not an exception.
     """
+    if isinstance(task.builder, Elsewhere):
+        return _measure_elsewhere(task, task.builder)
     try:
         return _measure(task, ranks)
     except RanksApart as problem:
@@ -108,6 +137,21 @@ def measure(task: Task, ranks: Ranks) -> Measured | None:
             return Measured(0, skipped=str(problem))
         log.warning("mid-run eval at step %s: %s", task.step, problem)
         return None
+
+
+def _measure_elsewhere(task: Task, place: Elsewhere) -> Measured | None:
+    """Training waits for it."""
+    try:
+        with untouched_random_state():
+            snapshot = place.try_snapshot(task.getter(), step=task.step)
+    except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+        return Measured(0, skipped=f"model: {describe(problem)}")
+    if snapshot is None:
+        return Measured(0, skipped="all snapshots were in use")
+    try:
+        return place.measure(task, snapshot)
+    finally:
+        snapshot.release()
 
 
 def _measure(task: Task, ranks: Ranks) -> Measured | None:
@@ -118,13 +162,19 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
         with ExitStack() as stack:
             model = None
             try:
-                with untouched_random_state():
+                if task.ask_trainer is None:
+                    with untouched_random_state():
+                        model = task.getter()
+                else:
                     model = task.getter()
                 if model is None:
                     part.skipped = "there is no model yet"
                 else:
-                    stack.enter_context(isolated(model, seed=task.seed))
-                    weights = fingerprint(model)
+                    alone = task.ask_trainer is None
+                    stack.enter_context(
+                        isolated(model, seed=task.seed) if alone else beside_training()
+                    )
+                    weights = task.version(model)
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped = f"model: {describe(problem)}"
             decided = 0
@@ -174,6 +224,7 @@ def describe(problem: BaseException) -> str:
 
 
 def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Part:
+    assert callable(task.builder)
     try:
         runner = task.builder(model)
     except Exception as problem:
@@ -181,7 +232,7 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
     if not isinstance(runner, Runner):
         raise InvalidInput(f"runner_builder returns a heldout.midrun.Runner, got {runner!r:.100}")
     if ranks.rank == 0:
-        task.admit(runner)
+        task.admit(describe_runner(runner))
     if not places:  # more ranks than samples
         return Part(repeats=runner.repeats)
     with ExitStack() as stack:
@@ -190,7 +241,8 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
         name = _unused(home, task.step)
         samples = [task.samples[place] for place in places]
-        ended = _evaluate(task, runner, samples, home, name)
+        answer = runner.answer if task.ask_trainer is None else _mostly_here(task, runner, model)
+        ended = _evaluate(task, replace(runner, answer=answer), samples, home, name)
         part = Part(repeats=runner.repeats, decoding=runner.describe() or None)
         if (part.decoding or {}).get("way") == "captured":
             part.rows = runner.rows
@@ -202,6 +254,33 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
         part.records = [Record.of(place_of[r.sample_id], r) for r in report.results]
         part.run, part.config = f"steps/{name}", report.config
         return part
+
+
+def _mostly_here(task: Task, runner: Runner, model: Any) -> Answer:
+    """Answers in this thread; in the one that trains, where something global has to change."""
+    assert task.ask_trainer is not None
+    ask, said = task.ask_trainer, False
+
+    def answer(requests: Sequence[Request], keep_going: Callable[[], bool]) -> Sequence[Answered]:
+        nonlocal said
+        try:
+            return runner.answer(requests, keep_going)
+        except NotBeside as problem:
+            why = problem
+
+        def there() -> Sequence[Answered]:
+            with isolated(model, seed=task.seed):
+                given = runner.answer(requests, keep_going)
+                wait_for_device(model)
+                return given
+
+        if not said:
+            said = True
+            log.info("eval of step %s goes on in the thread that trains: %s", task.step, why)
+        wait_for_device(model)  # the other thread has another stream
+        return ask(there)  # type: ignore[no-any-return]
+
+    return answer
 
 
 def _evaluate(

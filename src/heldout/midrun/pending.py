@@ -8,10 +8,10 @@ the disk: a killed process loses nothing of it, and scheduling an eval stays che
 
 from __future__ import annotations
 
+import operator
 import os
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, Literal, NamedTuple, TypeVar, get_args
@@ -54,22 +54,31 @@ class Scheduled:
     step: int
     name: str
     _in_loop: Callable[[], bool] = field(repr=False)
-    _point: CurvePoint | None = None
-    _done: threading.Event = field(default_factory=threading.Event, repr=False)
+    _wait: Callable[[Sequence[Scheduled], float | None], None] = field(repr=False)
+    point: CurvePoint | None = None
+    """Once it has ended."""
+    is_new: bool = True
+    """Whether that point was measured now; an earlier start of the training may have had it."""
+    _done: bool = False
 
     def done(self) -> bool:
         """Whether it has ended, as a result or as a skip."""
-        return self._done.is_set()
+        return self._done
+
+    def end(self, point: CurvePoint | None, *, is_new: bool = True) -> None:
+        """By whoever runs it."""
+        self.point, self.is_new, self._done = point, is_new, True
 
     def result(self, timeout: float | None = None) -> CurvePoint | None:
         """Its point, waited for; None where it has not ended in time."""
-        if not self.done() and timeout != 0 and self._in_loop():
-            raise InvalidInput(
-                "result() would wait in the event loop that the eval runs in, for ever; "
-                "`await dispatcher.adrain()` first"
-            )
-        self._done.wait(timeout)
-        return self._point
+        if not self.done() and timeout != 0:
+            if self._in_loop():
+                raise InvalidInput(
+                    "result() would wait in the event loop that the eval runs in, for ever; "
+                    "`await dispatcher.adrain()` first"
+                )
+            self._wait([self], timeout)
+        return self.point
 
 
 # --- The queue ----------------------------------------------------------------------------------
@@ -108,10 +117,11 @@ class Queue(Generic[T]):
     def items(self) -> list[T]:
         return [*self._running, *self._queued]
 
-    def offer(self, item: T) -> Offer[T]:
+    def offer(self, item: T, *, must: bool = False) -> Offer[T]:
+        """`must`: it waits for its place, and nobody gives way to it."""
         dropped = None
         if len(self) >= self.max_pending:
-            if self.when_full == "wait":
+            if self.when_full == "wait" or must:
                 return Offer()
             if self.when_full == "skip" or not self._queued:
                 return Offer(refused=f"{len(self)} evals were pending (max_pending)")
@@ -125,6 +135,10 @@ class Queue(Generic[T]):
         begun = [self._queued.popleft() for _ in range(room)]
         self._running += begun
         return begun
+
+    def oldest(self, which: Callable[[T], bool]) -> T | None:
+        """Of those that have not started."""
+        return next((item for item in self._queued if which(item)), None)
 
     def remove(self, item: T) -> None:
         """Finished, or given up on; nothing to do where it was dropped before."""
@@ -153,6 +167,22 @@ class PendingEval(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: bool = False
     """Whether it was given up on, if only once: it has a skip on the curve, and may yet have a
     result."""
+
+
+def checked_step(step: int) -> int:
+    try:
+        step = operator.index(step)
+    except TypeError:
+        step = -1
+    if not 0 <= step <= 2**53:
+        raise InvalidInput("step is a whole number, from 0")
+    return step
+
+
+def checked_name(name: str) -> str:
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise InvalidInput(f"name is what the eval is called on the curve, got {name!r}")
+    return name
 
 
 class PendingFile(msgspec.Struct):

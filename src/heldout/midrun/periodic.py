@@ -10,43 +10,54 @@
 This is cadence, isolation, budget and curve around `heldout.evaluate`; there is no second engine.
 Training does not notice (clause 13) and is never interrupted: an eval ends in a result or in a skip
 with its reason, and both are lines of `curve.jsonl` (clause 14).
+
+Where an `AsyncEvalDispatcher` is installed, `maybe_run` takes a snapshot of the weights, returns
+None, and the eval runs beside the training; its point is that of the step it was due at.
 """
 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from heldout.config import describe_callable
-from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError
-from heldout.isolation import untouched_random_state
+from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.isolation import is_beside_training, untouched_random_state
+from heldout.midrun.beside import Beside
 from heldout.midrun.budget import SMALLEST, Budget
+from heldout.midrun.comparable import check_config, check_functions
 from heldout.midrun.curve import (
     CurvePoint,
-    CurveWriter,
     Outcome,
     current_points,
-    curve_writer,
     forget_stop,
     read_points,
+    request_stop,
     stop_requested,
 )
+from heldout.midrun.dispatcher import AsyncEvalDispatcher
 from heldout.midrun.heartbeats import Heartbeat, heartbeat_fields
-from heldout.midrun.measure import Measured, Task, describe, measure
-from heldout.midrun.ranks import Alone, Ranks, current_ranks
-from heldout.midrun.runners import Runner, RunnerBuilder
+from heldout.midrun.home import home_of
+from heldout.midrun.measure import Elsewhere, Measured, Task, describe, measure
+from heldout.midrun.pending import PendingEval, Scheduled
+from heldout.midrun.ranks import Alone, Ranks, current_ranks, is_first_process
+from heldout.midrun.results import Known
+from heldout.midrun.runners import RunnerBuilder
 from heldout.midrun.samples import checked, digest, fixed_order
-from heldout.midrun.settings import NUM, Settings
+from heldout.midrun.settings import NUM, Settings, check_counts, check_seconds
+from heldout.midrun.spending import Spending
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.types import Sample
+
+if TYPE_CHECKING:
+    from heldout.midrun.shadows import Shadows
 
 log = logging.getLogger("heldout")
 
@@ -63,13 +74,14 @@ class PeriodicEval:
     the share of training time that evals may take (`min_samples` are the fewest it goes down to);
     `max_seconds` ends an eval early, as a partial, so that nothing holds up training for ever.
     `across` says who evaluates where training runs in several processes: the first one, or all of
-    them, each its part.
+    them, each its part. `shadows` are where evals that run beside the training keep their weights:
+    one copy on the same device, unless given.
     """
 
     def __init__(
         self,
         samples: Iterable[Sample],
-        runner_builder: RunnerBuilder,
+        runner_builder: RunnerBuilder | Elsewhere,
         every_steps: int | None = None,
         heartbeat_fn: Heartbeat | None = None,
         model_getter: Callable[[], Any] | None = None,
@@ -86,6 +98,7 @@ class PeriodicEval:
         monitor: Monitor | None = None,
         progress_seconds: float = 10.0,
         across: Literal["first", "all"] = "first",
+        shadows: Shadows | None = None,
         ranks: Ranks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -95,14 +108,19 @@ class PeriodicEval:
             num = outside.num
             if num == 0:
                 self.every_steps, num = 0, None
-        _check_counts(self.every_steps, num, min_samples, seed)
-        _check_seconds(max_overhead, max_seconds, progress_seconds)
+        check_counts(every_steps=self.every_steps, min_samples=min_samples, num=num, seed=seed)
+        check_seconds(
+            max_overhead=max_overhead, max_seconds=max_seconds, progress_seconds=progress_seconds
+        )
         if across not in ("first", "all"):
             raise InvalidInput(f"across is 'first' or 'all', got {across!r}")
-        if not callable(runner_builder):
+        if not callable(runner_builder) and not isinstance(runner_builder, Elsewhere):
             raise InvalidInput(
-                f"runner_builder is a function (model) -> Runner, got {runner_builder!r:.100}"
+                "runner_builder is a function (model) -> Runner, or an EvalWorker, got "
+                f"{runner_builder!r:.100}"
             )
+        if across == "all" and isinstance(runner_builder, Elsewhere):
+            raise InvalidInput("an EvalWorker evaluates alone; across='all' is for functions")
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"label is a name: letters, digits, _ and -, got {label!r}")
         self.label = label
@@ -120,22 +138,19 @@ class PeriodicEval:
         self._seed, self._at_start, self._across = seed, at_start, across
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
         self._clock, self._ranks = clock, ranks
-        self._session = os.urandom(4).hex()
-        self._budget = None
-        if max_overhead is not None:
-            self._budget = Budget(max_overhead, len(self.samples), smallest=min_samples)
+        self._home = home_of(self.run_dir, self)
+        self._session = self._home.begin_session()
+        total = len(self.samples)
+        budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
+        self._spending = Spending(budget, total, clock)
         self._seen: int | None = None
-        self._began: float | None = None
-        self._evaluating = self._trained_before = 0.0
-        self._unwritten: list[CurvePoint] = []
         self._reused = False
-        self._last: int | None = None
+        elsewhere = runner_builder if isinstance(runner_builder, Elsewhere) else None
+        self._beside = Beside(label, shadows, elsewhere)
         self._stop: str | None = None
         self._earlier: list[CurvePoint] = []
         self._functions: dict[str, Any] | None = None
-        self._curve: CurveWriter | None = None
-        first = os.environ.get("RANK", "0") == "0" and (ranks or current_ranks()).rank == 0
-        if self.every_steps and first:
+        if self.every_steps and is_first_process(ranks):
             self._enter()
 
     # --- Cadence ---
@@ -152,56 +167,92 @@ class PeriodicEval:
         seen = step - 1 if self._seen is None or self._seen >= step else self._seen
         return step // self.every_steps > seen // self.every_steps
 
-    def maybe_run(self, step: int, model: Any = None) -> CurvePoint | None:
-        """Evaluate if it is due and the budget allows it; None otherwise."""
+    def maybe_run(
+        self, step: int, model: Any = None, *, saved_at: str | Path | None = None
+    ) -> CurvePoint | None:
+        """Evaluate if it is due and the budget allows it; None otherwise.
+
+        None, too, where the eval runs beside the training from here on (`saved_at` is then where
+        these weights can be had again, should the process die before its end).
+        """
         self.begin()
         if self._seen is not None and step < self._seen:
             self._start_again()
+        dispatcher = self._visited(step)
         due = self.should_run(step)
         self._seen = step
+        if due and dispatcher is not None:
+            live = self._beside.copyable(self._model(model))
+            if live is not None:
+                self._schedule(dispatcher, step, live, saved_at=saved_at)
+                return None
         # Where others take part the first one says so to all of them, further down.
-        if not due or (self._across == "first" and self._affordable() == 0):
+        if not due or (self._across == "first" and self._spending.affordable == 0):
             return None
-        return self._run(step, model, lambda weights: self._affordable())
+        return self._run(step, model, lambda weights: self._spending.affordable)
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate all samples now, as step `step`. None where another process does it."""
         return self._run(step, model, lambda weights: len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
-        """The last weights, on all samples, unless they have that result already (clause 17)."""
+        """The last weights, on all samples, unless they have that result already (clause 17).
+
+        Waits for evals that run beside the training, as long as their dispatcher does at its end.
+        """
         if self.every_steps <= 0:
             return None
-        whole = len(self.samples)
-
-        def missing(weights: str | None) -> int:
-            """Asked of the first process alone: the others have no history."""
-            for point in self.history:
-                if point.step != step:
-                    continue
-                # The same weights would be skipped for the same reason, or cut at the same limit.
-                if not point.has_result and None not in (weights, point.weights):
-                    known = True
-                else:
-                    known = _is_whole(point) or point.partial is not None
-                if known and _same(point.weights, weights):
-                    return 0
-            return whole
-
-        point = self._run(step, model, missing, final=True, whole=True)
+        dispatcher, point = self._visited(step), None
+        live = None if dispatcher is None else self._beside.copyable(self._model(model))
+        if dispatcher is not None and live is not None and not dispatcher.waits_for_ever:
+            dispatcher.wait_for(self._beside.under_way, dispatcher.drain_timeout)
+            self.collect()
+            handle = self._schedule(dispatcher, step, live, final=True)
+            if handle is not None:
+                point = handle.result(dispatcher.drain_timeout)
+            self.collect()
+        else:
+            point = self._run(step, model, partial(self._missing, step), final=True, whole=True)
         self._say_complete()
         return point
 
+    def finish(self, pending: PendingEval, model: Any) -> CurvePoint | None:
+        """One of `pending_evals`, now, on the weights that it was to measure.
+
+        Its point belongs to the start of the training that scheduled it.
+        """
+        return self._run(
+            pending.step,
+            model,
+            lambda weights: len(self.samples),
+            whole=True,
+            instead_of=pending,
+        )
+
+    def _missing(self, step: int, weights: str | None) -> int:
+        """How many samples the last weights still need. Asked of the first process alone: the
+        others have no history."""
+        for point in self.history:
+            if point.step != step:
+                continue
+            # The same weights would be skipped for the same reason, or cut at the same limit.
+            if not point.has_result and None not in (weights, point.weights):
+                known = True
+            else:
+                known = _is_whole(point) or point.partial is not None
+            if known and _same(point.weights, weights):
+                return 0
+        return len(self.samples)
+
     def begin(self) -> None:
         """Training starts now, as far as the budget is concerned; the first step says so, too."""
-        if self._began is None:
-            self._began = self._clock()
+        self._spending.begin()
 
     def _start_again(self) -> None:
         """The counter went back: another training, or this one from a checkpoint."""
         self._earlier += self.history
         self.history = []
-        self._session = os.urandom(4).hex()
+        self._session = self._home.begin_session()
 
     @property
     def points(self) -> list[CurvePoint]:
@@ -225,39 +276,21 @@ class PeriodicEval:
         *,
         final: bool = False,
         whole: bool = False,
+        instead_of: PendingEval | None = None,
     ) -> CurvePoint | None:
         """No Exception gets out of here: this is called in the middle of a training."""
         self.begin()
         began = self._clock()
         known: list[CurvePoint] = []
-
-        def decide(weights: str | None) -> int:
-            if self._curve is None:
-                self._enter()
-            found = self._known_at(step, weights, whole=whole)
-            if found is not None:
-                known.append(found)
-            return affordable(weights) if found is None else 0
-
         try:
             ranks = self._ranks or current_ranks()
             if self._across == "first":
                 if ranks.rank != 0:
                     return None
                 ranks = Alone()
-            task = Task(
-                step=step,
-                samples=self.samples,
-                builder=self.runner_builder,
-                getter=self._model(model),
-                home=self.run_dir,
-                pass_threshold=self._threshold,
-                seed=self._seed,
-                decide=decide,
-                admit=self._admit,
-                keep_going=self._pulse(step, began, alive=ranks.rank == 0),
-            )
-            measured = measure(task, ranks)
+            task = self._task(step, self._model(model), began, alive=ranks.rank == 0)
+            decide = partial(self._decide, step, affordable, known, whole=whole)
+            measured = measure(replace(task, decide=decide), ranks)
             if known:
                 return self._reuse(known[0])
             if measured is None or ranks.rank != 0:
@@ -266,17 +299,129 @@ class PeriodicEval:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
         finally:
-            self._evaluating += self._clock() - began
+            self._spending.evaluated(self._clock() - began)
         measured_at = self._clock()
         point = self._point(step, measured, measured_at - began, final=final)
         # What watches may draw random numbers, and takes its time, too.
         with untouched_random_state():
-            point = self._publish(point)
-        after = self._clock() - measured_at
-        self._evaluating += after
-        if self._budget is not None:
-            self._budget = replace(self._budget, spent=self._budget.spent + after)
+            point = self._publish(point, instead_of)
+        self._spending.waited(self._clock() - measured_at)
         return point
+
+    def _task(
+        self, step: int, getter: Callable[[], Any], began: float, *, alive: bool = True
+    ) -> Task:
+        return Task(
+            step=step,
+            samples=self.samples,
+            builder=self.runner_builder,
+            getter=getter,
+            home=self.run_dir,
+            pass_threshold=self._threshold,
+            seed=self._seed,
+            decide=lambda weights: len(self.samples),
+            admit=self._admit,
+            keep_going=self._pulse(step, began, alive=alive),
+        )
+
+    def _decide(
+        self,
+        step: int,
+        affordable: Callable[[str | None], int],
+        known: list[CurvePoint],
+        weights: str | None,
+        *,
+        whole: bool,
+    ) -> int:
+        """How many samples these weights need; a point that they have already goes to `known`."""
+        if not self._home.entered:
+            self._enter()
+        found = self._known_at(step, weights, whole=whole)
+        if found is not None:
+            known.append(found)
+        return affordable(weights) if found is None else 0
+
+    # --- Beside the training ---
+
+    def _visited(self, step: int) -> AsyncEvalDispatcher | None:
+        """The dispatcher that is in use, if any."""
+        together = self._across == "all" and (self._ranks or current_ranks()).world > 1
+        return None if self.rides_window else self._beside.dispatcher(step, self.collect, together)
+
+    def _schedule(
+        self,
+        dispatcher: AsyncEvalDispatcher,
+        step: int,
+        live: Any,
+        *,
+        final: bool = False,
+        saved_at: str | Path | None = None,
+    ) -> Scheduled | None:
+        """No Exception gets out of here, either. What it costs the training is the snapshot, and
+        the wait for a place."""
+        began = self._clock()
+        try:
+            if (self._ranks or current_ranks()).rank != 0:
+                return None
+            if not self._home.entered:
+                self._enter()
+            place = None if saved_at is None else os.fspath(saved_at)
+            return self._beside.schedule(
+                dispatcher,
+                self._home,
+                partial(self._measure_beside, dispatcher, step, final),
+                PendingEval(self.label, step, self._session, None, place),
+                live,
+                must=final,
+            )
+        except Exception as problem:
+            log.warning("%s at step %s", self.label, step, exc_info=problem)
+            skip = Measured(0, skipped=describe(problem))
+            with untouched_random_state():
+                self._publish(self._point(step, skip, self._clock() - began, final=final))
+            return None
+        finally:
+            self._spending.waited(self._clock() - began)
+
+    def _measure_beside(
+        self, dispatcher: AsyncEvalDispatcher, step: int, final: bool, snapshot: Any
+    ) -> CurvePoint | Known:
+        """In a thread of its own."""
+        began = self._clock()
+        known: list[CurvePoint] = []
+        missing = partial(self._missing, step) if final else lambda weights: len(self.samples)
+        task = replace(
+            self._task(step, lambda: snapshot.model, began),
+            decide=partial(self._decide, step, missing, known, whole=final),
+            version=lambda model: snapshot.version().weights,
+            ask_trainer=dispatcher.ask_trainer,
+        )
+        if isinstance(self.runner_builder, Elsewhere):
+            measured = self.runner_builder.measure(task, snapshot)
+        else:
+            measured = measure(task, Alone())
+        if known or measured is None:
+            return Known(known[0] if known else None)
+        seconds = self._clock() - began
+        return self._point(step, measured, seconds, final=final, beside=True)
+
+    def collect(self) -> None:
+        """In the thread that trains: take in what evals beside it have come to. `maybe_run` does
+        so, and the dispatcher where it drains."""
+        if not self._beside.has_news:
+            return
+        with untouched_random_state():
+            for ended in self._beside.collect():
+                if ended.point is None:
+                    continue
+                if not ended.is_new:
+                    self._reuse(ended.point)
+                    continue
+                reason = self._watch(ended.point)
+                if reason is not None:
+                    # The line is written already: this is where `heldout watch` looks, too.
+                    request_stop(self.run_dir, reason)
+                self._take_in(ended.point)
 
     def _reuse(self, point: CurvePoint) -> CurvePoint:
         """An earlier start of this training has that point already."""
@@ -312,15 +457,6 @@ class PeriodicEval:
                 return point
         return None
 
-    def _affordable(self) -> int:
-        return len(self.samples) if self._budget is None else self._budget.plan(self._trained())
-
-    def _trained(self) -> float:
-        """Seconds of training so far, without those of evaluation."""
-        if self._began is None:
-            return self._trained_before
-        return self._trained_before + self._clock() - self._began - self._evaluating
-
     def _pulse(self, step: int, began: float, *, alive: bool) -> Callable[[int, int], bool]:
         """Asked all the time while an eval runs: gives signs of life, and says when time is up."""
         spoke = began
@@ -331,34 +467,24 @@ class PeriodicEval:
             if alive and now - spoke >= self._progress_seconds:
                 spoke = now
                 said = {"eval_done": done, "eval_total": total, "eval_seconds": now - began}
-                self._beat(f"{self.label}_progress", {"step": step, **said})
+                beat = partial(self._beat, f"{self.label}_progress", {"step": step, **said})
+                if is_beside_training():
+                    self._beside.say(beat)
+                else:
+                    beat()
             return self._max_seconds is None or now - began < self._max_seconds
 
         return keep_going
 
-    def _point(self, step: int, measured: Measured, seconds: float, *, final: bool) -> CurvePoint:
+    def _point(
+        self, step: int, measured: Measured, seconds: float, *, final: bool, beside: bool = False
+    ) -> CurvePoint:
         budget = None
-        if self._budget is not None:
-            once = (measured.decoding or {}).get("prepared_seconds") or 0.0
-            done = len({r.sample_id for r in measured.results if r.ok})
-            together = max(1, measured.rows // measured.repeats)
-            spent = replace(self._budget, step=together).spend(done, seconds, once=once)
-            self._budget = spent
-            budget = {
-                "max_overhead": spent.max_overhead,
-                "overhead": spent.overhead(self._trained()),
-                "spent": spent.spent,
-                "trained": self._trained(),
-                "cost": spent.cost,
-                "samples": measured.asked // measured.repeats,
-                "of": len(self.samples),
-                "every_steps": self.every_steps,
-                "steps_since_last": step - (self._last or 0),
-            }
-        self._last = step
-        partial = measured.partial
-        if partial is not None and self._max_seconds is not None:
-            partial = f"max_seconds={self._max_seconds:g}: {partial}"
+        if not beside:
+            budget = self._spending.spend(step, measured, seconds, self.every_steps)
+        cut = measured.partial
+        if cut is not None and self._max_seconds is not None:
+            cut = f"max_seconds={self._max_seconds:g}: {cut}"
         return CurvePoint(
             label=self.label,
             step=step,
@@ -367,17 +493,8 @@ class PeriodicEval:
             seconds=seconds,
             summary=measured.summary,
             skipped=measured.skipped,
-            partial=partial,
-            outcomes=tuple(
-                Outcome(
-                    r.sample_id,
-                    r.score.reward if r.ok else None,
-                    r.repeat,
-                    None if r.error is None else r.error[:300],
-                    r.trajectory.stop.truncated,
-                )
-                for r in measured.results
-            ),
+            partial=cut,
+            outcomes=tuple(Outcome.of(result) for result in measured.results),
             asked=measured.asked,
             of=len(self.samples) * measured.repeats,
             weights=measured.weights,
@@ -387,35 +504,36 @@ class PeriodicEval:
             final=final,
         )
 
-    def _publish(self, point: CurvePoint) -> CurvePoint:
-        if self._monitor is not None and point.summary is not None:
-            try:
-                reason = self._monitor(current_points([*self._earlier, *self.history, point]))
-                if reason:
-                    point = msgspec.structs.replace(point, stop=str(reason))
-                    self._stop = str(reason)
-            except Exception as problem:
-                log.warning("%s: the monitor failed", self.label, exc_info=problem)
+    def _publish(self, point: CurvePoint, instead_of: PendingEval | None = None) -> CurvePoint:
+        if instead_of is not None:
+            point = msgspec.structs.replace(point, session=instead_of.session)
+            self._home.begun(instead_of)
+        if (reason := self._watch(point)) is not None:
+            point = msgspec.structs.replace(point, stop=reason)
+        self._home.record(point)
+        if instead_of is not None:
+            self._home.ended(instead_of)
+        self._take_in(point)
+        return point
+
+    def _watch(self, point: CurvePoint) -> str | None:
+        """What the monitor says to it."""
+        if self._monitor is None or point.summary is None:
+            return None
+        try:
+            reason = self._monitor(current_points([*self._earlier, *self.history, point]))
+        except Exception as problem:
+            log.warning("%s: the monitor failed", self.label, exc_info=problem)
+            return None
+        if reason:
+            self._stop = str(reason)
+        return str(reason) if reason else None
+
+    def _take_in(self, point: CurvePoint) -> None:
         if point.skipped is not None and not (self.history and self.history[-1].skipped):
             log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
         self.history.append(point)
-        self._unwritten.append(point)
-        try:
-            self._curve = curve_writer(RunDir(self.run_dir).curve)
-            while self._unwritten:
-                self._curve.append(self._unwritten[0])
-                del self._unwritten[0]
-        except Exception as problem:
-            log.error(
-                "%s: the point at step %s could not be written to the curve in %s; it is tried "
-                "again with the next one",
-                self.label,
-                point.step,
-                self.run_dir,
-                exc_info=problem,
-            )
         self._beat(self.label, heartbeat_fields(point))
-        return point
 
     def _beat(self, name: str, fields: dict[str, Any]) -> None:
         if self._heartbeat is None:
@@ -439,64 +557,21 @@ class PeriodicEval:
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,
         }
-        if run.exists() and not run.curve.exists():
-            raise RunDirectoryError(f"{run.path} holds a run of another kind; use another run_dir")
-        run.make()
-        # Held for as long as this training lives: two of them would make one wrong curve.
-        self._curve = curve_writer(run.curve)
-        self._earlier = read_points(run.curve)
-        if run.run.exists():
-            info = run.read_info()
-            different = [
-                f"{key} was {info.config.get(key)!r}, is now {config[key]!r}"
-                for key in config
-                if key != "every_steps" and info.config.get(key) != config[key]
-            ]
-            if different and (self._earlier or info.config.get("label") != self.label):
-                raise ResumeMismatch(
-                    f"{run.path} has a curve whose points could not be compared with these: "
-                    + "; ".join(different)
-                    + ". Undo the change, or use another run_dir"
-                )
+        self._home.enter()
+        self._earlier = [p for p in read_points(run.curve) if p.label == self.label]
+        info = self._home.read_config()
+        if info is not None:
+            check_config(run.path, info.config, config, has_points=bool(self._earlier))
             self._functions = info.functions if self._earlier else None
-        self._take_over_budget()
+        self._spending.take_over(self._earlier)
+        self._home.take_over()
         run.write_info(RunInfo.new(config, self._functions or {}))
         forget_stop(run.path)
 
-    def _take_over_budget(self) -> None:
-        """What earlier starts have spent is spent. The file is not taken at its word."""
-        known = [point.budget for point in self._earlier if point.budget is not None]
-        if self._budget is None or not known:
-            return
-        spent, trained, cost = (_time(known[-1].get(k)) for k in ("spent", "trained", "cost"))
-        if spent is not None and trained is not None:
-            self._budget = replace(self._budget, spent=spent, cost=cost)
-            self._trained_before = trained
-
-    def _admit(self, runner: Runner) -> None:
-        """One curve, one scorer: points that were scored differently are not put side by side."""
-        functions = {
-            "score_fn": describe_callable(runner.score_fn),
-            "prepare_messages": describe_callable(runner.prepare_messages),
-            "environment_factory": describe_callable(runner.environment_factory),
-            "answer_filter": describe_callable(runner.answer_filter),
-            "settings": {
-                "repeats": runner.repeats,
-                "max_turns": runner.max_turns,
-                "token_budget": runner.token_budget,
-                "temperature": runner.sampling.temperature,
-                "top_p": runner.sampling.top_p,
-                "max_tokens": runner.sampling.max_tokens,
-                "stop": list(runner.sampling.stop),
-            },
-        }
+    def _admit(self, functions: dict[str, Any]) -> None:
+        """One curve, one scorer."""
         if self._functions:
-            changed = [name for name in functions if self._functions.get(name) != functions[name]]
-            if changed:
-                raise InvalidInput(
-                    f"{' and '.join(changed)}: not what it was when the curve in {self.run_dir} "
-                    "began, so its points could not be compared; use another run_dir"
-                )
+            check_functions(self.run_dir, self._functions, functions)
             return
         self._functions = functions
         run = RunDir(self.run_dir)
@@ -506,14 +581,10 @@ class PeriodicEval:
             run.write_info(info)
 
     def _say_complete(self) -> None:
-        run = RunDir(self.run_dir)
         try:
-            if self.history and run.run.exists():
-                info = run.read_info()
-                info.status, info.finished = "complete", now()
-                run.write_info(info)
-            if self._curve is not None:
-                self._curve.close()
+            if self.history:
+                self._home.say_complete()
+            self._home.close()
         except (RunDirectoryError, OSError) as problem:
             log.warning("%s: %s", self.label, problem)
 
@@ -526,34 +597,3 @@ def _is_whole(point: CurvePoint) -> bool:
 def _same(before: str | None, now: str | None) -> bool:
     """Whether these are the same weights, as far as can be told."""
     return before is None or now is None or before == now
-
-
-def _time(value: Any) -> float | None:
-    known = isinstance(value, int | float) and math.isfinite(value) and value >= 0
-    return float(value) if known else None
-
-
-def _check_counts(every_steps: Any, num: Any, min_samples: Any, seed: Any) -> None:
-    for name, value, low in (
-        ("every_steps", every_steps, 0),
-        ("num", 1 if num is None else num, 1),
-        ("min_samples", min_samples, 1),
-        ("seed", seed, 0),
-    ):
-        if isinstance(value, bool) or not isinstance(value, int) or value < low:
-            raise InvalidInput(f"{name} is a whole number >= {low}, got {value!r}")
-
-
-def _check_seconds(max_overhead: Any, max_seconds: Any, progress_seconds: Any) -> None:
-    for name, value in (
-        ("max_overhead", max_overhead),
-        ("max_seconds", max_seconds),
-        ("progress_seconds", progress_seconds),
-    ):
-        if (value is not None or name == "progress_seconds") and (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not math.isfinite(value)
-            or value <= 0
-        ):
-            raise InvalidInput(f"{name} is a number above 0, or None, got {value!r}")

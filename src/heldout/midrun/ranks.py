@@ -6,6 +6,7 @@ between them is bytes.
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -91,3 +92,8 @@ def current_ranks() -> Ranks:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return Alone()
     return TorchRanks(distributed) if distributed.get_world_size() > 1 else Alone()
+
+
+def is_first_process(ranks: Ranks | None = None) -> bool:
+    """Whether this is the one that writes. Before processes have met, RANK says which it is."""
+    return os.environ.get("RANK", "0") == "0" and (ranks or current_ranks()).rank == 0

@@ -8,6 +8,7 @@ environments, single- or multi-turn.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,13 +24,17 @@ from heldout.midrun.settings import Settings
 from heldout.types import Message, Metric, Sample, Score, Trajectory, without_reasoning
 from heldout.weights import why_not_whole
 
+KEPT_MODELS = 4
+"""Models whose decoders, with what is prepared for them, are kept from one eval to the next."""
+
 KeepGoing = Callable[[], bool]
+Answer = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
 AnswerFilter = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    answer: Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
+    answer: Answer
     """Answers a batch, in the thread that trains. Asks now and then whether to keep going, which
     is also a sign of life; answers None where it was told not to."""
     score_fn: ScoreFn
@@ -185,19 +190,19 @@ def live_model(
 
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     kept: list[tuple[Any, ChatModel, Decoder]] = []
+    """For the models met last: the one in training, and shadows of it."""
+    finding = threading.Lock()
 
     def build(model: Any) -> Runner:
         if (reason := why_not_whole(model)) is not None:
             raise InvalidInput(reason)
-        if not kept or kept[0][0] is not model:
-            kept[:] = [
-                (
-                    model,
-                    ChatModel(model, tokenizer, "the model in training"),
-                    Decoder(model, tokenizer, rows=rows, graphs=graphs),
-                )
-            ]
-        _, chat, decoder = kept[0]
+        with finding:
+            found = next((each for each in kept if each[0] is model), None)
+            if found is None:
+                chat = ChatModel(model, tokenizer, "the model in training")
+                found = (model, chat, Decoder(model, tokenizer, rows=rows, graphs=graphs))
+            kept[:] = [found, *(each for each in kept if each is not found)][:KEPT_MODELS]
+        _, chat, decoder = found
 
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
             answers: list[Answered] = [None] * len(requests)

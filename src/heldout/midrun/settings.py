@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from heldout.errors import InvalidInput
 
@@ -58,3 +58,27 @@ def _read(environ: Mapping[str, str], name: str, kind: Callable[[str], T], defau
         wanted = "a whole number" if kind is int else "a finite number"
         raise InvalidInput(f"the environment variable {name} is {wanted}, got {text!r:.60}")
     return value
+
+
+LEAST = {"every_steps": 0, "num": 1, "min_samples": 1, "seed": 0}
+
+
+def check_counts(**counts: Any) -> None:
+    """Settings of a `PeriodicEval` that count; `num` may be None, for all."""
+    for name, value in counts.items():
+        if name == "num" and value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < LEAST[name]:
+            raise InvalidInput(f"{name} is a whole number >= {LEAST[name]}, got {value!r}")
+
+
+def check_seconds(**amounts: Any) -> None:
+    """Those that measure; all but `progress_seconds` may be None, for no limit."""
+    for name, value in amounts.items():
+        if (value is not None or name == "progress_seconds") and (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not math.isfinite(value)
+            or value <= 0
+        ):
+            raise InvalidInput(f"{name} is a number above 0, or None, got {value!r}")

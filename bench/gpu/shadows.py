@@ -1,0 +1,247 @@
+"""Shadows of a model in training: how long they hold it up, and whether they are what it was.
+
+    python bench/gpu/shadows.py                      both shapes, on the GPU
+    python bench/gpu/shadows.py --device cpu --tiny  the same code, to show that it works
+
+Prints a line of JSON a measurement, and exits with 1 if a shadow was not what the model had been.
+bfloat16 on a GPU, random weights (no download). Needs torch and transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+
+from heldout.midrun.shadows import Shadows, WeightSnapshot
+from heldout.weights import fingerprint
+
+SHAPES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "smollm2-135m": (
+        LlamaConfig,
+        LlamaForCausalLM,
+        {
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "vocab_size": 49152,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "qwen3-0.6b": (
+        Qwen3Config,
+        Qwen3ForCausalLM,
+        {
+            "hidden_size": 1024,
+            "intermediate_size": 3072,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 8,
+            "head_dim": 128,
+            "vocab_size": 151936,
+            "tie_word_embeddings": True,
+        },
+    ),
+}
+TINY = {"hidden_size": 144, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 512}
+
+
+class Bench:
+    def __init__(self, device: str, *, tiny: bool, repeats: int) -> None:
+        self.device, self.tiny, self.repeats = torch.device(device), tiny, repeats
+        self.on_cuda = self.device.type == "cuda"
+        self.wrong = 0
+
+    def model(self, shape: str) -> Any:
+        config, kind, settings = SHAPES[shape]
+        torch.manual_seed(0)
+        settings = {**settings, **(TINY if self.tiny else {})}
+        with self.device:
+            made = kind(config(**settings))
+        return made.to(torch.bfloat16 if self.on_cuda else torch.float32).train()
+
+    def wait(self) -> None:
+        if self.on_cuda:
+            torch.cuda.synchronize()
+
+    def tell(self, shape: str, what: str, **numbers: Any) -> None:
+        self.wrong += sum(numbers.get(name, 0) for name in ("wrong_hashes", "wrong_outputs"))
+        print(json.dumps({"shape": shape, "what": what, **numbers}), flush=True)
+
+
+def ms(seconds: list[float]) -> dict[str, float]:
+    return {
+        "ms_median": round(1e3 * median(seconds), 3),
+        "ms_min": round(1e3 * min(seconds), 3),
+        "ms_max": round(1e3 * max(seconds), 3),
+    }
+
+
+def taken(shadows: Shadows, model: Any, step: int) -> WeightSnapshot:
+    snapshot = shadows.try_take(model, step=step)
+    assert snapshot is not None
+    return snapshot
+
+
+def beside(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Start it in another thread; the function that is returned waits for what it returns."""
+    found: list[Any] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as problem:  # noqa: BLE001 - raised in the caller's thread
+            raised.append(problem)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> Any:
+        thread.join()
+        if raised:
+            raise raised[0]
+        return found[0]
+
+    return result
+
+
+def step(model: Any, seed: int) -> None:
+    """What an optimizer does, as far as memory is concerned: every weight is written in place."""
+    with torch.no_grad():
+        weights = list(model.parameters())
+        torch._foreach_mul_(weights, 1.0 - 0.02 * (seed % 7 + 1))
+        torch._foreach_add_(weights, 0.001)
+
+
+def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
+    """How long the caller of try_take waits, with the GPU idle and with a queue of work before it,
+    and how long the copy takes there."""
+    shadows = Shadows(device=where)
+    named = "as the model" if where is None else str(where)
+    bench.wait()
+    began = time.perf_counter()
+    snapshot = taken(shadows, model, 0)
+    making = time.perf_counter() - began
+    snapshot.release()
+    tensors = sum(1 for _ in model.parameters())
+    size = sum(p.numel() * p.element_size() for p in model.parameters())
+    bench.tell(shape, "make", shadow=named, ms=1e3 * making, tensors=tensors, bytes=size)
+    for load in ("idle", "busy") if bench.on_cuda else ("idle",):
+        host, device = [], []
+        for number in range(bench.repeats):
+            bench.wait()
+            if load == "busy":
+                torch.cuda._sleep(40_000_000)  # cycles: some 20 ms that the host must not wait for
+            before, after = (
+                (torch.cuda.Event(enable_timing=True) for _ in "12") if bench.on_cuda else (0, 0)
+            )
+            if bench.on_cuda:
+                before.record()
+            began = time.perf_counter()
+            snapshot = taken(shadows, model, number)
+            host.append(time.perf_counter() - began)
+            if bench.on_cuda:
+                after.record()
+                torch.cuda.synchronize()
+                device.append(before.elapsed_time(after) / 1e3)
+            snapshot.release()
+        bench.tell(shape, f"try_take, host, {load}", shadow=named, **ms(host))
+        if device:
+            # Where the queue is empty this is the host's time: kernels wait for their launch.
+            bench.tell(shape, f"copy, device, {load}", shadow=named, **ms(device))
+
+
+def race(bench: Bench, shape: str, model: Any, where: Any) -> None:
+    """Weights are written right after the snapshot, with work queued before it; the hash is taken
+    in another thread at once, and compared to that of a clone of the same moment."""
+    shadows, wrong, same = Shadows(device=where), 0, 0
+    for number in range(bench.repeats):
+        bench.wait()
+        clone = {name: p.detach().clone() for name, p in model.state_dict().items()}
+        bench.wait()
+        if bench.on_cuda:
+            torch.cuda._sleep(10_000_000)
+        snapshot = taken(shadows, model, number)
+        version = beside(snapshot.version)
+        for _ in range(3):
+            step(model, number)
+        found = version().weights
+        wrong += found is None or found != fingerprint(clone)
+        same += found == fingerprint(model)
+        snapshot.release()
+    named = "as the model" if where is None else str(where)
+    bench.tell(
+        shape, "race", shadow=named, rounds=bench.repeats, wrong_hashes=wrong, not_moved_on=same
+    )
+
+
+def outputs(bench: Bench, shape: str, model: Any) -> None:
+    """What a shadow says, computed beside steps of the optimizer, is what the model had said.
+
+    Attention is written out, since kernels that torch chooses need not repeat themselves. Where the
+    model says another thing when it is asked again, nothing is known of that round.
+    """
+    shadows, wrong, unknown = Shadows(), 0, 0
+    model.set_attn_implementation("eager")
+    ids = torch.arange(256, device=bench.device).view(4, 64) % 500
+    rounds = max(1, bench.repeats // 5)
+
+    def said(net: Any) -> Any:
+        with torch.no_grad():
+            return net(input_ids=ids).logits
+
+    for number in range(rounds):
+        model.eval()
+        expected = said(model)
+        repeats = all(torch.equal(said(model), expected) for _ in range(4))
+        model.train()
+        snapshot = taken(shadows, model, number)
+
+        def work(snapshot: WeightSnapshot = snapshot) -> Any:
+            with snapshot.in_use():
+                return [said(snapshot.model) for _ in range(4)]
+
+        found = beside(work)
+        for _ in range(8):
+            step(model, number)
+        same = all(torch.equal(each, expected) for each in found())
+        wrong += repeats and not same
+        unknown += not repeats
+        snapshot.release()
+    bench.tell(shape, "outputs", rounds=rounds, wrong_outputs=wrong, not_repeatable=unknown)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="few layers, for a look at the script")
+    parser.add_argument("--shape", action="append", choices=tuple(SHAPES))
+    parser.add_argument("--repeats", type=int, default=50)
+    args = parser.parse_args()
+    bench = Bench(args.device, tiny=args.tiny, repeats=args.repeats)
+    where = torch.cuda.get_device_name() if bench.on_cuda else "cpu"
+    print(json.dumps({"where": where, "torch": torch.__version__, "tiny": args.tiny}), flush=True)
+    for shape in args.shape or tuple(SHAPES):
+        model = bench.model(shape)
+        for place in (None, torch.device("cpu")) if bench.on_cuda else (None,):
+            held_up(bench, shape, model, place)
+            race(bench, shape, bench.model(shape), place)
+        outputs(bench, shape, bench.model(shape))
+        del model
+    print(json.dumps({"wrong": bench.wrong}), flush=True)
+    sys.exit(1 if bench.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()

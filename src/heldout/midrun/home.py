@@ -1,0 +1,207 @@
+"""A run directory with a curve, as this process has it: one object for all who write there.
+
+A `PeriodicEval` and an `AsyncEvalDispatcher` may share a directory. They then are one start of the
+training, one session: results of another would say that training went back to their step.
+Points come from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.midrun.curve import CurvePoint, CurveWriter, curve_writer, encode_point
+from heldout.midrun.pending import PendingEval, left_evals, write_pending
+from heldout.midrun.results import skip_of
+from heldout.store.rundir import RunDir, RunInfo, now
+
+log = logging.getLogger("heldout")
+
+BARE = {"kind": "midrun"}
+"""The config of a run.json that says nothing of an eval; a `PeriodicEval` says more."""
+
+
+class Home:
+    """Made by `home_of`."""
+
+    def __init__(self, path: Path) -> None:
+        self.run = RunDir(path)
+        self.session = os.urandom(4).hex()
+        """This start of the training."""
+        self._writing = threading.RLock()
+        self._curve: CurveWriter | None = None
+        self._unwritten: list[CurvePoint] = []
+        self._under_way: list[PendingEval] = []
+        self._left: list[PendingEval] = []
+        self._took_over = False
+        self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def begin_session(self) -> str:
+        """Another start of the training: set up anew, or gone back to an earlier step."""
+        self.session = os.urandom(4).hex()
+        return self.session
+
+    def enter(self) -> None:
+        """Hold the curve for as long as this training lives: two of them would make a wrong one."""
+        if self.run.exists() and not self.run.curve.exists():
+            raise RunDirectoryError(
+                f"{self.run.path} holds a run of another kind; use another run_dir"
+            )
+        self.run.make()
+        with self._writing:
+            self._curve = curve_writer(self.run.curve)
+
+    @property
+    def entered(self) -> bool:
+        return self._curve is not None
+
+    # --- The curve ---
+
+    def record(self, point: CurvePoint) -> None:
+        """Append it. What goes wrong is said in the log, and tried again with the next point."""
+        try:
+            encode_point(point)
+        except InvalidInput as problem:
+            log.error("%s", problem)
+            return
+        with self._writing:
+            self._unwritten.append(point)
+            try:
+                self._write()
+            except Exception as problem:
+                log.error(
+                    "%s: the point at step %s could not be written to the curve in %s; it is "
+                    "tried again with the next one",
+                    point.label,
+                    point.step,
+                    self.run.path,
+                    exc_info=problem,
+                )
+
+    def _write(self) -> None:
+        self._curve = curve_writer(self.run.curve)
+        while self._unwritten:
+            self._curve.append(self._unwritten[0])
+            del self._unwritten[0]
+
+    def close(self) -> None:
+        with self._writing:
+            if self._unwritten:
+                self._write()
+            if self._curve is not None:
+                self._curve.close()
+
+    # --- run.json ---
+
+    def read_config(self) -> RunInfo | None:
+        """What a `PeriodicEval` has written; None where none was here."""
+        if not self.run.run.exists():
+            return None
+        info = self.run.read_info()
+        return None if info.config == BARE else info
+
+    def write_bare_config(self) -> None:
+        if self.read_config() is None:
+            self.run.write_info(RunInfo.new(BARE, {}))
+
+    def say_complete(self, *, bare: bool = False) -> None:
+        """Training has come to its end. `bare`: only where no `PeriodicEval` is to say so."""
+        if not self.run.run.exists() or (bare and self.read_config() is not None):
+            return
+        info = self.run.read_info()
+        info.status, info.finished = "complete", now()
+        self.run.write_info(info)
+
+    # --- Evals under way ---
+
+    def take_over(self) -> None:
+        """What earlier starts of the training have left, once."""
+        if self._took_over:
+            return
+        unfinished = left_evals(self.run.path)
+        self._took_over = True
+        for left in unfinished:
+            lost = msgspec.structs.replace(left.eval, lost=True)
+            self._left.append(lost)
+            if not left.on_curve:
+                # So that every eval that was scheduled has a line, and earlier starts of the
+                # training come before this one on the curve, whatever is finished late.
+                self.record(skip_of(lost, "the process ended before it was finished"))
+        if unfinished:
+            self._write_pending()
+
+    def begun(self, pending: PendingEval) -> None:
+        """It is under way. A training that is at this step again has gone back: what earlier
+        starts of it left at later steps is of weights that are no more."""
+        ours = pending.session == self.session
+        with self._writing:
+            self._left = [
+                left
+                for left in self._left
+                if _place(left) != _place(pending)
+                and not (ours and left.session != self.session and left.step >= pending.step)
+            ]
+            self._under_way.append(pending)
+            self._write_pending()
+
+    def lost(self, pending: PendingEval) -> None:
+        """It is given up on. Before its line is written: a skip without this mark is a failure."""
+        with self._writing:
+            if pending in self._under_way:
+                self._under_way.remove(pending)
+                self._left.append(msgspec.structs.replace(pending, lost=True))
+                self._write_pending()
+
+    def ended(self, pending: PendingEval) -> None:
+        """Its line is written, if it is to have one."""
+        with self._writing:
+            if pending in self._under_way:
+                self._under_way.remove(pending)
+                self._write_pending()
+
+    def _write_pending(self) -> None:
+        try:
+            write_pending(self.run.path, [*self._left, *self._under_way])
+        except Exception as problem:
+            log.warning("evals under way could not be written down", exc_info=problem)
+
+
+def _place(pending: PendingEval) -> tuple[str, int, str]:
+    return pending.name, pending.step, pending.session
+
+
+_homes: weakref.WeakValueDictionary[Path, Home] = weakref.WeakValueDictionary()
+
+
+def home_of(path: Path, owner: Any) -> Home:
+    """The one that somebody in this process has, or a new one."""
+    place = path.resolve()
+    home = _homes.get(place)
+    if home is None:
+        home = _homes[place] = Home(path)
+    home._owners.add(owner)
+    return home
+
+
+def leave(home: Home, owner: Any) -> None:
+    """Whoever comes after its last owner is another start of the training."""
+    home._owners.discard(owner)
+    if not home._owners:
+        _homes.pop(home.run.path.resolve(), None)
+
+
+def _forget() -> None:
+    """In a forked child: another thread of the parent may have held these locks."""
+    for home in list(_homes.values()):
+        home._writing = threading.RLock()
+    _homes.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

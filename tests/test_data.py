@@ -1,0 +1,513 @@
+"""The prompts of a training loop: each once an epoch, and after a restart as if there were none."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout import Message, Sample, Trajectory
+from heldout.data import DataBuffer, epoch_order
+from heldout.errors import (
+    DuplicateSampleId,
+    InvalidInput,
+    ResumeMismatch,
+    RunDirectoryError,
+    UnknownFormat,
+)
+from tests.conftest import make_samples
+
+
+def ids(samples: list[Sample]) -> list[str]:
+    return [sample.id for sample in samples]
+
+
+# --- Order --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("n", [1, 3, 10, 25])
+def test_every_sample_is_given_out_once_an_epoch_whatever_is_asked_for_at_a_time(
+    n: int, shuffle: bool
+) -> None:
+    buffer = DataBuffer(make_samples(10), shuffle=shuffle)
+    given: list[Sample] = []
+    while len(given) < 40:
+        given += buffer.get_prompts(n)
+    for epoch in range(4):
+        assert len(set(ids(given[10 * epoch : 10 * epoch + 10]))) == 10
+
+
+def test_how_many_are_asked_for_at_a_time_does_not_change_the_order() -> None:
+    small, large = DataBuffer(make_samples(7)), DataBuffer(make_samples(7))
+    assert [small.get_prompts(1)[0] for _ in range(30)] == large.get_prompts(30)
+
+
+def test_epochs_are_shuffled_anew_and_seeds_differ() -> None:
+    samples = make_samples(20)
+    first, second = DataBuffer(samples, seed=0), DataBuffer(samples, seed=1)
+    orders = [first.get_prompts(20), first.get_prompts(20), second.get_prompts(20)]
+    assert len({tuple(ids(order)) for order in orders}) == 3
+    assert ids(samples) not in [ids(order) for order in orders]
+
+
+def test_without_shuffling_the_order_is_that_of_the_samples_in_every_epoch() -> None:
+    samples = make_samples(5)
+    assert DataBuffer(samples, shuffle=False).get_prompts(10) == samples * 2
+
+
+def test_the_order_does_not_depend_on_the_order_in_which_samples_are_given() -> None:
+    samples = make_samples(20)
+    backwards = DataBuffer(samples[::-1], seed=3)
+    assert backwards.get_prompts(50) == DataBuffer(samples, seed=3).get_prompts(50)
+
+
+def test_the_order_is_the_same_in_every_version_on_every_machine() -> None:
+    """A run that is resumed elsewhere depends on it."""
+    samples = make_samples(6)
+    assert ids(epoch_order(samples, 0, 0)) == ["s0", "s1", "s5", "s4", "s3", "s2"]
+    assert ids(epoch_order(samples, 0, 1)) == ["s1", "s0", "s5", "s4", "s3", "s2"]
+    assert ids(epoch_order(samples, 7, 0)) == ["s5", "s1", "s4", "s2", "s0", "s3"]
+
+
+def test_the_order_is_the_same_in_a_process_that_hashes_otherwise() -> None:
+    code = (
+        "from heldout import Sample; from heldout.data import DataBuffer;"
+        "b = DataBuffer([Sample(f's{i}', {'question': f'what is {i}?'}) for i in range(20)]);"
+        "print(*(s.id for s in b.get_prompts(50)))"
+    )
+    expected = ids(DataBuffer(make_samples(20)).get_prompts(50))
+    for seed in ("1", "2"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        said = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+        )
+        assert said.stdout.split() == expected, said.stderr
+
+
+def test_no_random_state_is_drawn_from_or_set() -> None:
+    def states() -> tuple[Any, ...]:
+        legacy = np.random.get_state()
+        assert isinstance(legacy, tuple)
+        return random.getstate(), legacy[1].tolist(), torch.get_rng_state().tolist()
+
+    before = states()
+    buffer = DataBuffer(make_samples(10))
+    prompts = buffer.get_prompts(25)
+    buffer.add(prompts[20:])
+    first = buffer.get_prompts(10)
+    assert states() == before
+    random.seed(1)
+    again = DataBuffer(make_samples(10))
+    again.add(again.get_prompts(25)[20:])
+    assert again.get_prompts(10) == first
+
+
+def test_epoch_and_position_say_what_was_given_out() -> None:
+    buffer = DataBuffer(make_samples(4), seed=9)
+    assert (buffer.seed, buffer.epoch, buffer.position, buffer.waiting) == (9, 0, 0, 0)
+    prompts = buffer.get_prompts(3)
+    assert (buffer.epoch, buffer.position) == (0, 3)
+    buffer.add(prompts[:2])
+    assert (buffer.epoch, buffer.position, buffer.waiting) == (0, 3, 2)
+    buffer.get_prompts(3)
+    assert (buffer.epoch, buffer.position, buffer.waiting) == (1, 0, 0)
+    buffer.get_prompts(9)
+    assert (buffer.epoch, buffer.position) == (3, 1)
+
+
+def test_a_loop_over_epochs_ends_with_the_last_sample_of_the_last() -> None:
+    buffer, given = DataBuffer(make_samples(6)), 0
+    while buffer.epoch < 3:
+        given += len(buffer.get_prompts(2))
+    assert given == 18
+
+
+def test_nothing_is_given_out_where_nothing_is_asked_for() -> None:
+    buffer = DataBuffer(make_samples(3))
+    assert buffer.get_prompts(0) == []
+    assert buffer.position == 0
+
+
+# --- Handing back -------------------------------------------------------------------------------
+
+
+def test_what_is_handed_back_comes_first_in_the_order_it_was_handed_back() -> None:
+    buffer = DataBuffer(make_samples(10))
+    a, b, c, d = buffer.get_prompts(4)
+    buffer.add([d, b])
+    buffer.add(iter([a]))
+    assert buffer.get_prompts(2) == [d, b]
+    new = buffer.get_prompts(3)
+    assert new[0] == a
+    assert not {a.id, b.id, c.id, d.id} & set(ids(new[1:]))
+
+
+def test_metadata_comes_back_as_json_has_it_saved_or_not(tmp_path: Path) -> None:
+    samples = make_samples(3)
+    buffer = DataBuffer(samples)
+    [prompt] = buffer.get_prompts(1)
+    said = Trajectory((Message("assistant", "so far"),))
+    unfinished = {"said": said, "ids": (1, 2), "logprob": np.float32(-0.5), "large": 3**99}
+    buffer.add([replace(prompt, metadata={**prompt.metadata, **unfinished})])
+    buffer.save(tmp_path / "buffer.json")
+    [kept], [loaded] = (
+        each.get_prompts(1) for each in (buffer, DataBuffer.load(tmp_path / "buffer.json", samples))
+    )
+    assert kept == loaded
+    assert kept.metadata["difficulty"] == prompt.metadata["difficulty"]
+    assert kept.metadata["said"]["messages"][0]["content"] == "so far"
+    assert (kept.metadata["ids"], kept.metadata["logprob"]) == ([1, 2], -0.5)
+    assert (kept.id, kept.input, kept.ground_truth) == (
+        prompt.id,
+        prompt.input,
+        prompt.ground_truth,
+    )
+
+
+def test_what_is_handed_back_does_not_change_with_what_the_caller_does_to_it_later() -> None:
+    buffer = DataBuffer(make_samples(3))
+    [prompt] = buffer.get_prompts(1)
+    notes = {"turns": [1]}
+    buffer.add([replace(prompt, metadata=notes)])
+    notes["turns"].append(2)
+    assert buffer.get_prompts(1)[0].metadata == {"turns": [1]}
+
+
+def test_a_sample_with_an_object_in_it_can_be_handed_back_as_it_was() -> None:
+    picture = object()
+    buffer = DataBuffer([Sample("a", {"question": "?"}, metadata={"picture": picture})])
+    [prompt] = buffer.get_prompts(1)
+    buffer.add([replace(prompt)])
+    assert buffer.get_prompts(1)[0].metadata["picture"] is picture
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda s: replace(s, id="other"), "'other' is handed back, but is not of this buffer"),
+        (lambda s: replace(s, input={"question": "!"}), "'s0' is handed back with another input"),
+        (lambda s: replace(s, ground_truth="7"), "another ground_truth"),
+        (lambda s: replace(s, metadata={"x": object()}), "JSON cannot hold: .* object"),
+        (lambda s: replace(s, metadata={"x": float("nan")}), "JSON cannot hold"),
+        (lambda s: replace(s, metadata={"x": "\ud800"}), "JSON cannot hold"),
+        (lambda s: s.id, "add takes Samples, got str: hand back the sample"),
+    ],
+)
+def test_what_cannot_be_handed_back_is_refused_and_nothing_of_it_is_added(
+    change: Callable[[Sample], Any], said: str
+) -> None:
+    buffer = DataBuffer(make_samples(2), shuffle=False)
+    first, second = buffer.get_prompts(2)
+    with pytest.raises(InvalidInput, match=said):
+        buffer.add([second, change(first)])
+    assert buffer.waiting == 0
+
+
+def test_a_single_sample_is_not_several() -> None:
+    buffer = DataBuffer(make_samples(2))
+    with pytest.raises(InvalidInput, match="put a single one in a list"):
+        buffer.add(buffer.get_prompts(1)[0])  # type: ignore[arg-type]
+
+
+# --- What a buffer is made of -------------------------------------------------------------------
+
+
+def test_what_is_not_a_dataset_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no samples to train on"):
+        DataBuffer([])
+    with pytest.raises(InvalidInput, match="holds Samples, got 'what is 1"):
+        DataBuffer(["what is 1?"])  # type: ignore[list-item]
+    with pytest.raises(DuplicateSampleId, match="'s0' at position 3"):
+        DataBuffer([*make_samples(3), make_samples(1)[0]])
+    with pytest.raises(InvalidInput, match="no bytes in UTF-8"):
+        DataBuffer([Sample("\ud800", {})])
+
+
+@pytest.mark.parametrize("seed", [-1, 1.0, True, "0", None, 2**63])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(InvalidInput, match="seed is a whole number"):
+        DataBuffer(make_samples(2), seed)
+
+
+@pytest.mark.parametrize("n", [-1, 1.0, True, "3", None])
+def test_so_many_is_a_whole_number(n: Any) -> None:
+    with pytest.raises(InvalidInput, match="n is a whole number"):
+        DataBuffer(make_samples(2)).get_prompts(n)
+
+
+# --- Training is not on the test set ------------------------------------------------------------
+
+
+def test_a_held_out_input_is_refused_under_whichever_id() -> None:
+    train = [*make_samples(3), Sample("mine", {"lang": "en", "question": "what is 8?"})]
+    held_out = [Sample("theirs", {"question": "what is 8?", "lang": "en"}, "8")]
+    with pytest.raises(InvalidInput) as caught:
+        DataBuffer(train, held_out=held_out)
+    said = str(caught.value)
+    assert "1 with the input of a held-out one: 'mine' (held out as 'theirs')" in said
+    assert "Leave them out" in said
+
+
+def test_a_held_out_id_is_refused_and_may_be_only_a_name_used_twice() -> None:
+    held_out = [Sample("s1", {"question": "something else"})]
+    with pytest.raises(InvalidInput, match="though another input: 's1' .*ids of their own"):
+        DataBuffer(make_samples(3), held_out=held_out)
+
+
+def test_of_many_that_are_held_out_a_few_are_named_and_all_are_counted() -> None:
+    with pytest.raises(InvalidInput, match=r"12 with the input .*'s0', .*'s4' and 7 more"):
+        DataBuffer(make_samples(12), held_out=make_samples(20))
+
+
+def test_other_samples_may_be_held_out() -> None:
+    samples = make_samples(20)
+    assert DataBuffer(samples[:15], held_out=iter(samples[15:])).get_prompts(15)
+
+
+def test_questions_about_two_pictures_are_not_the_same_for_being_worded_alike() -> None:
+    def asked(id: str) -> Sample:
+        return Sample(id, {"question": "What is this?", "picture": object()})
+
+    assert DataBuffer([asked("a")], held_out=[asked("b")]).get_prompts(1)
+
+
+def test_what_is_held_out_is_checked_when_a_buffer_is_loaded_too(tmp_path: Path) -> None:
+    DataBuffer(make_samples(3)).save(tmp_path / "b.json")
+    with pytest.raises(InvalidInput, match="with the input of a held-out one: 's2'"):
+        DataBuffer.load(tmp_path / "b.json", make_samples(3), held_out=make_samples(9)[2:])
+
+
+def test_held_out_samples_are_samples() -> None:
+    with pytest.raises(InvalidInput, match="held_out takes Samples"):
+        DataBuffer(make_samples(3), held_out=["s0"])  # type: ignore[list-item]
+
+
+# --- Saving and loading -------------------------------------------------------------------------
+
+
+@dataclass
+class Model:
+    """What a buffer does, by a list that is long enough and a queue."""
+
+    stream: list[Sample]
+    queue: list[Sample]
+
+    def get(self, n: int) -> list[Sample]:
+        given, self.queue = self.queue[:n], self.queue[n:]
+        new, self.stream = self.stream[: n - len(given)], self.stream[n - len(given) :]
+        return given + new
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**63)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("ab"), inner, max_size=3),
+    max_leaves=5,
+)  # fmt: skip
+gets = st.tuples(st.just("get"), st.integers(0, 12))
+adds = st.tuples(st.just("add"), st.lists(st.integers(0, 30), max_size=4))
+notes = st.tuples(st.just("note"), st.dictionaries(st.text("xy"), values, max_size=3))
+restarts = st.tuples(st.just("restart"), st.just(None))
+
+
+@given(
+    n=st.integers(1, 9),
+    seed=st.integers(0, 2**63 - 1),
+    shuffle=st.booleans(),
+    actions=st.lists(gets | adds | notes | restarts, max_size=25),
+)
+def test_a_buffer_gives_what_it_would_have_given_without_restarts(
+    n: int, seed: int, shuffle: bool, actions: list[tuple[str, Any]]
+) -> None:
+    samples = make_samples(n)
+    stream = [s for e in range(400 // n + 1) for s in epoch_order(samples, seed, e)]
+    model = Model(stream if shuffle else samples * (400 // n + 1), [])
+    buffer = DataBuffer(samples, seed, shuffle=shuffle)
+    given: list[Sample] = []
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "buffer.json"
+        for action, what in actions:
+            if action == "get":
+                prompts = buffer.get_prompts(what)
+                assert prompts == model.get(what)
+                given += prompts
+            elif action == "add" and given:
+                back = [given[place % len(given)] for place in what]
+                buffer.add(back)
+                model.queue += back
+            elif action == "note" and given:
+                back = [replace(given[-1], metadata=what)]
+                buffer.add(back)
+                model.queue += back
+            elif action == "restart":
+                before = (buffer.epoch, buffer.position, buffer.waiting, buffer.seed)
+                buffer.save(path)
+                buffer = DataBuffer.load(path, make_samples(n))
+                assert (buffer.epoch, buffer.position, buffer.waiting, buffer.seed) == before
+        rest = n + len(model.queue)
+        assert buffer.get_prompts(rest) == model.get(rest)
+
+
+def test_a_saved_buffer_says_what_it_is_and_has_no_samples_in_it(tmp_path: Path) -> None:
+    buffer = DataBuffer(make_samples(5), seed=3)
+    buffer.add(buffer.get_prompts(7)[6:])
+    path = tmp_path / "deep" / "buffer.json"
+    buffer.save(path)
+    stored = json.loads(path.read_text())
+    assert (stored["format"], stored["version"]) == ("heldout.buffer", 1)
+    assert (stored["seed"], stored["epoch"], stored["position"]) == (3, 1, 2)
+    assert len(stored["waiting"]) == 1
+    assert "what is" not in path.read_text()
+    assert [p.name for p in path.parent.iterdir()] == ["buffer.json"]
+
+
+def test_a_buffer_that_cannot_be_written_leaves_the_older_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    buffer, path = DataBuffer(make_samples(5)), tmp_path / "buffer.json"
+    buffer.save(path)
+    before = path.read_bytes()
+    buffer.get_prompts(3)
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(RunDirectoryError, match="No space left"):
+            buffer.save(path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_same_state_is_the_same_file(tmp_path: Path) -> None:
+    for name, order in (("a", 1), ("b", -1)):
+        buffer = DataBuffer(make_samples(9)[::order])
+        buffer.get_prompts(4)
+        buffer.save(tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def changed(**fields: Any) -> list[Sample]:
+    samples = make_samples(5)
+    return [*samples[:4], replace(samples[4], **fields)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "said"),
+    [
+        (make_samples(4), "there were 5, and now there are 4"),
+        (make_samples(6), "there were 5, and now there are 6"),
+        (changed(id="other"), "their ids are others"),
+        (changed(input={"question": "why?"}), "some input, ground truth or metadata is another"),
+        (changed(ground_truth="5"), "some input, ground truth or metadata is another"),
+        (changed(metadata={}), "some input, ground truth or metadata is another"),
+    ],
+)
+def test_other_samples_are_refused_with_what_is_different(
+    samples: list[Sample], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "buffer.json"
+    DataBuffer(make_samples(5)).save(path)
+    with pytest.raises(ResumeMismatch, match=said) as caught:
+        DataBuffer.load(path, samples)
+    assert str(path) in str(caught.value)
+
+
+def test_another_order_of_the_samples_matters_only_where_they_are_not_shuffled(
+    tmp_path: Path,
+) -> None:
+    samples = make_samples(5)
+    for shuffle in (True, False):
+        DataBuffer(samples, shuffle=shuffle).save(tmp_path / f"{shuffle}")
+    loaded = DataBuffer.load(tmp_path / "True", samples[::-1])
+    assert loaded.get_prompts(9) == DataBuffer(samples).get_prompts(9)
+    with pytest.raises(ResumeMismatch, match="in another order"):
+        DataBuffer.load(tmp_path / "False", samples[::-1])
+
+
+def test_what_json_has_no_words_for_in_a_sample_keeps_nothing_from_being_saved(
+    tmp_path: Path,
+) -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    for number, odd in enumerate([object(), {(1, 2): 3}, loop, "\ud800", {1, "a"}, 3**99]):
+        samples = [Sample("a", {"question": "?", "odd": odd}, odd, {"odd": odd})]
+        buffer = DataBuffer(samples, held_out=make_samples(2))
+        buffer.add(buffer.get_prompts(1))
+        path = tmp_path / f"{number}.json"
+        buffer.save(path)
+        assert DataBuffer.load(path, samples).get_prompts(2) == [*samples, *samples]
+
+
+def damage(**fields: Any) -> Callable[[bytes], bytes]:
+    return lambda raw: json.dumps({**json.loads(raw), **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda raw: b"",
+        lambda raw: raw[: len(raw) // 2],
+        lambda raw: b"\xff\xfe" + raw,
+        lambda raw: b"[" * 100_000,
+        lambda raw: b"{}",
+        damage(position=5),
+        damage(position=-1),
+        damage(epoch=-1),
+        damage(position="2"),
+        damage(seed=-4),
+        damage(waiting=[{"id": "nobody"}]),
+        damage(waiting=[{"metadata": {}}]),
+    ],
+)
+def test_a_damaged_file_is_refused_by_name(spoil: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "buffer.json"
+    DataBuffer(make_samples(5)).save(path)
+    path.write_bytes(spoil(path.read_bytes()))
+    with pytest.raises(RunDirectoryError, match="buffer.json is not a buffer that was saved"):
+        DataBuffer.load(path, make_samples(5))
+
+
+@pytest.mark.parametrize("header", [{"version": 2}, {"format": "heldout.run"}, {"version": 0}])
+def test_a_file_of_another_kind_or_version_is_refused(
+    header: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "buffer.json"
+    DataBuffer(make_samples(5)).save(path)
+    path.write_bytes(damage(**header)(path.read_bytes()))
+    with pytest.raises(UnknownFormat, match="reads 'heldout.buffer' up to version 1"):
+        DataBuffer.load(path, make_samples(5))
+
+
+def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(RunDirectoryError, match="there is no buffer at .*none.json"):
+        DataBuffer.load(tmp_path / "none.json", make_samples(5))
+    with pytest.raises(RunDirectoryError, match="cannot read .* Is a directory"):
+        DataBuffer.load(tmp_path, make_samples(5))
+
+
+def test_samples_are_given_out_evenly_over_many_epochs_and_restarts(tmp_path: Path) -> None:
+    path, counts = tmp_path / "buffer.json", Counter[str]()
+    buffer = DataBuffer(make_samples(11))
+    for _ in range(33):
+        counts.update(ids(buffer.get_prompts(4)))
+        buffer.save(path)
+        buffer = DataBuffer.load(path, make_samples(11))
+    assert set(counts.values()) == {12}
