@@ -1,4 +1,5 @@
-# Everything here makes what it needs: a virtual environment in .venv, the packages, the model.
+# Everything here makes what it needs: virtual environments in .venv and .venv-trackers, the
+# packages, the model.
 #
 #   make demo    evaluate a real small language model on a hundred questions, no key needed
 #   make test    the whole test suite
@@ -9,12 +10,20 @@ PYTHON ?= python3
 # Where the index has a CPU build of its own, name it here: make demo TORCH="torch==2.13.0+cpu"
 TORCH ?= torch==2.13.0
 BIN := .venv/bin
+TRACKERS := .venv-trackers/bin
 export HELDOUT_CACHE := $(CURDIR)/.cache
 export HF_HOME := $(CURDIR)/.cache/huggingface
 export HF_HUB_OFFLINE := 1
 export HF_HUB_DISABLE_TELEMETRY := 1
 
-.PHONY: demo test check format bench clean
+# Trackers and tinker-cookbook want older packages than the rest is tested with, so what needs them
+# is run in an environment of its own, and nowhere else. A path that is not there is an error.
+TRACKER_TESTS := tests/midrun/sinks tests/integration/test_tinker_cookbook.py
+# Pages whose code those tests run.
+TRACKER_PAGES := docs/sinks.md docs/tinker.md
+PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
+
+.PHONY: demo test check format bench environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -30,13 +39,24 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 	$(BIN)/pip install --quiet -e ".[dev]"
 	touch $@
 
+.venv-trackers/dev: pyproject.toml
+	test -x $(TRACKERS)/python || $(PYTHON) -m venv .venv-trackers
+	$(TRACKERS)/pip install --quiet "$(TORCH)"
+	$(TRACKERS)/pip install --quiet -e ".[dev-trackers]"
+	touch $@
+
+# With -j 2, one downloads while the other unpacks.
+environments: .venv/dev .venv-trackers/dev
+
 demo: .venv/local
 	@rm -rf outputs/evals/demo
 	@$(BIN)/heldout run examples/first_questions.py --set experiment_name=demo
 	@$(BIN)/heldout slice outputs/evals/demo --by difficulty
 
-test: .venv/dev
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile
+test: environments
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(addprefix --ignore=,$(TRACKER_TESTS)) \
+		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
+	$(TRACKERS)/python -m pytest -q -n 2 --dist loadfile $(TRACKER_TESTS)
 
 check: .venv/dev
 	$(BIN)/ruff check .
@@ -51,4 +71,4 @@ bench: .venv/dev
 	$(BIN)/python bench/run.py
 
 clean:
-	rm -rf .venv .cache .bench outputs
+	rm -rf .venv .venv-trackers .cache .bench outputs

@@ -16,8 +16,8 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from heldout.errors import InvalidInput
-from heldout.midrun.shadows.replica import Replica
 from heldout.midrun.shadows import PolicyVersion, Shadows, WeightSnapshot
+from heldout.midrun.shadows.replica import Replica
 from heldout.testing import assert_neutral
 from heldout.weights import fingerprint
 

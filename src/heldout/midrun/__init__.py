@@ -1,22 +1,25 @@
 """Evaluation in the middle of training: on a cadence, on the trainer's own weights, neutral.
 
-periodic     PeriodicEval: cadence, budget, curve and heartbeats
+periodic     PeriodicEval: cadence, curve and heartbeats
 measure      one measurement: the model, isolated, through `heldout.evaluate`
 runners      how the policy is run and scored: `live_model`, `functions`
 budget       how much evaluating the training can bear
+spending     how much of its time training and evals have taken
 curve        curve.jsonl: a line a point
+comparable   which points may stand side by side
 home         the run directory, for all who write to it
 settings     the HELDOUT_EVAL_* variables
 
 dispatcher   AsyncEvalDispatcher: evals that overlap with the training that goes on
-installed    the one that is in use here
-pending      which evals are under way, in memory and on the disk
+running      how each of them joins, runs and ends
+pending      which are under way, in memory and on the disk
+results      what an evaluator returns, as a point
 evalloop     the event loop they run in
 errands      what they need done in the thread that trains
+installed    the dispatcher that is in use here
 ending       the end of the process
-results      what an evaluator returns, as a point
+beside       the evals of a `PeriodicEval` that are under way
 shadows      copies of the weights, to be measured while training goes on
-shared       the same in memory that another process can read
 worker       EvalWorker: a process that evaluates
 sinks        where results go: JSONL, wandb, trackio, TensorBoard, MLflow
 """

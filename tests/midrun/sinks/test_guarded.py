@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -141,6 +142,38 @@ def test_kinds_of_errors_without_end_take_no_memory_without_end() -> None:
     assert report.n_lost == 50
     assert len(report.lost) == 21
     assert report.lost["other errors"] == 30
+
+
+def test_a_reason_in_a_report_cannot_write_lines_or_obeyed_codes_of_its_own() -> None:
+    sinks = Sinks(Fails(OSError("bad\nSinks: got 9\x1b[2J\u202e")))
+    sinks.log("e", 1, {})
+    assert str(sinks.close()) == (
+        r"Fails: got 0, lost 1 (1 × OSError: bad Sinks: got 9\x1b[2J\u202e)"
+    )
+
+
+def test_what_is_said_in_the_log_is_said_without_a_lock() -> None:
+    """A handler that hangs would otherwise hold up whoever has the next result."""
+    sinks = Sinks(Fails(OSError("no")))
+    taken: list[bool] = []
+
+    class Handler(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            thread = threading.Thread(target=sinks.report)
+            thread.start()
+            thread.join(30)
+            taken.append(not thread.is_alive())
+
+    handler = Handler(level=logging.WARNING)
+    logger = logging.getLogger("heldout")
+    logger.addHandler(handler)
+    try:
+        sinks.log("e", 1, {})
+        sinks.close()
+    finally:
+        logger.removeHandler(handler)
+    assert taken
+    assert all(taken)
 
 
 def test_a_sink_that_cannot_be_closed_says_so() -> None:
@@ -283,6 +316,46 @@ for step in range(5):
     assert (tmp_path / "got").read_text() == "0 1 2 3 4 "
 
 
+FORKED = """
+import os, sys, threading
+from heldout.midrun.sinks import CallableSink, Sinks
+
+taking, go_on = threading.Event(), threading.Event()
+def slow(name, step, fields):
+    taking.set()
+    go_on.wait()
+sinks = Sinks(CallableSink(slow))
+sinks.log("e", 1, {})
+taking.wait()
+lane = sinks._lanes[0]
+with lane._changed:  # as another thread might, at the wrong moment
+    child = os.fork()
+if child == 0:
+    lane._changed.acquire = None  # a lock that is never given back
+    sinks.log("e", 2, {})
+    sinks.log("e", 3, {})
+    print("child:", sinks.close(), flush=True)
+    sys.exit(7)  # with everything that is registered to be done at the end
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+go_on.set()
+print("parent:", status, sinks.close())
+"""
+
+
+def test_a_forked_child_neither_logs_nor_waits() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True
+    )
+    child, parent = ran.stdout.splitlines()
+    assert re.fullmatch(
+        r"child: CallableSink: got 0, lost 0; these sinks belong to process \d+, and do nothing in "
+        r"its forked child \d+; make others here",
+        child,
+    )
+    assert parent == "parent: 7 CallableSink: got 1, lost 0"
+    assert ran.stderr.count("a result is logged nowhere") == 1
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -297,7 +370,11 @@ def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
         Sinks(Keeps(), **settings)
 
 
-@pytest.mark.parametrize("sink", [None, "wandb", Keeps])
+class HasNoClose:
+    def log(self, name: str, step: int, fields: Any) -> None: ...
+
+
+@pytest.mark.parametrize("sink", [None, "wandb", Keeps, HasNoClose()])
 def test_what_is_no_sink_is_refused(sink: Any) -> None:
     with pytest.raises(InvalidInput, match="a sink has log"):
         Sinks(sink)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from heldout.errors import InvalidInput, RunBusy, UnknownFormat
+from heldout.errors import DamagedJournal, InvalidInput, RunBusy, UnknownFormat
 from heldout.midrun.sinks import CallableSink, JsonlSink, StdoutSink, read_logged
 from tests.midrun.sinks.scenario import fields_of, play, send, shuffled, skip_of
 
@@ -68,6 +68,50 @@ def test_two_writers_of_one_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunBusy, match="a file of its own"):
         JsonlSink(tmp_path / "evals.jsonl")
     sink.close()
+
+
+def test_a_forked_child_does_not_keep_the_file_from_the_next_training(tmp_path: Path) -> None:
+    """Workers of a data loader, say, that outlive the trainer."""
+    path, code = (
+        tmp_path / "evals.jsonl",
+        """
+import os, sys, time
+from heldout.midrun.sinks import JsonlSink
+sink = JsonlSink(sys.argv[1])
+sink.log("e", 1, {"eval_reward": 1.0})
+if os.fork() == 0:
+    print("forked", flush=True)
+    sys.stdin.read()  # until the test is done
+else:
+    os._exit(0)  # killed
+""",
+    )
+    command = [sys.executable, "-c", code, str(path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == b"forked\n"
+        process.wait(60)
+        sink = JsonlSink(path)
+        sink.log("e", 2, {})
+        sink.close()
+        process.stdin.close()
+    assert [line.step for line in read_logged(path)] == [1, 2]
+
+
+def test_a_damaged_line_is_named_with_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "evals.jsonl"
+    sink = JsonlSink(path)
+    sink.log("e", 1, fields_of(1))
+    sink.close()
+    with path.open("ab") as file:
+        file.write(b"gar bage\n")
+    with pytest.raises(DamagedJournal, match="line 3: .*take that line out") as problem:
+        read_logged(path)
+    assert "--repair" not in str(problem.value)
+    path.write_bytes(b"garbage\n")
+    with pytest.raises(DamagedJournal, match="line 1: not a heldout log of results header"):
+        JsonlSink(path)
 
 
 def test_a_file_of_something_else_is_left_alone(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import errno
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,85 +12,17 @@ import pytest
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.sinks import TensorboardSink
 from tests.midrun.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+from tests.midrun.sinks.tensorboard_files import (
+    Trainer,
+    by_accumulator,
+    by_dashboard,
+    every_reading,
+    texts,
+)
 
-pytest.importorskip("tensorboard")
 pytestmark = pytest.mark.integration
 
 REWARD = "rl_eval/reward"
-
-
-class Trainer:
-    """Writes its own event file, as torch's SummaryWriter does with this very class."""
-
-    def __init__(self, logdir: Path) -> None:
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
-
-        self._writer = EventFileWriter(str(logdir))
-
-    def __call__(self, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
-        from tensorboard.compat.proto.summary_pb2 import Summary
-
-        value = Summary.Value(tag="loss", simple_value=step)
-        self._writer.add_event(Event(step=step, summary=Summary(value=[value])))
-
-    def close(self) -> None:
-        self._writer.close()
-
-
-def events(folder: Path) -> Iterator[Any]:
-    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
-
-    for path in sorted(folder.glob("events.*")):
-        yield from EventFileLoader(str(path)).Load()
-
-
-def by_accumulator(folder: Path, tag: str) -> list[tuple[int, float]]:
-    """As the library that scripts read event files with has it."""
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    accumulator = EventAccumulator(str(folder), size_guidance={"scalars": 0})
-    accumulator.Reload()
-    return [(e.step, e.value) for e in accumulator.Scalars(tag)]
-
-
-def by_dashboard(logdir: Path, run: str, tag: str) -> list[tuple[int, float]]:
-    """As TensorBoard itself has it, with the loader that is written in Python."""
-    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-
-    multiplexer = EventMultiplexer(tensor_size_guidance={"scalars": 0})
-    multiplexer.AddRunsFromDirectory(str(logdir))
-    multiplexer.Reload()
-    return [(e.step, e.tensor_proto.float_val[0]) for e in multiplexer.Tensors(run, tag)]
-
-
-def by_fast_loader(folder: Path, tag: str) -> list[tuple[int, float]]:
-    """By the rule of its data server: a step preempts those of its series that are not smaller."""
-    kept: list[tuple[int, float]] = []
-    for event in events(folder):
-        for value in event.summary.value:
-            if value.tag == tag:
-                kept = [point for point in kept if point[0] < event.step]
-                kept.append((event.step, value.tensor.float_val[0]))
-    return kept
-
-
-def texts(folder: Path, tag: str) -> dict[int, str]:
-    return {
-        event.step: value.tensor.string_val[0].decode()
-        for event in events(folder)
-        for value in event.summary.value
-        if value.tag == tag
-    }
-
-
-def every_reading(logdir: Path, tag: str) -> list[list[tuple[int, float]]]:
-    folder = logdir / "heldout"
-    return [
-        by_accumulator(folder, tag),
-        by_dashboard(logdir, "heldout", tag),
-        by_fast_loader(folder, tag),
-    ]
 
 
 def points(steps: Iterable[int]) -> list[tuple[int, Any]]:
@@ -152,6 +85,59 @@ def test_a_restarted_training_keeps_what_it_had_before(tmp_path: Path) -> None:
         assert found == points([10, 20, 30, 40])
 
 
+def test_a_late_result_of_an_earlier_start_costs_that_start_nothing(tmp_path: Path) -> None:
+    for steps in ([20, 10, 40, 30], [60, 15, 50], [25, 70]):
+        sink = TensorboardSink(tmp_path)
+        for step in steps:
+            sink.log("rl_eval", step, fields_of(step))
+        sink.close()
+    for found in every_reading(tmp_path, REWARD):
+        assert found == points([10, 15, 20, 25, 30, 40, 50, 60, 70])
+
+
+def test_what_an_earlier_start_wrote_is_remembered_within_bounds(tmp_path: Path) -> None:
+    for steps in ([10, 20, 30], [40]):
+        sink = TensorboardSink(tmp_path, remembered=2)
+        for step in steps:
+            sink.log("rl_eval", step, fields_of(step))
+        sink.close()
+    sink = TensorboardSink(tmp_path, remembered=2)
+    with pytest.raises(HeldoutError, match="too late for TensorBoard"):
+        sink.log("rl_eval", 15, fields_of(15))
+    sink.log("rl_eval", 25, fields_of(25))
+    sink.close()
+    for found in every_reading(tmp_path, REWARD):
+        assert found == points([10, 20, 25, 30, 40])
+
+
+def test_a_disk_that_is_full_for_a_while_costs_one_result(tmp_path: Path) -> None:
+    class Full:
+        """Takes half of what is written, and then nothing."""
+
+        def __init__(self, file: Any) -> None:
+            self._file, self._room = file, True
+
+        def write(self, data: Any) -> int:
+            if not self._room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            self._room = False
+            return int(self._file.write(data[: len(data) // 2]))
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._file, name)
+
+    sink = TensorboardSink(tmp_path)
+    sink.log("rl_eval", 10, fields_of(10))
+    whole, sink._file = sink._file, Full(sink._file)  # type: ignore[assignment]
+    with pytest.raises(OSError, match="No space left"):
+        sink.log("rl_eval", 20, fields_of(20))
+    sink._file = whole
+    sink.log("rl_eval", 30, fields_of(30))
+    sink.close()
+    for found in every_reading(tmp_path, REWARD):
+        assert found == points([10, 30])
+
+
 def test_what_comes_later_than_is_remembered_is_refused_and_costs_nothing(tmp_path: Path) -> None:
     sink = TensorboardSink(tmp_path, remembered=2)
     for step in (20, 30, 40, 50, 35):
@@ -182,8 +168,8 @@ def test_a_memory_of_nothing_is_refused(tmp_path: Path) -> None:
 
 
 def test_results_in_random_order(tmp_path: Path) -> None:
-    """200: each late one writes the later ones again, which in random order is half of them."""
-    report = send(200, TensorboardSink(tmp_path))
+    """100: each late one writes the later ones again, which in random order is half of them."""
+    report = send(100, TensorboardSink(tmp_path))
     assert report.complete, str(report)
     for found in every_reading(tmp_path, REWARD):
-        assert found == points(range(200))
+        assert found == points(range(100))

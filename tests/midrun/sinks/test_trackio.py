@@ -9,24 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trackio
 
-from heldout.errors import InvalidInput
+from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.sinks import TrackioSink
 from tests.midrun.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
 
-trackio = pytest.importorskip("trackio")
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for module in ("utils", "sqlite_storage", "media.utils"):
-        monkeypatch.setattr(f"trackio.{module}.TRACKIO_DIR", tmp_path, raising=False)
-    return tmp_path
-
-
-@pytest.fixture
-def trainer(home: Path) -> Iterator[Any]:
+def trainer(trackio_home: Path) -> Iterator[Any]:
     """The trainer's run."""
     run = trackio.init(project="p", name="training", embed=False)
     yield run
@@ -34,21 +27,21 @@ def trainer(home: Path) -> Iterator[Any]:
         trackio.finish()
 
 
-def stored(home: Path) -> list[dict[str, Any]]:
+def stored(trackio_home: Path) -> list[dict[str, Any]]:
     from trackio.sqlite_storage import SQLiteStorage
 
-    assert list(home.glob("*.db"))
+    assert list(trackio_home.glob("*.db"))
     return list(SQLiteStorage.get_logs("p", "training"))
 
 
 def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(
-    trainer: Any, home: Path
+    trainer: Any, trackio_home: Path
 ) -> None:
     sink = TrackioSink()
     play(lambda step: trackio.log({"loss": step}, step=step), sink)
     sink.close()
     trackio.finish()
-    found = stored(home)
+    found = stored(trackio_home)
     assert [(row["step"], row["loss"]) for row in found if "loss" in row] == [
         (step, step) for step in STEPS
     ]
@@ -59,13 +52,31 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(
     assert skip == {"rl_eval/skipped": 1, "rl_eval/seconds": 0.5, "rl_eval/reason": "no model"}
 
 
-def test_a_run_that_begins_later_may_be_given_as_a_function(home: Path) -> None:
+def test_a_run_that_begins_later_may_be_given_as_a_function(trackio_home: Path) -> None:
     begun: list[Any] = []
     sink = TrackioSink(lambda: begun[0])
     begun.append(trackio.init(project="p", name="training", embed=False))
     sink.log("rl_eval", 4, fields_of(4))
     trackio.finish()
-    assert [row["step"] for row in stored(home)] == [4]
+    assert [row["step"] for row in stored(trackio_home)] == [4]
+
+
+def test_a_run_that_is_not_there_yet_costs_what_comes_before_it(trackio_home: Path) -> None:
+    begun: list[Any] = [None]
+    sink = TrackioSink(lambda: begun[0])
+    with pytest.raises(HeldoutError, match="returned None"):
+        sink.log("rl_eval", 4, fields_of(4))
+    begun[0] = trackio.init(project="p", name="training", embed=False)
+    sink.log("rl_eval", 5, fields_of(5))
+    trackio.finish()
+    assert [row["step"] for row in stored(trackio_home)] == [5]
+
+
+def test_what_comes_when_the_run_is_finished_is_stored(trainer: Any, trackio_home: Path) -> None:
+    trackio.log({"loss": 1}, step=7)
+    trackio.finish()
+    TrackioSink(trainer).log("rl_eval", 4, fields_of(4))
+    assert [row["step"] for row in stored(trackio_home)] == [7, 4]
 
 
 def test_a_thread_without_a_run_is_told_what_to_do(trainer: Any) -> None:
@@ -82,9 +93,9 @@ def test_a_thread_without_a_run_is_told_what_to_do(trainer: Any) -> None:
     assert said
 
 
-def test_a_thousand_results_in_random_order(trainer: Any, home: Path) -> None:
+def test_a_thousand_results_in_random_order(trainer: Any, trackio_home: Path) -> None:
     report = send(1000, TrackioSink(trainer))
     assert report.complete, str(report)
     trackio.finish()
-    found = {row["step"]: row["rl_eval/reward"] for row in stored(home)}
+    found = {row["step"]: row["rl_eval/reward"] for row in stored(trackio_home)}
     assert found == {step: step / 100 for step in range(1000)}

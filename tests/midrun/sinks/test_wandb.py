@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import wandb
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.sinks import WandbRowSink, WandbSink
@@ -21,16 +21,12 @@ from tests.midrun.sinks.scenario import (
 )
 from tests.midrun.sinks.wandb_file import parsed, rows
 
-wandb = pytest.importorskip("wandb")
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def trainer(tmp_path: Path) -> Iterator[Any]:
-    """The trainer's run."""
-    run = wandb.init(project="p", group="g", name="training", **offline(tmp_path))
-    yield run
-    run.finish()
+def trainer(wandb_run: Any) -> Any:
+    return wandb_run
 
 
 def offline(folder: Path) -> dict[str, Any]:
@@ -130,6 +126,18 @@ def test_results_ride_on_the_rows_of_the_trainer(trainer: Any) -> None:
     assert {s: evals[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
     assert "rl_eval/reward" not in evals[SKIPPED]
     assert evals[30]["loss"] == 51
+
+
+def test_results_that_wait_at_the_end_take_the_place_of_none(trainer: Any) -> None:
+    sink = WandbRowSink(trainer)
+    for step in (1, 2, 3):
+        sink.log("rl_eval", step, fields_of(step))
+    trainer.log({"loss": 7, **sink.take()}, step=7)  # wandb's row stays open: there may be more
+    sink.close()
+    trainer.finish()
+    found = rows(folder(trainer))
+    assert [row["rl_eval/step"] for row in found] == [1, 2, 3]
+    assert [row["loss"] for row in found if "loss" in row] == [7]
 
 
 def test_no_more_results_wait_for_a_row_than_may(trainer: Any) -> None:

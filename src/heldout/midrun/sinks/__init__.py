@@ -6,6 +6,7 @@ never a score. Each tracker needs its own way; the file of each says which, and 
 
 rows          a result as every sink sees it: numbers, texts, and nothing else
 guarded       Sinks: several of them, none of which holds up training or another
+lane          one of those: its queue, its thread, and what it got
 function      CallableSink: a function of your own
 jsonl         JsonlSink: a file, a line a result, on the disk when it returns
 stdout        StdoutSink: a line to read
@@ -22,8 +23,9 @@ mlflow        MlflowSink: in the trainer's run
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from heldout.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.midrun.sinks.function import CallableSink
@@ -52,18 +54,16 @@ class Sink(Protocol):
 
 
 _HOME = {
-    "function": ("CallableSink",),
-    "guarded": ("SinkReport", "Sinks", "SinksReport"),
-    "jsonl": ("JsonlSink", "Logged", "read_logged"),
-    "mlflow": ("MlflowSink",),
-    "rows": ("Row",),
-    "stdout": ("StdoutSink",),
-    "tensorboard": ("TensorboardSink",),
-    "trackio": ("TrackioSink",),
-    "wandb": ("WandbRowSink", "WandbSink"),
+    "heldout.midrun.sinks.function": ("CallableSink",),
+    "heldout.midrun.sinks.guarded": ("SinkReport", "Sinks", "SinksReport"),
+    "heldout.midrun.sinks.jsonl": ("JsonlSink", "Logged", "read_logged"),
+    "heldout.midrun.sinks.mlflow": ("MlflowSink",),
+    "heldout.midrun.sinks.rows": ("Row",),
+    "heldout.midrun.sinks.stdout": ("StdoutSink",),
+    "heldout.midrun.sinks.tensorboard": ("TensorboardSink",),
+    "heldout.midrun.sinks.trackio": ("TrackioSink",),
+    "heldout.midrun.sinks.wandb": ("WandbRowSink", "WandbSink"),
 }
-_MODULE_OF = {name: f"{__name__}.{module}" for module, names in _HOME.items() for name in names}
-
 __all__ = [
     "CallableSink",
     "Fields",
@@ -84,7 +84,4 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _MODULE_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULE_OF[name]), name)
+__getattr__, __dir__ = lazy(__name__, _HOME)

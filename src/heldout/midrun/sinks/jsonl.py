@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
+import os
+import weakref
 from pathlib import Path
 from typing import Annotated
 
 import msgspec
 
+from heldout.errors import DamagedJournal, HeldoutError
 from heldout.midrun.sinks import Fields
 from heldout.midrun.sinks.rows import Row
 from heldout.store.lines import LineFormat, LineWriter, lines
 from heldout.store.rundir import now, sync_directory
 
-LOGGED = LineFormat(
+
+class DamagedLog(DamagedJournal):
+    """`heldout show --repair` is for run directories; this file is nobody's but the user's."""
+
+    def __init__(self, path: Path, line: int, why: str) -> None:
+        self.path, self.line = path, line
+        HeldoutError.__init__(
+            self,
+            f"{path}, line {line}: {why}; take that line out, and the others can be read (results "
+            "are in curve.jsonl of the run directory, too)",
+        )
+
+
+class _LogFormat(LineFormat):
+    def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
+        return DamagedLog(path, number, why)
+
+
+LOGGED = _LogFormat(
     "heldout.logged",
     1,
     noun="log of results",
@@ -41,6 +62,7 @@ class JsonlSink:
         self._lines = LineWriter(path, LOGGED)
         self._lines.sync()
         sync_directory(path.parent)
+        _living.add(self)
 
     def log(self, name: str, step: int, fields: Fields) -> None:
         row = Row.of(name, step, fields)
@@ -51,6 +73,20 @@ class JsonlSink:
     def close(self) -> None:
         self._lines.close()
 
+    def _let_go(self) -> None:
+        self._lines.let_go()
+
+
+_living: weakref.WeakSet[JsonlSink] = weakref.WeakSet()
+
+
+def _let_go_of_all() -> None:
+    """In a forked child: it would keep the lock of a training that has died."""
+    for sink in list(_living):
+        sink._let_go()
+
+
+os.register_at_fork(after_in_child=_let_go_of_all)
 
 _decoder = msgspec.json.Decoder(Logged)
 

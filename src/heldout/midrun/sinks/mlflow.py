@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from heldout.errors import InvalidInput
+from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.sinks import Fields
 from heldout.midrun.sinks.rows import Row
 
@@ -19,7 +19,8 @@ from heldout.midrun.sinks.rows import Row
 class MlflowSink:
     """`run_id` is the trainer's run, or a function that returns it, for a run that begins later.
     None is the active run of the thread that makes the sink: MLflow keeps one a thread, so the
-    thread that results come from has none. `tracking_uri` is MLflow's own unless given."""
+    thread that results come from has none. `tracking_uri` is the one that MLflow has when the run
+    is known, unless given."""
 
     def __init__(
         self, run_id: str | Callable[[], str] | None = None, *, tracking_uri: str | None = None
@@ -40,23 +41,29 @@ class MlflowSink:
                 )
             run_id = active.info.run_id
         self._run_id: Any = run_id
-        self._client = mlflow.MlflowClient(tracking_uri)
+        self._new_client: Callable[[], Any] = lambda: mlflow.MlflowClient(tracking_uri)
+        self._client = None if callable(run_id) else self._new_client()
         self._metric, self._tag = Metric, RunTag
 
     def log(self, name: str, step: int, fields: Fields) -> None:
         row = Row.of(name, step, fields)
-        if callable(self._run_id):
-            self._run_id = self._run_id()
         now = int(time.time() * 1000)
         numbers, texts = row.keyed(row.numbers), row.keyed(row.texts)
-        self._client.log_batch(
-            self._run_id,
-            metrics=[self._metric(as_key(key), v, now, row.step) for key, v in numbers.items()],
-            tags=[self._tag(as_key(f"{key}/{row.step}"), text) for key, text in texts.items()],
-        )
+        metrics = [self._metric(as_key(key), v, now, row.step) for key, v in numbers.items()]
+        tags = [self._tag(as_key(f"{key}/{row.step}"), text) for key, text in texts.items()]
+        client = self._the_client()
+        client.log_batch(self._run_id, metrics=metrics, tags=tags)
 
     def close(self) -> None:
         """The run is the trainer's; each result is stored when `log` returns."""
+
+    def _the_client(self) -> Any:
+        if self._client is None:
+            begun = self._run_id()
+            if begun is None:
+                raise HeldoutError("the function that was to return MLflow's run id returned None")
+            self._run_id, self._client = begun, self._new_client()
+        return self._client
 
 
 def as_key(key: str) -> str:

@@ -18,6 +18,8 @@ LONGEST_TEXT = 2000
 """Characters of a text that are sent."""
 _OF_A_SKIP = ("skipped", "seconds", "lag_steps")
 _EXACT = 2**53
+# Joiners are part of words and emoji, and do nothing else.
+_HARMLESS = "\u200c\u200d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,17 @@ class Row:
     def keyed(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """Under `<name>/<field>`, as trackers have it."""
         return {f"{self.name}/{key}": value for key, value in values.items()}
+
+
+def one_line(text: str) -> str:
+    """The text with line ends, and all that a terminal would obey, spelled out: what it quotes may
+    be a model's words."""
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in _HARMLESS else c.encode("unicode_escape").decode()
+        for c in text
+    )
 
 
 def _renamed(fields: Fields) -> dict[str, Any]:

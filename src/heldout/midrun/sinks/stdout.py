@@ -6,11 +6,9 @@ import sys
 from typing import TextIO
 
 from heldout.midrun.sinks import Fields
-from heldout.midrun.sinks.rows import Row
+from heldout.midrun.sinks.rows import Row, one_line
 
 _FIRST = ("reward", "reward_ci_low", "reward_ci_high", "pass_rate", "n")
-# Joiners are part of words and emoji, and do nothing else.
-_HARMLESS = "\u200c\u200d"
 
 
 class StdoutSink:
@@ -41,13 +39,3 @@ def as_line(row: Row) -> str:
     said += [f"{key} {value:.6g}" for key, value in numbers.items()]
     said += [f"{key}: {value}" for key, value in row.texts.items()]
     return one_line(f"{row.name} step {row.step}: {', '.join(said) or 'nothing'}")
-
-
-def one_line(text: str) -> str:
-    """The text with line ends, and all that a terminal would obey, spelled out."""
-    if text.isprintable():
-        return text
-    return "".join(
-        c if c.isprintable() or c in _HARMLESS else c.encode("unicode_escape").decode()
-        for c in text
-    )

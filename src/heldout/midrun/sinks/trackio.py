@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from heldout.errors import InvalidInput
+from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.sinks import Fields
 from heldout.midrun.sinks.rows import Row
 
@@ -40,8 +40,12 @@ class TrackioSink:
     def log(self, name: str, step: int, fields: Fields) -> None:
         row = Row.of(name, step, fields)
         if not hasattr(self._run, "log"):
-            self._run = self._run()
+            begun = self._run()
+            if begun is None:
+                raise HeldoutError("the function that was to return trackio's run returned None")
+            self._run = begun
         self._run.log(row.keyed(row.values), step=row.step)
 
     def close(self) -> None:
-        """The run is the trainer's; finishing it sends what waits."""
+        """The run is the trainer's; finishing it sends what waits. What trackio cannot store it
+        says in a warning of its own, and to nobody else."""

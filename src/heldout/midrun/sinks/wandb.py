@@ -99,9 +99,10 @@ class WandbRowSink:
         run.log({"loss": loss, **sink.take()}, step=step)
 
     For a loop of your own that wants one run. A result waits for the next row, so there must be
-    as many rows as results; its own step is `<name>/step`, the axis of its charts. Those that are
-    still waiting at `close` become rows of their own, which moves wandb's counter: close after
-    the trainer's last row. No more than `capacity` wait.
+    as many rows as results; its own step is `<name>/step`, the axis of its charts. What is logged
+    in several calls at one step is one row to wandb: take once a step. Those that are still waiting
+    at `close` become rows of their own, which moves wandb's counter: close after the trainer's
+    last row. No more than `capacity` wait.
     """
 
     def __init__(self, run: Any, *, capacity: int = 1000) -> None:
@@ -138,7 +139,9 @@ class WandbRowSink:
         while self._waiting:
             left = len(self._waiting)
             try:
-                self._run.log(self.take())
+                # At a step of its own: without, it would go into the trainer's last row, which is
+                # still open, in the place of the result that rides there.
+                self._run.log(self.take(), step=self._run.step + 1)
             except Exception as problem:
                 raise HeldoutError(
                     f"{left} results were still waiting for a row of the trainer, and could not "

@@ -1,0 +1,1011 @@
+"""Against the real loops of tinker-cookbook, with clients that need no network."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import json
+import re
+import threading
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tinker
+from tinker.types import RequestErrorCategory
+from tinker_cookbook.distillation import sdft, train_on_policy
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+from tinker_cookbook.preference import train_dpo
+from tinker_cookbook.rl import train
+from tinker_cookbook.supervised import train as supervised
+from tinker_cookbook.tokenizer_utils import register_tokenizer
+from tinker_cookbook.utils import trace
+
+from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, ToolCall, Trajectory
+from heldout.environments import ToolEnvironment
+from heldout.errors import (
+    ContextFull,
+    EndpointError,
+    FatalEndpointError,
+    InvalidInput,
+    RunDirectoryError,
+    TransientError,
+    Unreachable,
+)
+from heldout.integrations.tinker_cookbook import (
+    HeldoutEvaluator,
+    TinkerEndpoint,
+    evaluate_final,
+    package,
+    with_heldout,
+)
+from heldout.integrations.tinker_cookbook.messages import theirs
+from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
+from heldout.integrations.tinker_cookbook.training import is_counted
+from heldout.midrun import (
+    AsyncEvalDispatcher,
+    CurvePoint,
+    current_points,
+    read_points,
+    use_async_eval_dispatcher,
+)
+from tests.integration.tinker_fake import (
+    MODEL,
+    FakeSampling,
+    FakeService,
+    ProblemsBuilder,
+    TextsBuilder,
+    renderer,
+    tokenizer,
+)
+
+pytestmark = pytest.mark.integration
+
+SAMPLES = [Sample(f"s{i}", {"question": f"n={i}"}, str(i)) for i in range(10)]
+REAL_SERVICE = tinker.ServiceClient
+KEY = "tml-a-key-that-nobody-may-see"
+
+
+def right(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("correct", trajectory.answer == sample.ground_truth, weight=1.0),))
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch) -> FakeService:
+    fake = FakeService()
+    monkeypatch.setattr(tinker, "ServiceClient", fake)
+    return fake
+
+
+def evaluator(name: str = "counting", **settings: Any) -> HeldoutEvaluator:
+    defaults = {"max_tokens": 20, "retries": 0}
+    return HeldoutEvaluator(SAMPLES, right, renderer(), name=name, **{**defaults, **settings})
+
+
+def rl_config(log_path: Path, batches: int = 5, **settings: Any) -> Any:
+    defaults = {"eval_every": 2, "save_every": 2, "num_groups_to_log": 0}
+    return train.Config(
+        learning_rate=1e-4,
+        dataset_builder=ProblemsBuilder(batches=batches),
+        model_name=MODEL,
+        recipe_name="test",
+        max_tokens=20,
+        log_path=str(log_path),
+        **{**defaults, **settings},
+    )
+
+
+def logged(log_path: Path) -> dict[int, dict[str, float]]:
+    """What the loop's own logger wrote of our evals, by step."""
+    lines = [json.loads(line) for line in (log_path / "metrics.jsonl").read_text().splitlines()]
+    found = {
+        line["step"]: {k: v for k, v in line.items() if k.startswith("heldout/")} for line in lines
+    }
+    return {step: metrics for step, metrics in found.items() if metrics}
+
+
+def curve(run_dir: Path) -> list[CurvePoint]:
+    return current_points(read_points(run_dir / "curve.jsonl"))
+
+
+def rewards(points: list[CurvePoint], label: str = "counting") -> dict[int, float | None]:
+    return {p.step: p.reward for p in points if p.label == label}
+
+
+# --- A training that waits ----------------------------------------------------------------------
+
+
+def test_the_curve_has_the_step_of_every_eval_and_the_last_weights(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> dict[str, float]:
+        await train.main(config)
+        return await evaluate_final(config)
+
+    final = asyncio.run(main())
+    points = curve(tmp_path / "heldout")
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    assert [p.final for p in points] == [False, False, False, True]
+    assert [(p.decoding or {})["step_from"] for p in points] == ["task"] * 3 + ["checkpoint"]
+    assert [(p.decoding or {}).get("sampler_path") for p in points] == [
+        None,
+        "tinker://run1/sampler_weights/000002",
+        "tinker://run1/sampler_weights/000004",
+        "tinker://run1/sampler_weights/final",
+    ]
+    assert final["heldout/counting/reward"] == 1.0
+
+
+def test_the_loop_logs_numbers_under_the_evals_own_prefix(
+    service: FakeService, tmp_path: Path
+) -> None:
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+    found = logged(tmp_path)
+    assert sorted(found) == [0, 2, 4]
+    assert {step: metrics["heldout/counting/reward"] for step, metrics in found.items()} == {
+        0: 0.0,
+        2: 0.4,
+        4: 0.8,
+    }
+    numbers = found[4]
+    low, high = (
+        numbers["heldout/counting/reward_ci_low"],
+        numbers["heldout/counting/reward_ci_high"],
+    )
+    assert low < 0.8 < high
+    assert numbers["heldout/counting/n"] == 10
+    assert numbers["heldout/counting/n_errors"] == 0
+    assert numbers["heldout/counting/metric_correct"] == 0.8
+    assert all(isinstance(value, int | float) for value in numbers.values())
+
+
+def test_evals_are_greedy_where_the_training_samples(service: FakeService, tmp_path: Path) -> None:
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+    # The fake only lists requests at temperature 0, and training samples at 1.
+    assert [updates for updates, _ in service.asked] == [0] * 10 + [2] * 10 + [4] * 10
+    assert {tuple(parameters.stop) for _, parameters in service.asked} == {("\n\nUser:",)}
+    assert {parameters.max_tokens for _, parameters in service.asked} == {20}
+
+
+def test_sampling_may_be_asked_for_and_is_repeatable(service: FakeService) -> None:
+    seen: list[Any] = []
+
+    class Client(FakeSampling):
+        async def sample_async(self, prompt: Any, num_samples: int, sampling_params: Any) -> Any:
+            seen.append(sampling_params)
+            return await super().sample_async(prompt, num_samples, sampling_params)
+
+    sampled = evaluator(sampling=Sampling(temperature=0.7, top_p=0.9), repeats=2)
+    asyncio.run(sampled(Client(service, 5)))
+    asyncio.run(sampled(Client(service, 5)))
+    assert {(p.temperature, p.top_p) for p in seen} == {(0.7, 0.9)}
+    seeds = [p.seed for p in seen]
+    assert len(set(seeds)) == 20
+    assert sorted(seeds[:20]) == sorted(seeds[20:])
+
+
+def test_the_conversations_of_a_point_are_a_run_of_their_own(
+    service: FakeService, tmp_path: Path
+) -> None:
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+    point = curve(tmp_path / "heldout")[1]
+    assert point.run is not None
+    report = EvalReport.load(tmp_path / "heldout" / point.run)
+    assert [m.role for m in report.results[3].trajectory.messages] == ["user", "assistant"]
+    assert report.results[3].trajectory.answer == "3"
+    assert report.results[3].trajectory.usage.prompt_tokens == len("User: n=3\n\nAssistant:")
+    assert report.config["endpoint"]["kind"] == "tinker"
+    assert report.config["endpoint"]["renderer"] == "role_colon"
+    assert report.config["endpoint"]["step"] == 2
+
+
+def test_what_cannot_be_copied_may_be_part_of_an_eval(service: FakeService, tmp_path: Path) -> None:
+    lock = threading.Lock()
+
+    class Judge:
+        def __init__(self) -> None:
+            self.lock = lock
+
+        def __call__(self, trajectory: Trajectory, sample: Sample) -> Score:
+            with self.lock:
+                return right(trajectory, sample)
+
+    judged = HeldoutEvaluator(SAMPLES, Judge(), renderer(), name="judged", max_tokens=20)
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), judged)))
+    assert rewards(curve(tmp_path / "heldout"), "judged") == {0: 0.0, 2: 0.4, 4: 0.8}
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["evaluator_builders"] == [{"heldout": "judged"}]
+
+
+def test_a_loop_of_minibatches_has_its_steps_too(service: FakeService, tmp_path: Path) -> None:
+    stream = train.StreamMinibatchConfig(groups_per_batch=2, num_minibatches=1)
+    config = rl_config(tmp_path, batches=6, eval_every=4, stream_minibatch_config=stream)
+    config = with_heldout(config, evaluator())
+
+    async def main() -> None:
+        await train.main(config)
+        await evaluate_final(config)
+
+    asyncio.run(main())
+    # This loop evaluates its last iteration whatever the cadence is.
+    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 4: 0.8, 5: 1.0, 6: 1.0}
+
+
+# --- What must not happen -----------------------------------------------------------------------
+
+
+def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
+    service: FakeService, tmp_path: Path
+) -> None:
+    class Broken:
+        def build_generation_prompt(self, messages: Any) -> Any:
+            raise RuntimeError("no such template")
+
+        def parse_response(self, tokens: Any) -> Any: ...
+
+        def get_stop_sequences(self) -> list[str]:
+            return []
+
+    broken = HeldoutEvaluator(SAMPLES, right, Broken(), name="broken", max_tokens=20)
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), broken, evaluator())))
+    found = logged(tmp_path)
+    assert {k: v for k, v in found[2].items() if "broken" in k} == {"heldout/broken/skipped": 1.0}
+    assert found[2]["heldout/counting/reward"] == 0.4
+    points = curve(tmp_path / "heldout")
+    assert rewards(points, "broken") == {0: None, 2: None, 4: None}
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
+    skipped = [p.skipped or "" for p in points if p.label == "broken"]
+    assert all("all 10 items errored" in why and "no such template" in why for why in skipped)
+
+
+def test_a_client_that_raises_gives_no_zero(service: FakeService, tmp_path: Path) -> None:
+    service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+    assert logged(tmp_path)[2] == {"heldout/counting/skipped": 1.0}
+    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: None, 4: 0.8}
+
+
+def test_an_item_that_errors_is_counted_and_named(service: FakeService, tmp_path: Path) -> None:
+    class Client(FakeSampling):
+        async def sample_async(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+            if "n=3" in tokenizer().decode(prompt.to_ints()):
+                raise RuntimeError("no luck")
+            return await super().sample_async(prompt, *args, **kwargs)
+
+    metrics = asyncio.run(evaluator(step=lambda: 7, run_dir=tmp_path)(Client(service, 5)))
+    assert metrics["heldout/counting/n_errors"] == 1
+    assert metrics["heldout/counting/reward"] == 0.9
+    assert metrics["heldout/counting/reward_scored"] == 1.0
+    [point] = curve(tmp_path)
+    assert [(o.id, o.error) for o in point.outcomes if o.reward is None] == [
+        ("s3", "endpoint: RuntimeError: no luck")
+    ]
+
+
+def test_what_fails_for_a_moment_is_tried_again(service: FakeService, tmp_path: Path) -> None:
+    failures = [tinker.APIConnectionError(request=REQUEST)]
+    service.fails = lambda updates: failures.pop() if failures else None
+    metrics = asyncio.run(evaluator(step=lambda: 1, retries=1)(FakeSampling(service, 5)))
+    assert metrics["heldout/counting/n_errors"] == 0
+    assert len(service.asked) == 11
+
+
+def test_a_key_that_is_refused_ends_the_eval_at_once_and_is_not_written(
+    service: FakeService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setenv("TINKER_API_KEY", KEY)
+    service.fails = lambda updates: refusal(401, f"the key {KEY} is unknown")
+    careful = evaluator(step=lambda: 3, run_dir=tmp_path, max_concurrent=1)
+    assert asyncio.run(careful(FakeSampling(service, 5))) == {"heldout/counting/skipped": 1.0}
+    assert len(service.asked) == 1
+    [point] = curve(tmp_path)
+    assert "(TINKER_API_KEY) is unknown" in (point.skipped or "")
+    assert "(TINKER_API_KEY) is unknown" in caplog.text
+    assert KEY not in caplog.text
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or KEY not in path.read_text(errors="replace"), path
+
+
+REQUEST = httpx.Request("POST", "https://tinker.invalid/sample")
+
+
+def refusal(status: int, said: str = "no") -> Exception:
+    return tinker.APIStatusError(said, response=httpx.Response(status, request=REQUEST), body=None)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (tinker.APIConnectionError(request=REQUEST), Unreachable),
+        (refusal(429), TransientError),
+        (refusal(503), TransientError),
+        (refusal(401), FatalEndpointError),
+        (refusal(402), FatalEndpointError),
+        (refusal(403), FatalEndpointError),
+        (refusal(404), FatalEndpointError),
+        (refusal(400), EndpointError),
+        (refusal(400, "prompt + max_tokens exceeds context window"), ContextFull),
+        (tinker.RequestFailedError("x", "id", RequestErrorCategory.User), EndpointError),
+        (tinker.RequestFailedError("x", "id", RequestErrorCategory.Server), TransientError),
+        (RuntimeError("x"), EndpointError),
+    ],
+)
+def test_what_goes_wrong_is_sorted_as_for_any_endpoint(
+    service: FakeService, problem: Exception, kind: type
+) -> None:
+    service.fails = lambda updates: problem
+    endpoint = TinkerEndpoint(FakeSampling(service, 5), renderer(), max_tokens=9)
+    with pytest.raises(EndpointError) as raised:
+        asyncio.run(endpoint.complete([Message("user", "n=1")], Sampling(), ()))
+    assert type(raised.value) is kind
+
+
+def test_a_request_that_the_client_cancels_is_an_error_of_its_item(service: FakeService) -> None:
+    class Client(FakeSampling):
+        async def sample_async(self, prompt: Any, *args: Any, **kwargs: Any) -> Any:
+            if "n=3" in tokenizer().decode(prompt.to_ints()):
+                raise asyncio.CancelledError
+            return await super().sample_async(prompt, *args, **kwargs)
+
+    metrics = asyncio.run(evaluator()(Client(service, 5)))
+    assert metrics["heldout/counting/n_errors"] == 1
+
+
+def test_a_training_that_is_cancelled_ends(service: FakeService, tmp_path: Path) -> None:
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        training = asyncio.create_task(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+        while not service.asked:
+            await asyncio.sleep(0)
+        training.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await training
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_is_cut_off_is_truncated(service: FakeService, tmp_path: Path) -> None:
+    service.policy = lambda prompt, updates: "a very long answer"
+    short = evaluator(step=lambda: 1, run_dir=tmp_path, max_tokens=6)
+    metrics = asyncio.run(short(FakeSampling(service, 5)))
+    assert metrics["heldout/counting/n_truncated"] == 10
+    [point] = curve(tmp_path)
+    assert all(outcome.truncated for outcome in point.outcomes)
+
+
+def test_a_prompt_that_leaves_no_room_in_the_context_is_not_sent(
+    service: FakeService, tmp_path: Path
+) -> None:
+    length = len("User: n=3\n\nAssistant:")
+    asyncio.run(evaluator(step=lambda: 1, context_window=length)(FakeSampling(service, 5)))
+    assert service.asked == []
+    asyncio.run(evaluator(step=lambda: 1, context_window=length + 5)(FakeSampling(service, 5)))
+    assert {parameters.max_tokens for _, parameters in service.asked} == {5}
+
+
+# --- Names --------------------------------------------------------------------------------------
+
+
+def test_two_evaluators_of_one_name_are_refused(tmp_path: Path) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+    with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
+        with_heldout(config, evaluator())
+    with pytest.raises(InvalidInput, match="two evaluators are called 'counting'"):
+        with_heldout(rl_config(tmp_path), evaluator(), evaluator())
+
+
+def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
+    service: FakeService, tmp_path: Path
+) -> None:
+    first, second = evaluator(run_dir=tmp_path), evaluator(run_dir=tmp_path)
+    second._hooks = (lambda trajectory, sample: Score((Metric("x", 0.125, 1.0),)), None, None)
+    config = rl_config(tmp_path, evaluator_builders=[lambda: first, lambda: second])
+    asyncio.run(train.main(config))
+    assert logged(tmp_path)[4]["heldout/counting/reward"] == 0.8
+    assert logged(tmp_path)[4]["heldout/counting/skipped"] == 1.0
+    assert rewards(curve(tmp_path)) == {0: 0.0, 2: 0.4, 4: 0.8}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"name": "a/b"}, "name is letters"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"retries": -1}, "retries"),
+        ({"context_window": 0}, "context_window"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_training(
+    settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        evaluator(**settings)
+
+
+def test_a_training_whose_points_could_not_be_written_does_not_begin(
+    service: FakeService, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "run.json").write_text("{}")
+    config = with_heldout(rl_config(tmp_path), evaluator(run_dir=tmp_path / "other"))
+    with pytest.raises(RunDirectoryError, match="a run of another kind"):
+        asyncio.run(train.main(config))
+    assert service.updates == 0
+
+
+def test_texts_that_end_a_turn_do_not_mix_with_token_ids() -> None:
+    with pytest.raises(InvalidInput, match="one kind or the other"):
+        HeldoutEvaluator(
+            SAMPLES,
+            right,
+            renderer("qwen3_disable_thinking"),
+            name="counting",
+            max_tokens=9,
+            sampling=Sampling(stop=("END",)),
+        )
+
+
+# --- A training that goes on --------------------------------------------------------------------
+
+
+def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path) -> None:
+    told: list[tuple[int, float]] = []
+
+    class Sink:
+        def log(self, name: str, step: int, fields: Any) -> None:
+            told.append((step, fields["eval_reward"]))
+
+        def close(self) -> None:
+            pass
+
+    config = with_heldout(rl_config(tmp_path), evaluator())
+    home = tmp_path / "evals"
+
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        async with AsyncEvalDispatcher(run_dir=home, sinks=[Sink()], max_pending=9) as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                assert service.updates == 5
+                assert read_points(home / "curve.jsonl") == []
+                assert await evaluate_final(config) == {"heldout/counting/scheduled": 1.0}
+                service.gate.set()
+
+    asyncio.run(main())
+    points = curve(home)
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    assert sorted(told) == [(0, 0.0), (2, 0.4), (4, 0.8), (5, 1.0)]
+    assert points[0].lag_steps == 5
+    assert points[-1].final
+    runs = [EvalReport.load(home / (point.run or "")) for point in points]
+    assert [run.summary["mean"] for run in runs] == [0.0, 0.4, 0.8, 1.0]
+    assert set(logged(tmp_path)) == {0, 2, 4}
+    assert all(m == {"heldout/counting/scheduled": 1.0} for m in logged(tmp_path).values())
+
+
+def test_a_failing_eval_beside_the_training_is_a_skip(service: FakeService, tmp_path: Path) -> None:
+    service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+
+    asyncio.run(main())
+    assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: 0.8}
+
+
+def test_one_that_the_dispatcher_has_no_place_for_is_a_skip(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        evals = AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=1, when_full="skip")
+        async with evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                service.gate.set()
+
+    asyncio.run(main())
+    assert logged(tmp_path) == {
+        0: {"heldout/counting/scheduled": 1.0},
+        2: {"heldout/counting/skipped": 1.0},
+        4: {"heldout/counting/skipped": 1.0},
+    }
+    assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: None}
+
+
+def test_two_evals_of_one_training_share_the_curve(service: FakeService, tmp_path: Path) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator(), evaluator("again"))
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                await evaluate_final(config)
+
+    asyncio.run(main())
+    expected = {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    assert rewards(curve(tmp_path / "evals")) == expected
+    assert rewards(curve(tmp_path / "evals"), "again") == expected
+
+
+def asynchronous(tmp_path: Path, **settings: Any) -> Any:
+    ahead = train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)
+    return rl_config(tmp_path, batches=6, eval_every=1, async_config=ahead, **settings)
+
+
+def test_a_slow_eval_loses_no_point_of_the_async_loop(service: FakeService, tmp_path: Path) -> None:
+    config = with_heldout(asynchronous(tmp_path), evaluator())
+
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=9) as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                service.gate.set()
+                await evaluate_final(config)
+
+    asyncio.run(main())
+    expected = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 1.0, 6: 1.0}
+    assert rewards(curve(tmp_path / "evals")) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("until", [4, 6])
+def test_points_that_the_async_loop_passes_over_are_skips(
+    service: FakeService, tmp_path: Path, until: int
+) -> None:
+    config = with_heldout(asynchronous(tmp_path), evaluator())
+
+    async def main() -> None:
+        gate = service.gate = asyncio.Event()
+        service.on_update = lambda updates: gate.set() if updates == until else None
+        await train.main(config)
+        await evaluate_final(config)
+
+    asyncio.run(main())
+    points = curve(tmp_path / "heldout")
+    assert [p.step for p in points] == [0, 1, 2, 3, 4, 5, 6]
+    assert points[0].reward == 0.0
+    assert points[1].reward is None
+    assert "still waiting for an earlier eval" in (points[1].skipped or "")
+    assert points[6].reward == 1.0
+
+
+# --- The last weights ---------------------------------------------------------------------------
+
+
+def test_last_weights_that_have_a_result_are_not_measured_again(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> None:
+        await train.main(config)
+        await evaluate_final(config)
+        asked = len(service.asked)
+        assert await evaluate_final(config) == {}
+        # The same training, started again after its end.
+        again = with_heldout(rl_config(tmp_path), evaluator())
+        await train.main(again)
+        assert await evaluate_final(again) == {}
+        assert len(service.asked) == asked
+
+    asyncio.run(main())
+    assert len(read_points(tmp_path / "heldout" / "curve.jsonl")) == 4
+
+
+def test_a_checkpoint_that_cannot_be_sampled_from_is_passed_over(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> None:
+        await train.main(config)
+        with (tmp_path / "checkpoints.jsonl").open("a") as file:
+            file.write('{"name": "000009", "batch": 9, "state_path": "tinker://x"}\n')
+        await evaluate_final(config)
+
+    asyncio.run(main())
+    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+
+
+def test_another_training_with_the_same_config_is_measured_anew(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> list[dict[str, float]]:
+        finals = []
+        for _ in range(2):
+            service.updates = 0
+            await train.main(config)
+            finals.append(await evaluate_final(config))
+            (tmp_path / "checkpoints.jsonl").unlink()
+        return finals
+
+    first, second = asyncio.run(main())
+    assert first == second
+    assert first["heldout/counting/reward"] == 1.0
+    points = read_points(tmp_path / "heldout" / "curve.jsonl")
+    assert [(p.step, p.skipped) for p in points] == [(s, None) for s in (0, 2, 4, 5)] * 2
+    assert len(curve(tmp_path / "heldout")) == 4
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_last_step_that_the_loop_has_measured_is_not_measured_again(
+    service: FakeService, tmp_path: Path, *, waits: bool
+) -> None:
+    counting = evaluator()
+    config = with_heldout(rl_config(tmp_path), counting)
+
+    async def main() -> dict[str, float]:
+        await train.main(config)
+        # As the async loop does, if its evaluation loop is in time for it.
+        last = counting(FakeSampling(service, 5))
+        await asyncio.create_task(last, name="eval_0_iteration_000005")
+        return await evaluate_final(config)
+
+    async def beside() -> dict[str, float]:
+        service.gate = asyncio.Event()
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "heldout", max_pending=9) as evals:
+            with use_async_eval_dispatcher(evals):
+                final = await main()
+                service.gate.set()
+                return final
+
+    assert asyncio.run(main() if waits else beside()) == {}
+    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
+    assert len(service.asked) == 40
+
+
+def test_last_weights_that_cannot_be_had_are_a_skip(service: FakeService, tmp_path: Path) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator())
+
+    async def main() -> dict[str, float]:
+        await train.main(config)
+        service.saved.clear()
+        return await evaluate_final(config)
+
+    assert asyncio.run(main()) == {"heldout/counting/skipped": 1.0}
+    last = curve(tmp_path / "heldout")[-1]
+    assert (last.step, last.reward) == (5, None)
+    assert "sampling client" in (last.skipped or "")
+
+
+def test_there_has_to_be_something_to_measure(service: FakeService, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="has no HeldoutEvaluator"):
+        asyncio.run(evaluate_final(rl_config(tmp_path)))
+    with pytest.raises(InvalidInput, match="no checkpoint with sampler weights"):
+        asyncio.run(evaluate_final(with_heldout(rl_config(tmp_path), evaluator())))
+
+
+def test_a_training_that_is_resumed_goes_on_with_its_curve(
+    service: FakeService, tmp_path: Path
+) -> None:
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path, max_steps=4), evaluator())))
+    assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4}
+    asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
+    points = curve(tmp_path / "heldout")
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert all(p.skipped is None for p in points)
+
+
+# --- Steps --------------------------------------------------------------------------------------
+
+
+def supervised_config(log_path: Path, **settings: Any) -> Any:
+    defaults = {"eval_every": 2, "save_every": 3, "num_epochs": 1}
+    return supervised.Config(
+        log_path=str(log_path),
+        model_name=MODEL,
+        recipe_name="test",
+        dataset_builder=TextsBuilder(batches=6),
+        **{**defaults, **settings},
+    )
+
+
+def test_the_supervised_loop_is_counted(service: FakeService, tmp_path: Path) -> None:
+    config = with_heldout(supervised_config(tmp_path), evaluator())
+
+    async def main() -> None:
+        await supervised.main(config)
+        await evaluate_final(config)
+
+    asyncio.run(main())
+    points = curve(tmp_path / "heldout")
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8, 6: 1.0}
+    assert [(p.decoding or {})["step_from"] for p in points] == ["count"] * 3 + ["checkpoint"]
+    assert set(logged(tmp_path)) == {0, 2, 4}
+
+
+def test_a_supervised_training_that_is_resumed_is_counted_from_there(
+    service: FakeService, tmp_path: Path
+) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(updates: int) -> None:
+        if updates == 6:
+            raise Stop
+
+    service.on_update = stop
+    config = supervised_config(tmp_path)
+    with pytest.raises(Stop):
+        asyncio.run(supervised.main(with_heldout(config, evaluator())))
+    service.on_update = lambda updates: None
+    asyncio.run(supervised.main(with_heldout(config, evaluator())))
+    points = curve(tmp_path / "heldout")
+    assert [p.step for p in points] == [0, 2, 4]
+    assert points[2].run == "steps/00000004-counting-2"  # what was measured before the stop is 4
+    assert sorted(logged(tmp_path)) == [0, 2, 4]
+
+
+def test_a_checkpoint_of_which_nobody_knows_the_step_needs_to_be_told(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(supervised_config(tmp_path), evaluator())
+
+    async def main() -> None:
+        await supervised.main(config)
+        (tmp_path / "metrics.jsonl").unlink()
+        with pytest.raises(InvalidInput, match="evaluate_final\\(config, step=…\\)"):
+            await evaluate_final(config)
+        await evaluate_final(config, step=6)
+
+    asyncio.run(main())
+    last = curve(tmp_path / "heldout")[-1]
+    assert (last.step, (last.decoding or {})["step_from"]) == (6, "given")
+
+
+def test_only_loops_that_evaluate_at_every_multiple_and_nowhere_else_are_counted() -> None:
+    counted = (supervised.Config, train_on_policy.Config, sdft.Config)
+    assert [is_counted(each) for each in counted] == [True] * 3
+    # DPO evaluates its last step, too: a count would put that at the next multiple.
+    assert not is_counted(train_dpo.Config)
+    assert not is_counted(train.Config)
+
+
+def test_without_a_step_there_is_a_result_and_no_point(
+    service: FakeService, tmp_path: Path
+) -> None:
+    alone = evaluator(run_dir=tmp_path)
+
+    async def main() -> dict[str, float]:
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
+            with use_async_eval_dispatcher(evals):
+                return await alone(FakeSampling(service, 3))
+
+    metrics = asyncio.run(main())
+    assert metrics["heldout/counting/reward"] == pytest.approx(0.6)
+    assert not (tmp_path / "curve.jsonl").exists()
+    assert curve(tmp_path / "evals") == []
+
+
+def test_a_step_that_the_loop_traces_is_taken() -> None:
+    async def main() -> Step | None:
+        context = trace.ScopeContext({"step": 12, "evaluator_name": "HeldoutEvaluator"})
+        token = trace.trace_context.set(context)
+        try:
+            return current_step(Cadence(5, 0, counted=True))
+        finally:
+            trace.trace_context.reset(token)
+
+    assert asyncio.run(main()) == Step(12, "trace")
+
+
+def test_weights_are_said_to_be_saved_only_where_they_are(tmp_path: Path) -> None:
+    records = [
+        {"name": "000002", "batch": 2, "state_path": "a", "sampler_path": "b"},
+        {"name": "000003", "batch": 3, "state_path": "c"},
+        {"name": "000004", "batch": 4, "epoch": 0, "state_path": "d", "sampler_path": "e"},
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (tmp_path / "checkpoints.jsonl").write_text(lines)
+    found = [sampler_path(str(tmp_path), step) for step in range(5)]
+    assert found == [None, None, "b", None, None]
+
+
+def test_steps_that_were_due_are_known() -> None:
+    assert Cadence(5, 0).missed(None, 10) == [0, 5]
+    assert Cadence(5, 3).missed(None, 10) == [5]
+    assert Cadence(5, 0).missed(5, 6) == []
+    assert Cadence(5, 0).missed(7, 15) == [10]
+    assert Cadence(0, 0).missed(None, 10) == []
+    assert Cadence(5, None).missed(None, 10) == []
+    assert Cadence(5, 7, counted=True).counted_step() == 10
+    assert Cadence(5, 7, counted=True).after_call().counted_step() == 15
+
+
+def test_a_counter_that_goes_back_is_another_start_for_all_evals_of_the_curve(
+    service: FakeService, tmp_path: Path
+) -> None:
+    at = {"step": 0}
+    first = evaluator("one", run_dir=tmp_path, step=lambda: at["step"])
+    second = evaluator("two", run_dir=tmp_path, step=lambda: at["step"])
+    for step in (0, 4, 2):
+        at["step"] = step
+        for each in (first, second):
+            asyncio.run(each(FakeSampling(service, step)))
+    assert [(p.label, p.step) for p in curve(tmp_path)] == [
+        ("one", 0),
+        ("two", 0),
+        ("one", 2),
+        ("two", 2),
+    ]
+
+
+# --- Turns with tools ---------------------------------------------------------------------------
+
+
+def double(number: int) -> int:
+    """Twice a number."""
+    return 2 * number
+
+
+def with_tools(service: FakeService, policy: Callable[[str, int], str]) -> dict[str, float]:
+    service.policy, service.end = policy, "<|im_end|>"
+
+    def doubled(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("right", trajectory.answer == "14", weight=1.0),))
+
+    tooled = HeldoutEvaluator(
+        [Sample("a", {"question": "Twice 7?"})],
+        doubled,
+        renderer("qwen3_disable_thinking"),
+        name="tools",
+        max_tokens=200,
+        environment_factory=lambda sample: ToolEnvironment([double], in_threads=False),
+    )
+    return asyncio.run(tooled(FakeSampling(service, 5)))
+
+
+def test_tools_are_called_the_way_the_renderer_has_it(service: FakeService) -> None:
+    prompts: list[str] = []
+
+    def policy(prompt: str, updates: int) -> str:
+        prompts.append(prompt)
+        found = re.findall(r"<tool_response>\n(.*?)\n</tool_response>", prompt)
+        if found:
+            return str(found[-1])
+        call = '<tool_call>\n{"name": "double", "arguments": {"number": 7}}\n</tool_call>'
+        return f"<think>\nI ask.\n</think>\n\n{call}"
+
+    metrics = with_tools(service, policy)
+    assert metrics["heldout/tools/reward"] == 1.0
+    assert "heldout/tools/reward_stderr" not in metrics  # of one sample there is none
+    assert '"name": "double"' in prompts[0]
+    assert "<tool_response>\n14\n</tool_response>" in prompts[1]
+
+
+def test_a_call_that_cannot_be_read_is_answered_and_not_lost(service: FakeService) -> None:
+    prompts: list[str] = []
+
+    def policy(prompt: str, updates: int) -> str:
+        prompts.append(prompt)
+        return "14" if len(prompts) > 1 else "<tool_call>\n{not json}\n</tool_call>"
+
+    assert with_tools(service, policy)["heldout/tools/reward"] == 1.0
+    # It is told what was wrong with what it wrote.
+    assert prompts[1].count("{not json}") >= 1
+    assert prompts[1].index("{not json}") < prompts[1].index("<tool_response>")
+
+
+def test_a_turn_has_its_reasoning_its_calls_and_why_it_ended(service: FakeService) -> None:
+    call = '<tool_call>\n{"name": "double", "arguments": {"number": 7}}\n</tool_call>'
+    service.policy = lambda prompt, updates: f"<think>\nI ask.\n</think>\n\n{call}"
+    service.end = "<|im_end|>"
+    endpoint = TinkerEndpoint(FakeSampling(service, 5), renderer("qwen3"), max_tokens=200)
+    [tool] = ToolEnvironment([double]).tools
+    earlier = [
+        Message("user", "Twice 7?"),
+        Message("assistant", "", tool_calls=(ToolCall("call00000", "double", '{"number": 6}'),)),
+        Message("tool", "12", tool_call_id="call00000"),
+    ]
+    turn = asyncio.run(endpoint.complete(earlier, Sampling(), [tool]))
+    assert turn.finish_reason == "tool_calls"
+    assert (turn.message.reasoning or "").strip() == "I ask."
+    [made] = turn.message.tool_calls
+    assert (made.id, made.name) == ("call00001", "double")
+    assert json.loads(made.arguments) == {"number": 7}
+    assert "think" not in turn.message.text
+
+
+def test_messages_are_those_of_the_renderer() -> None:
+    nameless = ToolCall("call00001", "", '{"number": 7}')
+    given = [
+        Message("user", [{"type": "text", "text": "Twice?"}]),
+        Message(
+            "assistant",
+            "So:",
+            reasoning="I ask.",
+            tool_calls=(ToolCall("call00000", "double", "{}"), nameless),
+        ),
+        Message("tool", "14", tool_call_id="call00000"),
+    ]
+    user, assistant, tool = theirs(given, (), renderer("qwen3"))
+    assert user == {"role": "user", "content": [{"type": "text", "text": "Twice?"}]}
+    assert assistant["content"] == [
+        {"type": "thinking", "thinking": "I ask."},
+        {"type": "text", "text": "So:"},
+        {"type": "text", "text": '{"number": 7}'},
+    ]
+    assert [c.function.name for c in assistant["tool_calls"]] == ["double"]
+    assert tool == {
+        "role": "tool",
+        "content": "14",
+        "tool_call_id": "call00000",
+        "name": "double",
+    }
+    with pytest.raises(EndpointError, match="text and images, got 'input_audio'"):
+        theirs([Message("user", [{"type": "input_audio"}])], (), renderer())
+
+
+def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: Path) -> None:
+    plain = evaluator(
+        step=lambda: 1,
+        run_dir=tmp_path,
+        environment_factory=lambda sample: ToolEnvironment([double]),
+    )
+    assert asyncio.run(plain(FakeSampling(service, 5))) == {"heldout/counting/skipped": 1.0}
+    [point] = curve(tmp_path)
+    assert "RoleColonRenderer has no way to tell a model of tools" in (point.skipped or "")
+
+
+# --- The package, and the page ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("found", ["0.4.9", "0.6.0", "0.50.1", "1.0"])
+def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(package, "version", lambda name: found)
+    with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5,<0\.6"):
+        package.cookbook("renderers")
+
+
+def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(package, "version", missing)
+    with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5,<0.6'"):
+        package.cookbook("renderers")
+
+
+def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:
+    sample = inspect.signature(tinker.SamplingClient.sample_async)
+    sample.bind(None, prompt=1, num_samples=1, sampling_params=1)
+    create = inspect.signature(REAL_SERVICE.create_sampling_client_async)
+    create.bind(None, model_path="tinker://…")
+    inspect.signature(REAL_SERVICE).bind(base_url=None)
+
+
+def test_the_loops_take_it_for_an_evaluator_of_theirs() -> None:
+    assert isinstance(evaluator(), SamplingClientEvaluator)
+
+
+def test_the_code_blocks_of_the_page_run(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Path(__file__).parents[2] / "docs" / "tinker.md"
+    monkeypatch.chdir(tmp_path)
+    register_tokenizer("Qwen/Qwen3-8B", tokenizer)
+    capitals = {"France": "Paris", "Chad": "N'Djamena"}
+    service.end = "<|im_end|>"
+    service.policy = lambda prompt, updates: next(
+        (capitals[c] for c in capitals if c in prompt and updates > 1), "100"
+    )
+    namespace = {"__name__": "__docs__", "my_dataset": ProblemsBuilder(batches=5)}
+    for code in re.findall(r"^```python\n(.*?)^```$", page.read_text(), re.M | re.S):
+        exec(compile(code, str(page), "exec"), namespace)
+    assert rewards(curve(tmp_path / "outputs" / "run1"), "capitals") == {0: 0.0, 4: 1.0, 5: 1.0}
