@@ -8,6 +8,7 @@ Not part of `make test`, which runs without a GPU. bench/gpu/midrun.py measures 
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenize
 from heldout.config import Sampling
 from heldout.decoding import Decoder, Prompt
 from heldout.endpoints.local import LocalEndpoint
+from heldout.isolation import NotBeside, beside_training
 from heldout.types import Message
 
 
@@ -158,3 +160,33 @@ def test_the_local_endpoint_answers_from_captured_steps() -> None:
         ids = words.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
         [theirs] = generated(model, [Prompt(tuple(ids), 20)])
         assert answer == words.decode(list(theirs), skip_special_tokens=True)
+
+
+def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
+    model = on_gpu("Llama")
+    decoder = Decoder(model, tokenizer(), rows=4)
+    hot = [Prompt(p.ids, 20, temperature=1.0, seed=i) for i, p in enumerate(PROMPTS)]
+    with beside_training(), pytest.raises(NotBeside, match="not captured yet"):
+        decoder.decode(PROMPTS)
+    found = decoder.decode(PROMPTS)
+    decoder.decode(hot)
+    flags = torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled()
+    seen: list[Any] = []
+
+    def beside() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad(), beside_training():
+            seen.append(decoder.decode(PROMPTS))
+            seen.append(
+                (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled())
+            )
+            try:
+                decoder.decode(hot)
+            except NotBeside as problem:
+                seen.append(str(problem))
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    thread.join()
+    assert seen[0] == found
+    assert seen[1] == flags
+    assert "sampled turns" in seen[2]

@@ -683,3 +683,39 @@ def test_a_pipe_that_is_closed_ends_watch_quietly(run: Path) -> None:
     )
     assert json.loads(done.stdout)["step"] == 0
     assert done.stderr == ""
+
+
+# --- Evals beside the training ------------------------------------------------------------------
+
+
+def beside(step: int, lag: int, **metrics: float) -> CurvePoint:
+    """What an evaluator that knows nothing but numbers leaves."""
+    summary: dict[str, Any] = {"n": None, "mean": None}
+    for name, value in metrics.items():
+        summary |= {
+            f"metric_{name}": value,
+            f"metric_{name}_n": None,
+            f"metric_{name}_stderr": None,
+        }
+    return point(step, summary=summary, skipped=None, lag_steps=lag)
+
+
+def test_numbers_without_a_denominator_do_not_claim_one(heldout: Heldout) -> None:
+    RUN.mkdir(parents=True)
+    append(beside(10, 3, accuracy=0.25), beside(20, 0, accuracy=0.5))
+    shown = heldout("show", "rl_eval").out
+    assert "accuracy" in shown
+    assert "steps late" in shown
+    for absent in ("reward", "items", "interval", "passed"):
+        assert absent not in shown
+    lines = heldout("watch", "rl_eval", "--once").out.splitlines()
+    assert lines[0] == "step 10  accuracy 0.250  n unknown  2.0 s  3 steps late"
+    assert lines[1] == "step 20  accuracy 0.500  n unknown  2.0 s"
+
+
+def test_a_plot_of_numbers_without_a_denominator_says_so() -> None:
+    from heldout.midrun.plot import NamedCurve, _count
+
+    curve = NamedCurve("remote", [beside(10, 3, accuracy=0.25)])
+    assert _count([curve], "accuracy") == "n unknown"
+    assert _count([NamedCurve("here", [point(10, 1.0, 0.0)])], "reward") == "n = 2"

@@ -15,6 +15,7 @@ import torch
 from heldout.decoding import Decoder, Prompt, captured, kernels
 from heldout.decoding.captured import KEPT_SHAPES, _rounded
 from heldout.decoding.suitable import unsuitable
+from heldout.isolation import NotBeside, beside_training
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
 FULL = {
@@ -217,3 +218,29 @@ def test_norms_and_rotations_are_replaced_where_they_are_the_same() -> None:
     usual = cohere.apply_rotary_pos_emb  # rotates neighbours, not halves
     with torch.no_grad(), kernels.fewer_kernels(model_of("Cohere")):
         assert cohere.apply_rotary_pos_emb is usual
+
+
+def test_beside_a_training_nothing_is_patched_or_switched_for_other_threads() -> None:
+    import transformers.models.llama.modeling_llama as home
+
+    model = model_of("Llama")
+    usual = home.apply_rotary_pos_emb
+    decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
+    with beside_training(), pytest.raises(NotBeside, match="not captured yet"):
+        decoder.decode(PROMPTS)
+    decoder.decode(PROMPTS)
+    # What is not a graph needs its patches again at every step.
+    with beside_training(), pytest.raises(NotBeside, match="not captured yet"):
+        decoder.decode(PROMPTS)
+    assert home.apply_rotary_pos_emb is usual
+    plain = Decoder(model, tokenizer(), rows=4)
+    with beside_training():
+        assert ids_of(plain.decode(PROMPTS)) == generated(model, PROMPTS)
+
+
+def test_compiled_code_is_not_switched_off_beside_a_training() -> None:
+    model = model_of("Llama")
+    model.compile(backend="eager")
+    with beside_training(), pytest.raises(NotBeside, match="compiled"):
+        Decoder(model, tokenizer(), rows=4).decode(PROMPTS)
+    assert ids_of(Decoder(model, tokenizer(), rows=4).decode(PROMPTS))

@@ -21,6 +21,8 @@ from heldout.store.rundir import RunDir, RunInfo, find_run
 
 LONGEST_NOTE = 300
 """Characters of a reason that are shown: a traceback would bury the table."""
+MOST_METRICS = 3
+"""Of a point without a reward, on a line of its own."""
 NARROWEST_NOTE = 16
 """Columns below which notes go under the table instead of into it."""
 
@@ -181,7 +183,7 @@ def seconds(value: float) -> str:
 
 def items(point: CurvePoint) -> str:
     """How many items its numbers are of: "20 of 32 of 64" are of those asked for, of all."""
-    if not point.has_result:
+    if point.number("n") is None:  # skipped, or numbers of somebody else's
         return "–"
     counts = [point.n]
     for larger in (point.asked, point.of):
@@ -198,11 +200,20 @@ def point_line(point: CurvePoint, metric: str = "reward", *, labelled: bool = Fa
         value, bounds = point.value_and_interval(metric)
         around = f" ({interval(*bounds)})" if bounds else ""
         errors = int(point.number("n_errors") or 0)
-        words.append(f"{metric} {number(value)}{around}")
-        words.append(f"{items(point)} items")
+        if value is None and metric == "reward" and point.metrics():  # numbers without a reward
+            names = point.metrics()[:MOST_METRICS]
+            words += [f"{name} {number(point.number(f'metric_{name}'))}" for name in names]
+        else:
+            words.append(f"{metric} {number(value)}{around}")
+        words.append("n unknown" if items(point) == "–" else f"{items(point)} items")
         words.append(f"{errors} error{'s' * (errors > 1)}" if errors else "")
-    words += [f"{seconds(point.seconds)} s", note(point)]
+    words += [f"{seconds(point.seconds)} s", _late(point), note(point)]
     return as_line("  ".join(word for word in words if word))
+
+
+def _late(point: CurvePoint) -> str:
+    steps = point.lag_steps or 0
+    return f"{steps} step{'s' * (steps != 1)} late" if steps else ""
 
 
 def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
@@ -303,6 +314,13 @@ def _columns(points: Sequence[CurvePoint], metric: str | None) -> list[Column]:
         Column("errors", [count(p) for p in points], 4),
         Column("seconds", [seconds(p.seconds) for p in points], 2),
     ]
+    results = [p for p in points if p.has_result]
+    if results and all(p.number("n") is None for p in results):
+        # Numbers of somebody else's, without a reward and without a denominator.
+        columns = [c for c in columns if c.name in ("step", "seconds")]
+    if any(p.lag_steps for p in points):
+        lags = ["–" if p.lag_steps is None else str(p.lag_steps) for p in points]
+        columns.append(Column("steps late", lags, 1))
     if len({p.label for p in points}) > 1:
         columns.insert(0, Column("eval", [p.label[:24] for p in points], 10, left=True))
     names = dict.fromkeys(name for p in points for name in p.metrics())

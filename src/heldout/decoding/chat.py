@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from heldout.chat import message_of, tool_to_chat_api
 from heldout.config import Sampling
+from heldout.decoding.decoder import Decoder
 from heldout.decoding.model import transformers_model, unwrap
 from heldout.decoding.turn import Generation, Prompt, end_tokens
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
@@ -17,6 +18,57 @@ from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 512
+
+
+class Asked(Protocol):
+    """A turn that somebody waits for."""
+
+    @property
+    def messages(self) -> Sequence[Message]: ...
+    @property
+    def sampling(self) -> Sampling: ...
+    @property
+    def tools(self) -> Sequence[ToolSpec]: ...
+
+
+def answer_all(
+    chat: ChatModel,
+    decoder: Decoder,
+    asked: Sequence[Asked],
+    answered: Callable[[int, Completion | Exception], object],
+    *,
+    keep_going: Callable[[], bool],
+    wanted: Callable[[int], bool] = lambda place: True,
+) -> None:
+    """Decode what is asked for, together; `answered(place, …)` gets each turn as soon as it is
+    done, or why there is none. Nothing, where it was told not to go on."""
+    places: list[int] = []
+    prompts: list[Prompt] = []
+    for place, one in enumerate(asked):
+        if wanted(place):
+            try:
+                prompts.append(chat.prompt(one.messages, one.sampling, one.tools))
+                places.append(place)
+            except Exception as problem:  # noqa: BLE001 - chat templates raise what they like
+                answered(place, problem)
+
+    def done(index: int, generation: Generation) -> None:
+        one = asked[places[index]]
+        given: Completion | Exception
+        try:
+            given = chat.completion(
+                prompts[index], generation, one.messages, one.tools, one.sampling.stop
+            )
+        except Exception as problem:  # noqa: BLE001 - the error of this item
+            given = problem
+        answered(places[index], given)
+
+    results = decoder.decode(
+        prompts, keep_going=keep_going, on_done=done, wanted=lambda index: wanted(places[index])
+    )
+    for place, result in zip(places, results, strict=True):
+        if isinstance(result, Exception):
+            answered(place, result)
 
 
 class ChatModel:

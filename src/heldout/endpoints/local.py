@@ -19,8 +19,8 @@ import anyio.to_thread
 
 from heldout.concurrency import waker
 from heldout.config import Sampling
-from heldout.decoding import Decoder, Generation
-from heldout.decoding.chat import ChatModel
+from heldout.decoding import Decoder
+from heldout.decoding.chat import ChatModel, answer_all
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
 from heldout.types import Completion, Message, ToolSpec
 
@@ -157,34 +157,22 @@ class LocalEndpoint:
         self._model, self._tokenizer = model, tokenizer
 
     def _answer(self, batch: list[_Request]) -> None:
-        asked, prompts = [], []
-        for request in batch:
-            try:
-                if not request.cancelled:
-                    prompts.append(
-                        self._chat.prompt(request.messages, request.sampling, request.tools)
-                    )
-                    asked.append(request)
-            except Exception as problem:  # noqa: BLE001 - chat templates raise what they like
-                request.problem = _as_endpoint_error(problem, self._name)
-                self._notify(request)
-
-        def answered(place: int, generation: Generation) -> None:
-            request, prompt = asked[place], prompts[place]
-            request.completion = self._chat.completion(
-                prompt, generation, request.messages, request.tools, request.sampling.stop
-            )
+        def answered(place: int, given: Completion | Exception) -> None:
+            request = batch[place]
+            if isinstance(given, Exception):
+                request.problem = _as_endpoint_error(given, self._name)
+            else:
+                request.completion = given
             self._notify(request)  # at once: its item need not wait for the slowest of the batch
 
-        results = self._decoder.decode(
-            prompts,
+        answer_all(
+            self._chat,
+            self._decoder,
+            batch,
+            answered,
             keep_going=lambda: not self._closing,
-            on_done=answered,
-            wanted=lambda place: not asked[place].cancelled,
+            wanted=lambda place: not batch[place].cancelled,
         )
-        for request, result in zip(asked, results, strict=True):
-            if isinstance(result, Exception):
-                request.problem = _as_endpoint_error(result, self._name)
 
     @cached_property
     def _decoder(self) -> Decoder:

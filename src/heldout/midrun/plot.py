@@ -160,7 +160,7 @@ def _count(curves: Sequence[NamedCurve], metric: str) -> str:
         int(point.number(f"metric_{metric}_n") or point.n)
         for curve in curves
         for point in curve.points
-        if point.has_result and not of_fewer(point, curve.points)
+        if point.number("n") is not None and not of_fewer(point, curve.points)
     ]
     if not counts:
         return "n unknown"

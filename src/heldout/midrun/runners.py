@@ -186,7 +186,7 @@ def live_model(
     What is prepared for the model (captured graphs on a GPU) is kept from one eval to the next.
     """
     from heldout.decoding import Decoder
-    from heldout.decoding.chat import ChatModel
+    from heldout.decoding.chat import ChatModel, answer_all
 
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     kept: list[tuple[Any, ChatModel, Decoder]] = []
@@ -206,25 +206,7 @@ def live_model(
 
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
             answers: list[Answered] = [None] * len(requests)
-            prompts = []
-            for place, request in enumerate(requests):
-                try:
-                    prompt = chat.prompt(request.messages, request.sampling, request.tools)
-                    prompts.append((place, prompt))
-                except Exception as problem:  # noqa: BLE001 - the error of this item
-                    answers[place] = problem
-            made = decoder.decode([prompt for _, prompt in prompts], keep_going=keep_going)
-            for (place, prompt), turn in zip(prompts, made, strict=True):
-                if turn is None or isinstance(turn, Exception):
-                    answers[place] = turn
-                    continue
-                request = requests[place]
-                try:
-                    answers[place] = chat.completion(
-                        prompt, turn, request.messages, request.tools, request.sampling.stop
-                    )
-                except Exception as problem:  # noqa: BLE001 - the error of this item
-                    answers[place] = problem
+            answer_all(chat, decoder, requests, answers.__setitem__, keep_going=keep_going)
             return answers
 
         return Runner(
