@@ -25,6 +25,7 @@ BENCHMARKS = {
     "reports": "reports.py",
     "rollouts": "rollouts.py",
     "midrun": "midrun.py",
+    "dispatcher": "dispatcher.py",
     "vector": "vector.py",
     "startup": "startup.py",
 }
