@@ -21,6 +21,7 @@ from heldout.midrun import (
     EvalWorker,
     PeriodicEval,
     Runner,
+    Shadows,
     current_points,
     functions,
     pending_evals,
@@ -196,8 +197,6 @@ def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates
 def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
     tmp_path: Path, gates: Gates
 ) -> None:
-    from heldout.midrun import Shadows
-
     gates.open.clear()
     shadows = Shadows(size=2)
     evals = evals_of(tmp_path, Counter(3), gates, shadows=shadows)
@@ -363,6 +362,30 @@ def test_what_was_lost_can_be_finished_on_its_weights(tmp_path: Path, gates: Gat
     assert pending_evals(tmp_path / "run") == []
     found = current_points(points_of(tmp_path))
     assert [(p.step, p.reward) for p in found] == [(10, 0.25), (20, 0.5)]
+
+
+def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Path) -> None:
+    class Slow(Gates):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            self.begun.set()
+            assert float(model.knows) != 2 or self.open.wait(LONG)
+            return [p if int(p) < float(model.knows) else "?" for p in prompts]
+
+    gates, model = Slow(), Counter(2)
+    gates.open.clear()
+    evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2))
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(50)
+        assert gates.begun.wait(LONG)
+        model.learn(4)
+        evals.maybe_run(30)  # from a checkpoint, in the same process
+        dispatcher.wait_for(evals._beside.under_way[1:], LONG)
+        gates.open.set()
+        dispatcher.drain(LONG)
+        evals.maybe_run(60)
+    found = current_points(points_of(tmp_path))
+    assert [(p.step, p.reward) for p in found] == [(30, 0.5), (60, 0.5)]
+    assert [p.step for p in evals.points] == [30, 60]
 
 
 def test_evals_of_one_dispatcher_may_have_several_run_directories(

@@ -41,11 +41,19 @@ class Home:
         self._under_way: list[PendingEval] = []
         self._left: list[PendingEval] = []
         self._took_over = False
+        self._on_curve: set[str] = set()
+        """Sessions that this process has written a line of."""
         self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def begin_session(self) -> str:
         """Another start of the training: set up anew, or gone back to an earlier step."""
-        self.session = os.urandom(4).hex()
+        with self._writing:
+            for pending in self._under_way:
+                if pending.session == self.session and self.session not in self._on_curve:
+                    # Sessions come in the order of their first lines: were its result the first,
+                    # this one would seem to be the later one.
+                    self.record(skip_of(pending, "training went back before it was finished"))
+            self.session = os.urandom(4).hex()
         return self.session
 
     def enter(self) -> None:
@@ -89,6 +97,7 @@ class Home:
         self._curve = curve_writer(self.run.curve)
         while self._unwritten:
             self._curve.append(self._unwritten[0])
+            self._on_curve.add(self._unwritten[0].session)
             del self._unwritten[0]
 
     def close(self) -> None:

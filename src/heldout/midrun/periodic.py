@@ -532,7 +532,8 @@ class PeriodicEval:
     def _take_in(self, point: CurvePoint) -> None:
         if point.skipped is not None and not (self.history and self.history[-1].skipped):
             log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
-        self.history.append(point)
+        # One of an earlier start may come late; among those of this one it would seem to be later.
+        (self.history if point.session == self._session else self._earlier).append(point)
         self._beat(self.label, heartbeat_fields(point))
 
     def _beat(self, name: str, fields: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 import trackio
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.midrun.sinks import TrackioSink
+from heldout.midrun.sinks import Sinks, TrackioSink
 from tests.midrun.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
 
 pytestmark = pytest.mark.integration
@@ -91,6 +91,27 @@ def test_a_thread_without_a_run_is_told_what_to_do(trainer: Any) -> None:
     thread.start()
     thread.join()
     assert said
+
+
+@pytest.mark.filterwarnings("ignore:trackio failed to flush metric logs:UserWarning")
+def test_rows_that_trackio_could_not_store_are_said_at_the_end(
+    trainer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried = threading.Event()
+
+    def full(**batch: Any) -> None:
+        tried.set()
+        raise OSError("disk full")
+
+    monkeypatch.setattr("trackio.sqlite_storage.SQLiteStorage.bulk_log", full)
+    sinks = Sinks(TrackioSink(trainer))
+    sinks.log("rl_eval", 4, fields_of(4))
+    assert tried.wait(60)
+    trackio.finish()  # the batch has ended, one way or the other
+    (report,) = sinks.close()
+    assert report.got == 1
+    assert report.problem is not None
+    assert "could not store some rows" in report.problem
 
 
 def test_a_thousand_results_in_random_order(trainer: Any, trackio_home: Path) -> None:

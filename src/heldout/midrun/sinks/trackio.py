@@ -1,6 +1,8 @@
 """TrackioSink: results to trackio, in the trainer's run.
 
-A row of trackio has the step that it is given, whenever it comes; nothing is dropped.
+A row of trackio has the step that it is given, whenever it comes; none is dropped for being late.
+What is dropped is a batch, the trainer's rows in it too, that trackio could not store at its one
+try: after 10 s of another process holding the project's lock, say. It keeps a note of it.
 """
 
 from __future__ import annotations
@@ -11,6 +13,15 @@ from typing import Any
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.sinks import Fields
 from heldout.midrun.sinks.rows import Row
+
+_LOST = {
+    "write-logs-to-sqlite",
+    "write-logs-fragment",
+    "persist-logs-locally",
+    "persist-logs-fragment",
+}
+"""What trackio calls its warnings that rows are lost. Nothing that it promises: one that has no
+such note is one of which nothing is noticed."""
 
 
 class TrackioSink:
@@ -47,5 +58,10 @@ class TrackioSink:
         self._run.log(row.keyed(row.values), step=row.step)
 
     def close(self) -> None:
-        """The run is the trainer's; finishing it sends what waits. What trackio cannot store it
-        says in a warning of its own, and to nobody else."""
+        """The run is the trainer's; finishing it sends what waits. What trackio cannot store after
+        this it says in a warning of its own, and to nobody else."""
+        if _LOST.intersection(getattr(self._run, "_warned_failures", ())):
+            raise HeldoutError(
+                "trackio could not store some rows of this run, of the trainer or of evals; its "
+                "own warning says why, and the curve in the run directory has the results"
+            )
