@@ -19,41 +19,10 @@ from statistics import median
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from heldout.midrun.shadows import Shadows, WeightSnapshot
 from heldout.weights import fingerprint
-
-SHAPES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
-    "smollm2-135m": (
-        LlamaConfig,
-        LlamaForCausalLM,
-        {
-            "hidden_size": 576,
-            "intermediate_size": 1536,
-            "num_hidden_layers": 30,
-            "num_attention_heads": 9,
-            "num_key_value_heads": 3,
-            "vocab_size": 49152,
-            "tie_word_embeddings": True,
-        },
-    ),
-    "qwen3-0.6b": (
-        Qwen3Config,
-        Qwen3ForCausalLM,
-        {
-            "hidden_size": 1024,
-            "intermediate_size": 3072,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 8,
-            "head_dim": 128,
-            "vocab_size": 151936,
-            "tie_word_embeddings": True,
-        },
-    ),
-}
-TINY = {"hidden_size": 144, "intermediate_size": 96, "num_hidden_layers": 2, "vocab_size": 512}
+from midrun import SHAPES, TINY
 
 
 class Bench:

@@ -29,6 +29,7 @@ from heldout.errors import (
     ResumeMismatch,
     RunDirectoryError,
 )
+from heldout.overlaps import content_of, overlaps, refuse_overlaps, some_of
 from heldout.store.journal import UNENCODABLE, plain_value
 from heldout.store.lines import open_to_read, refuse_unknown, storage_error
 from heldout.store.rundir import replace_file
@@ -37,9 +38,6 @@ from heldout.types import Sample
 FORMAT, VERSION = "heldout.buffer", 1
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-
-NAMED = 5
-"""So many ids stand in a message; of more, how many they are."""
 
 
 class HandedBack(msgspec.Struct, omit_defaults=True):
@@ -75,64 +73,6 @@ def epoch_order(samples: Sequence[Sample], seed: int, epoch: int) -> list[Sample
         return hashlib.blake2b(f"{seed}:{epoch}:{sample.id}".encode(), digest_size=16).digest()
 
     return sorted(samples, key=place)
-
-
-class Overlap(NamedTuple):
-    """A training sample that is in the held-out set, too."""
-
-    trained: str
-    held_out: str
-    same_input: bool
-
-
-def overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> list[Overlap]:
-    """Every sample that has the id or the input of a held-out one."""
-    held = list(held_out)
-    for each in held:
-        if not isinstance(each, Sample):
-            raise InvalidInput(f"held_out takes Samples, got {each!r:.200}")
-    ids = {sample.id for sample in held}
-    by_input: dict[bytes, str] = {}
-    for sample in held:
-        content, whole = _content(sample.input)
-        # Two questions about two images are not the same for being worded alike.
-        if whole:
-            by_input.setdefault(content, sample.id)
-    found = []
-    for sample in samples if held else ():
-        content, whole = _content(sample.input)
-        twin = by_input.get(content) if whole else None
-        if twin is not None:
-            found.append(Overlap(sample.id, twin, same_input=True))
-        elif sample.id in ids:
-            found.append(Overlap(sample.id, sample.id, same_input=False))
-    return found
-
-
-class Content(NamedTuple):
-    """What a value says, whatever the order of its keys."""
-
-    text: bytes
-    whole: bool
-    """False where something in it has no words in JSON (an image, say) and counts by its type."""
-
-
-def _content(value: Any) -> Content:
-    whole = True
-
-    def words(other: Any) -> Any:
-        nonlocal whole
-        try:
-            return plain_value(other)
-        except (NotImplementedError, TypeError, ValueError):
-            whole = False
-            return type(other).__qualname__  # not its repr, which has an address in it
-
-    try:
-        plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=words)
-        return Content(json.dumps(plain).encode(), whole)
-    except (*UNENCODABLE, ValueError):  # keys that are no names, or a list that holds itself
-        return Content(type(value).__qualname__.encode(), whole=False)
 
 
 class Digests(NamedTuple):
@@ -184,7 +124,7 @@ class DataBuffer:
             self._by_id[sample.id] = sample
         if not self._samples:
             raise InvalidInput("there are no samples to train on")
-        _refuse(overlaps(self._samples, held_out))
+        refuse_overlaps(overlaps(self._samples, held_out))
         self._seed, self._shuffle = seed, bool(shuffle)
         self._taken = 0
         """Prompts given out so far, over all epochs, those handed back not counted again."""
@@ -252,7 +192,7 @@ class DataBuffer:
             return HandedBack(sample.id)
         for name in ("input", "ground_truth"):
             given, own = getattr(sample, name), getattr(known, name)
-            if given is not own and _content(given) != _content(own):
+            if given is not own and content_of(given) != content_of(own):
                 raise InvalidInput(
                     f"sample {sample.id!r} is handed back with another {name} than it was given "
                     "out with; what is to be kept with it goes into its metadata"
@@ -315,7 +255,7 @@ class DataBuffer:
             raise _damaged(path, f"it is at {state.position} of {state.samples} samples")
         unknown = [repr(each.id) for each in state.waiting if each.id not in buffer._by_id]
         if unknown:
-            raise _damaged(path, f"it waits for samples that it does not have: {_some(unknown)}")
+            raise _damaged(path, f"it waits for samples that it does not have: {some_of(unknown)}")
         buffer._taken = state.epoch * state.samples + state.position
         buffer._waiting = state.waiting
         return buffer
@@ -339,7 +279,7 @@ class DataBuffer:
         return Digests(
             ids=_digest(sample.id.encode() for sample in samples),
             content=_digest(
-                _content(part).text
+                content_of(part).text
                 for sample in samples
                 for part in (sample.input, sample.ground_truth, sample.metadata)
             ),
@@ -357,36 +297,6 @@ def _as_json(sample: Sample) -> dict[str, Any]:
         raise InvalidInput(
             f"sample {sample.id!r} is handed back with metadata that JSON cannot hold: {problem}"
         ) from None
-
-
-def _refuse(found: list[Overlap]) -> None:
-    """Training on the test set makes a curve that rises and means nothing."""
-    if not found:
-        return
-    same = [
-        repr(o.trained) + (f" (held out as {o.held_out!r})" if o.held_out != o.trained else "")
-        for o in found
-        if o.same_input
-    ]
-    named_alike = [repr(o.trained) for o in found if not o.same_input]
-    said = []
-    if same:
-        said.append(f"{len(same)} with the input of a held-out one: {_some(same)}")
-    if named_alike:
-        said.append(
-            f"{len(named_alike)} with the id of a held-out one, though another input: "
-            f"{_some(named_alike)} (if they are other questions, give them ids of their own)"
-        )
-    raise InvalidInput(
-        "training samples are in the held-out set: "
-        + "; ".join(said)
-        + ". Leave them out of one of the two"
-    )
-
-
-def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:NAMED])
-    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
 def _read(path: Path) -> BufferFile:

@@ -16,13 +16,13 @@ import httpx
 import pytest
 import tinker
 from tinker.types import RequestErrorCategory
-from tinker_cookbook.distillation import sdft, train_on_policy
+from tinker_cookbook.distillation import sdft, train_off_policy, train_on_policy
 from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
 from tinker_cookbook.preference import train_dpo
 from tinker_cookbook.rl import train
 from tinker_cookbook.supervised import train as supervised
 from tinker_cookbook.tokenizer_utils import register_tokenizer
-from tinker_cookbook.utils import trace
+from tinker_cookbook.utils import ml_log, trace
 
 from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, ToolCall, Trajectory
 from heldout.environments import ToolEnvironment
@@ -77,6 +77,9 @@ def right(trajectory: Trajectory, sample: Sample) -> Score:
 def service(monkeypatch: pytest.MonkeyPatch) -> FakeService:
     fake = FakeService()
     monkeypatch.setattr(tinker, "ServiceClient", fake)
+    # The table of every step for the terminal is a third of what a training takes here; what the
+    # loops log is in metrics.jsonl.
+    monkeypatch.setattr(ml_log.PrettyPrintLogger, "log_metrics", lambda self, metrics, step: None)
     return fake
 
 
@@ -405,8 +408,13 @@ def test_two_evaluators_of_one_name_are_refused(tmp_path: Path) -> None:
 def test_of_two_that_were_put_together_by_hand_the_first_is_not_overwritten(
     service: FakeService, tmp_path: Path
 ) -> None:
-    first, second = evaluator(run_dir=tmp_path), evaluator(run_dir=tmp_path)
-    second._hooks = (lambda trajectory, sample: Score((Metric("x", 0.125, 1.0),)), None, None)
+    def other(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("x", 0.125, 1.0),))
+
+    first = evaluator(run_dir=tmp_path)
+    second = HeldoutEvaluator(
+        SAMPLES, other, renderer(), name="counting", max_tokens=20, run_dir=tmp_path
+    )
     config = rl_config(tmp_path, evaluator_builders=[lambda: first, lambda: second])
     asyncio.run(train.main(config))
     assert logged(tmp_path)[4]["heldout/counting/reward"] == 0.8
@@ -770,8 +778,8 @@ def test_a_checkpoint_of_which_nobody_knows_the_step_needs_to_be_told(
 
 
 def test_only_loops_that_evaluate_at_every_multiple_and_nowhere_else_are_counted() -> None:
-    counted = (supervised.Config, train_on_policy.Config, sdft.Config)
-    assert [is_counted(each) for each in counted] == [True] * 3
+    counted = (supervised.Config, train_on_policy.Config, train_off_policy.Config, sdft.Config)
+    assert [is_counted(each) for each in counted] == [True] * 4
     # DPO evaluates its last step, too: a count would put that at the next multiple.
     assert not is_counted(train_dpo.Config)
     assert not is_counted(train.Config)

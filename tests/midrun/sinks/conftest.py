@@ -10,6 +10,8 @@ from typing import Any
 import mlflow
 import pytest
 import wandb
+from sqlalchemy import event
+from sqlalchemy.engine import Engine
 
 
 @pytest.fixture
@@ -24,12 +26,19 @@ def trackio_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def mlflow_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """One SQLite store for all: making its tables takes seconds."""
+    """One SQLite store for all: making its tables takes seconds. It does not wait for the disk,
+    which is most of a transaction, and of no matter to who reads it from the same machine."""
     folder: Path = tmp_path_factory.mktemp("mlflow")
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(f"sqlite:///{folder / 'mlflow.db'}")
+    event.listen(Engine, "connect", _without_waiting)
     yield mlflow.MlflowClient()
+    event.remove(Engine, "connect", _without_waiting)
     mlflow.set_tracking_uri(before)
+
+
+def _without_waiting(connection: Any, record: object) -> None:
+    connection.execute("PRAGMA synchronous = OFF")
 
 
 @pytest.fixture

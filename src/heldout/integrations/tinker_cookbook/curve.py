@@ -1,5 +1,5 @@
-"""A report as a point of the curve and as metrics for the loop; and, where the training waits for
-its evals, the curve itself. With a dispatcher installed it is that which writes.
+"""A summary as metrics for the loop; and, where the training waits for its evals, the curve. With
+a dispatcher installed it is that which writes.
 
 All evaluators of one run directory write as one start of the training: else each would take the
 points of the others for those of a training that has gone back.
@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from heldout.midrun.curve import CurvePoint, Outcome, read_points
+from heldout.midrun.curve import CurvePoint, read_points
 from heldout.midrun.home import Home, home_of
-from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir, now
+from heldout.store.rundir import RunDir
 
+Summary = dict[str, int | float | bool | None]
 _METRICS = {
     "reward": "mean",
     "reward_ci_low": "ci_low",
@@ -35,43 +35,10 @@ _METRICS = {
 """What the loop is told, and what that is called in a summary."""
 
 
-def point_of(
-    name: str,
-    step: int,
-    report: EvalReport,
-    *,
-    seconds: float = 0.0,
-    decoding: dict[str, Any] | None = None,
-    run: str | None = None,
-    final: bool = False,
-) -> CurvePoint:
-    """Its session is filled in by whoever writes it."""
-    outcomes = tuple(Outcome.of(result) for result in report.results)
-    return CurvePoint(
-        label=name,
-        step=step,
-        session="",
-        time=now(),
-        seconds=seconds,
-        summary=report.summary,
-        outcomes=outcomes,
-        asked=len(outcomes),
-        of=len(outcomes),
-        decoding=decoding,
-        run=run,
-        final=final,
-    )
-
-
-def skip_of(name: str, step: int, why: str, *, seconds: float) -> CurvePoint:
-    return CurvePoint(label=name, step=step, session="", time=now(), seconds=seconds, skipped=why)
-
-
-def metrics_of(point: CurvePoint, prefix: str) -> dict[str, float]:
-    """Numbers by name; what is not known is not there."""
-    if point.summary is None:
+def metrics_of(summary: Summary | None, prefix: str) -> dict[str, float]:
+    """Numbers by name; what is not known is not there, and of a skip (None) there is none."""
+    if summary is None:
         return {f"{prefix}/skipped": 1.0}
-    summary = point.summary
     found = {ours: summary.get(name) for ours, name in _METRICS.items()}
     found |= {key: value for key, value in summary.items() if key.startswith("metric_")}
     return {

@@ -10,50 +10,28 @@ could not run is a skip with its reason on the curve, and `…/skipped` in the m
 from __future__ import annotations
 
 import logging
-import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-import anyio.to_thread
-
-from heldout.config import EvalConfig, Sampling
-from heldout.engine import evaluate
+from heldout.config import Sampling
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker_cookbook.curve import (
-    entered,
-    metrics_of,
-    point_of,
-    points_at,
-    record,
-    skip_of,
-)
-from heldout.integrations.tinker_cookbook.endpoint import (
-    TinkerEndpoint,
-    stop_sequences,
-    without_key,
-)
+from heldout.integrations.tinker_cookbook.curve import entered, metrics_of, points_at, record
+from heldout.integrations.tinker_cookbook.endpoint import without_key
+from heldout.integrations.tinker_cookbook.measurement import Measurement
 from heldout.integrations.tinker_cookbook.package import cookbook
-from heldout.integrations.tinker_cookbook.steps import (
-    Cadence,
-    Step,
-    current_step,
-    sampler_path,
-)
+from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.dispatcher import AsyncEvalDispatcher
 from heldout.midrun.home import Home
 from heldout.midrun.installed import get_async_eval_dispatcher
 from heldout.midrun.measure import describe
-from heldout.midrun.pending import Scheduled
-from heldout.midrun.samples import checked
-from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir
+from heldout.midrun.pending import PendingEval, Scheduled
+from heldout.midrun.results import skip_of
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
@@ -99,33 +77,18 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     ) -> None:
         if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"name is letters, digits, _ and -, got {name!r}")
-        if not callable(score_fn):
-            raise InvalidInput(
-                f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r:.100}"
-            )
-        for method in ("build_generation_prompt", "parse_response", "get_stop_sequences"):
-            if not callable(getattr(renderer, method, None)):
-                raise InvalidInput(
-                    f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
-                )
-        if context_window is not None and context_window < 1:
-            raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
         self.name = name
         self.run_dir = None if run_dir is None else Path(run_dir).absolute()
         self.cadence: Cadence | None = None
         """What is known of the loop; `with_heldout` says it."""
-        self._samples = tuple(checked(samples))
-        self._renderer, self._context_window = renderer, context_window
-        self._hooks = (score_fn, prepare_messages, environment_factory)
-        self._given_step = step
-        self._max_tokens = max_tokens
-        self._sampling = replace(sampling or Sampling(), max_tokens=max_tokens)
-        if self._sampling.temperature > 0 and self._sampling.seed is None:
-            self._sampling = replace(self._sampling, seed=0)  # the same weights, the same summary
-        stop_sequences(renderer, self._sampling)
-        self._config = partial(
-            EvalConfig,
-            sampling=self._sampling,
+        self._measurement = Measurement(
+            name,
+            samples,
+            (score_fn, prepare_messages, environment_factory),
+            renderer,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            context_window=context_window,
             max_concurrent=max_concurrent,
             repeats=repeats,
             max_turns=max_turns,
@@ -134,10 +97,8 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             retries=retries,
             max_error_rate=max_error_rate,
             pass_threshold=pass_threshold,
-            progress=False,
         )
-        # Whatever is wrong with them shows here, and not at the first eval of a long training.
-        self._config()
+        self._given_step = step
         self._home: Home | None = None
         self._measured: dict[int, Scheduled | bool] = {}
         """By step: what has been scheduled, or whether there was a result."""
@@ -220,11 +181,13 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         if saved_at is None and self._log_path is not None:
             saved_at = sampler_path(self._log_path, step.number)
         directory = self._directory(dispatcher)
-        work = partial(self._point, client, step, directory, final=final, saved_at=saved_at)
+        work = partial(
+            self._measurement.point, client, step, directory, final=final, saved_at=saved_at
+        )
         if dispatcher is None:
             point = await self._here(work, step)
             self._measured[step.number] = point.has_result
-            return metrics_of(point, self.prefix)
+            return metrics_of(point.summary, self.prefix)
         scheduled = await dispatcher.aschedule(
             work, step=step.number, name=self.name, saved_at=saved_at
         )
@@ -276,7 +239,8 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         except Exception as problem:
             log.warning("eval %r of step %s failed", self.name, step.number, exc_info=problem)
             why = without_key(describe(problem))
-            point = skip_of(self.name, step.number, why, seconds=time.monotonic() - began)
+            pending = PendingEval(self.name, step.number, "")
+            point = skip_of(pending, why, time.monotonic() - began)
         if self.run_dir is None:
             return point
         try:
@@ -298,81 +262,9 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
                 self.name,
             )
         try:
-            report = await self._evaluate(client, self._directory(get_async_eval_dispatcher()), {})
+            directory = self._directory(get_async_eval_dispatcher())
+            report = await self._measurement.report(client, directory)
         except Exception as problem:
             log.warning("eval %r failed", self.name, exc_info=problem)
             return {f"{self.prefix}/skipped": 1.0}
-        return metrics_of(point_of(self.name, 0, report), self.prefix)
-
-    async def _point(
-        self,
-        client: Any,
-        step: Step,
-        directory: Path | None,
-        *,
-        final: bool,
-        saved_at: str | None,
-    ) -> CurvePoint:
-        began = time.monotonic()
-        session = getattr(client, "_sampling_session_id", None)
-        about = {
-            "step": step.number,
-            "step_from": step.source,
-            "sampler_path": saved_at,
-            "sampling_session": session if isinstance(session, str) else None,
-        }
-        about = {key: value for key, value in about.items() if value is not None}
-        report = await self._evaluate(client, directory, about, name=f"{step.number:08d}")
-        run = None
-        if directory is not None and report.path is not None:
-            run = str(report.path.absolute().relative_to(directory))
-        # In a thread: a large report would hold up the loop, and the training in it.
-        make = partial(
-            point_of,
-            self.name,
-            step.number,
-            report,
-            seconds=time.monotonic() - began,
-            decoding={
-                "way": "tinker",
-                "temperature": self._sampling.temperature,
-                "top_p": self._sampling.top_p,
-                "max_new": self._max_tokens,
-                **about,
-            },
-            run=run,
-            final=final,
-        )
-        return await anyio.to_thread.run_sync(make)
-
-    async def _evaluate(
-        self, client: Any, directory: Path | None, about: dict[str, Any], name: str = "unplaced"
-    ) -> EvalReport:
-        endpoint = TinkerEndpoint(
-            client,
-            self._renderer,
-            max_tokens=self._max_tokens,
-            context_window=self._context_window,
-            about=about,
-        )
-
-        async def run(home: Path) -> EvalReport:
-            config = self._config(
-                endpoint=endpoint,
-                experiment_name=_unused(home, f"{name}-{self.name}"),
-                output_dir=str(home),
-            )
-            return await evaluate(self._samples, config, *self._hooks)
-
-        if directory is not None:
-            return await run(directory / "steps")
-        with tempfile.TemporaryDirectory(prefix="heldout-") as place:
-            report = await run(Path(place))
-            return EvalReport(list(report.results), report.summary, report.config)
-
-
-def _unused(home: Path, name: str) -> str:
-    found, number = name, 2
-    while RunDir(home / found).exists():
-        found, number = f"{name}-{number}", number + 1
-    return found
+        return metrics_of(report.summary, self.prefix)

@@ -78,9 +78,11 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator) -> Any:
     return import_module("chz").replace(config, evaluator_builders=together)
 
 
-COUNTED = tuple(
-    f"tinker_cookbook.{module}"
-    for module in ("supervised.train", "distillation.train_on_policy", "distillation.sdft")
+COUNTED = (
+    "tinker_cookbook.supervised.train",
+    "tinker_cookbook.distillation.train_on_policy",
+    "tinker_cookbook.distillation.train_off_policy",
+    "tinker_cookbook.distillation.sdft",
 )
 """Loops that evaluate at every multiple of `eval_every` and at no other step, one after the other.
 The RL loops do not, and need not be counted; that of DPO adds its last step."""
