@@ -9,6 +9,7 @@ for those evals: the loop is the same, and so are the weights it ends in, to the
     python examples/rl_loop.py --resume                         # after a Ctrl-C or a kill
     python examples/rl_loop.py --async --out outputs/evals/rl-loop-async
     heldout watch outputs/evals/rl-loop                         # meanwhile, in another terminal
+    heldout stop outputs/evals/rl-loop                          # … and --resume goes on from there
 """
 
 import argparse
@@ -17,15 +18,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import combinations_with_replacement
 from pathlib import Path
-from shutil import rmtree
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Adam
 
-from heldout import Message, Metric, Sample, Score, Trajectory
+from heldout import Message, Metric, Sample, Score, Trajectory, midrun
 from heldout.cli.main import run_cli
 from heldout.data import DataBuffer
-from heldout.midrun import AsyncEvalDispatcher, PeriodicEval, functions, use_async_eval_dispatcher
 from heldout.weights import fingerprint
 
 DIGITS = 4
@@ -33,7 +33,7 @@ ASK = 10  # the token after the digits that asks for the answer
 PROMPTS, GROUP = 16, 8  # a step is so many prompts, each answered so many times
 
 
-# --- The task: samples and their score ----------------------------------------------------------
+# --- The task, and the policy -------------------------------------------------------------------
 
 
 def make_samples() -> tuple[list[Sample], list[Sample]]:
@@ -55,11 +55,8 @@ def score_fn(trajectory: Trajectory, sample: Sample) -> Score:
     return Score((Metric("digits", sum(right) / DIGITS, weight=1.0), Metric("sorted", all(right))))
 
 
-# --- The policy ---------------------------------------------------------------------------------
-
-
 class Policy(nn.Module):
-    """Tokens in, logits of the next digit out."""
+    """A small transformer: tokens in, logits of the next digit out."""
 
     def __init__(self, width: int = 32) -> None:
         super().__init__()
@@ -96,72 +93,75 @@ def decode(answers: Tensor) -> list[str]:
 # --- The loop -----------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> PeriodicEval:
+def main(arguments: Sequence[str] | None = None) -> midrun.PeriodicEval:
     options = parse(arguments)
-    torch.manual_seed(options.seed)
+    torch.manual_seed(0)
     policy = Policy()
-    optimizer = torch.optim.Adam(policy.parameters(), lr=3e-3)
+    optimizer = Adam(policy.parameters(), lr=3e-3)
     train, held_out = make_samples()
-    buffer = DataBuffer(train, options.seed, held_out=held_out)  # refuses what is in both
-    done = 0
-    if options.resume and (saved := sorted(options.out.glob("checkpoint-*"))):
-        state = torch.load(saved[-1] / "training.pt", weights_only=True)
-        done = state["step"]
-        policy.load_state_dict(state["policy"])
-        optimizer.load_state_dict(state["optimizer"])
-        torch.set_rng_state(state["random"])
-        buffer = DataBuffer.load(saved[-1] / "buffer.json", train, held_out=held_out)
+    buffer = DataBuffer(train, seed=0, held_out=held_out)  # refuses what is in both
 
     def answer(policy: Policy, prompts: list[list[int]], limit: int) -> list[str]:
         return decode(generate(policy, torch.tensor(prompts), greedy=True))
 
-    evals = PeriodicEval(
+    evals = midrun.PeriodicEval(
         held_out,
-        functions(lambda messages: encode(messages[-1].text), answer, score_fn),
+        midrun.functions(lambda messages: encode(messages[-1].text), answer, score_fn),
         every_steps=options.every,
         model_getter=lambda: policy,
         run_dir=options.out,
         at_start=True,
     )
+    step, stop = 0, None
+    if saved := sorted(options.out.glob("checkpoint-*/training.pt")):
+        for pending in midrun.pending_evals(options.out):  # a kill came before their result
+            if pending.saved_at:
+                policy.load_state_dict(torch.load(pending.saved_at, weights_only=True)["policy"])
+                evals.finish(pending, policy)
+        state = torch.load(saved[-1], weights_only=True)
+        step = state["step"]
+        policy.load_state_dict(state["policy"])
+        optimizer.load_state_dict(state["optimizer"])
+        torch.set_rng_state(state["random"])
+        buffer = DataBuffer.load(saved[-1].with_name("buffer.json"), train, held_out=held_out)
+    place = saved[-1] if saved else save(options.out, step, policy, optimizer, buffer)
+
     with ExitStack() as stack:
         if options.run_async:  # nothing below knows of it
-            dispatcher = stack.enter_context(AsyncEvalDispatcher())
-            stack.enter_context(use_async_eval_dispatcher(dispatcher))
+            dispatcher = stack.enter_context(midrun.AsyncEvalDispatcher())
+            stack.enter_context(midrun.use_async_eval_dispatcher(dispatcher))
 
-        evals.maybe_run(done)  # step 0, or what a killed run left undone at its checkpoint
-        for step in range(done + 1, options.steps + 1):
+        evals.maybe_run(step, saved_at=place)  # step 0, or what a killed run did not get to
+        while step < options.steps and not stop:
+            step += 1
             # Rollout: every prompt a few times, sampled.
             samples = [sample for sample in buffer.get_prompts(PROMPTS) for _ in range(GROUP)]
             prompts = torch.tensor([encode(sample.input["question"]) for sample in samples])
             answers = generate(policy, prompts, greedy=False)
 
             # Score.
-            rewards = torch.empty(len(samples))
-            for row, (sample, text) in enumerate(zip(samples, decode(answers), strict=True)):
-                question = Message("user", sample.input["question"])
-                trajectory = Trajectory((question, Message("assistant", text)))
-                rewards[row] = score_fn(trajectory, sample).reward
+            trajectories = [Trajectory((Message("assistant", text),)) for text in decode(answers)]
+            scores = map(score_fn, trajectories, samples)
+            rewards = torch.tensor([score.reward for score in scores])
 
             # Advantage: what is good is what beats the other answers to the same prompt.
             groups = rewards.view(PROMPTS, GROUP)
-            centred = groups - groups.mean(1, keepdim=True)
-            advantages = (centred / (groups.std(1, keepdim=True) + 1e-6)).view(-1, 1)
+            advantages = (groups - groups.mean(1, True)) / (groups.std(1, keepdim=True) + 1e-6)
 
             # Update. The rollouts are of these very weights, so there is no ratio to clip.
             logits = policy(torch.cat([prompts, answers[:, :-1]], 1))[:, -DIGITS:]
             chosen = logits.log_softmax(-1).gather(-1, answers[:, :, None])[:, :, 0]
-            loss = -(advantages * chosen).mean()
+            loss = -(advantages.view(-1, 1) * chosen).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
 
-            evals.maybe_run(step)  # if it is due
-            if step % options.save_every == 0:
+            stop, place = evals.stop_requested, None  # somebody says `heldout stop`
+            if step % options.save_every == 0 or stop:
                 print(f"step {step:4}  epoch {buffer.epoch}  training reward {rewards.mean():.3f}")
-                parts = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
-                parts |= {"step": step, "random": torch.get_rng_state()}
-                save(options.out / f"checkpoint-{step:06}", parts, buffer)
-        evals.run_final(options.steps)  # waits for evals that are still under way
+                place = save(options.out, step, policy, optimizer, buffer)
+            evals.maybe_run(step, saved_at=place)  # if it is due
+        evals.run_final(step)  # waits for evals that are still under way
 
     if options.every:
         run_cli(["show", str(options.out)])
@@ -169,14 +169,15 @@ def main(arguments: Sequence[str] | None = None) -> PeriodicEval:
     return evals
 
 
-def save(folder: Path, state: dict[str, object], buffer: DataBuffer) -> None:
+def save(out: Path, step: int, policy: Policy, optimizer: Adam, buffer: DataBuffer) -> Path:
     """Under its name only once all of it is written: weights and data belong together."""
-    unfinished = folder.with_name("unfinished")
-    rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir(parents=True)
+    unfinished = out / "unfinished"
+    unfinished.mkdir(parents=True, exist_ok=True)
+    state = {"policy": policy.state_dict(), "optimizer": optimizer.state_dict()}
+    state |= {"step": step, "random": torch.get_rng_state()}
     torch.save(state, unfinished / "training.pt")
     buffer.save(unfinished / "buffer.json")
-    unfinished.rename(folder)
+    return unfinished.rename(out / f"checkpoint-{step:06}") / "training.pt"
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -186,7 +187,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--async", action="store_true", dest="run_async", help="evals beside it")
     parser.add_argument("--save-every", type=int, default=100, help="steps between checkpoints")
     parser.add_argument("--resume", action="store_true", help="go on from the last checkpoint")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default="outputs/evals/rl-loop")
     options = parser.parse_args(arguments)
     if options.out.exists() and not options.resume:

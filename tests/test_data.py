@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -194,6 +195,61 @@ def test_a_sample_with_an_object_in_it_can_be_handed_back_as_it_was() -> None:
     [prompt] = buffer.get_prompts(1)
     buffer.add([replace(prompt)])
     assert buffer.get_prompts(1)[0].metadata["picture"] is picture
+
+
+def test_a_note_in_the_metadata_of_a_prompt_is_kept_and_is_not_in_the_dataset(
+    tmp_path: Path,
+) -> None:
+    samples = [Sample(f"s{i}", {"question": str(i)}, [i], {"turns": [1]}) for i in range(3)]
+    buffer, path = DataBuffer(samples, shuffle=False), tmp_path / "buffer.json"
+    first, second, third = buffer.get_prompts(3)
+    first.metadata["partial"] = "so far"
+    second.metadata["turns"].append(2)
+    third.input["question"] = "something else"
+    third.ground_truth.append(9)
+    buffer.add([first, second])
+    with pytest.raises(InvalidInput, match="'s2' is handed back with another input"):
+        buffer.add([third])
+    buffer.save(path)
+    fresh = [Sample(f"s{i}", {"question": str(i)}, [i], {"turns": [1]}) for i in range(3)]
+    assert samples == fresh
+    for each in (buffer, DataBuffer.load(path, fresh)):
+        prompts = each.get_prompts(5)
+        assert [prompt.metadata for prompt in prompts[:2]] == [
+            {"turns": [1], "partial": "so far"},
+            {"turns": [1, 2]},
+        ]
+        assert prompts[2:] == fresh
+
+
+def test_a_dataset_that_is_changed_later_is_still_the_one_that_was_given(tmp_path: Path) -> None:
+    samples = make_samples(3)
+    buffer = DataBuffer(samples)
+    samples[0].metadata["seen"] = True
+    buffer.save(tmp_path / "buffer.json")
+    assert DataBuffer.load(tmp_path / "buffer.json", make_samples(3)).position == 0
+
+
+def test_metadata_that_says_the_same_is_the_datasets_own() -> None:
+    picture = object()
+    buffer = DataBuffer([Sample("a", {}, metadata={"level": "hard", "pictures": [picture]})])
+    [prompt] = buffer.get_prompts(1)
+    buffer.add([replace(prompt, metadata={"pictures": [picture], "level": "".join("hard")})])
+    assert buffer.get_prompts(1)[0].metadata["pictures"][0] is picture
+    for other in ({"level": "hard", "pictures": [object()]}, {**prompt.metadata, "note": 1}):
+        with pytest.raises(InvalidInput, match="JSON cannot hold"):
+            buffer.add([replace(prompt, metadata=other)])
+
+
+def test_a_note_beside_a_list_that_holds_itself_is_not_lost_in_silence() -> None:
+    loop: list[Any] = []
+    loop.append(loop)
+    buffer = DataBuffer([Sample("a", {}, metadata={"loop": loop})])
+    [prompt] = buffer.get_prompts(1)
+    prompt.metadata["partial"] = "so far"
+    with pytest.raises(InvalidInput, match="JSON cannot hold"):
+        buffer.add([prompt])
+    assert buffer.get_prompts(1)[0].metadata == {"loop": loop}
 
 
 @pytest.mark.parametrize(
@@ -485,15 +541,23 @@ def test_a_damaged_file_is_refused_by_name(spoil: Callable[[bytes], bytes], tmp_
         DataBuffer.load(path, make_samples(5))
 
 
-@pytest.mark.parametrize("header", [{"version": 2}, {"format": "heldout.run"}, {"version": 0}])
+@pytest.mark.parametrize(
+    ("header", "hint"),
+    [
+        ({"version": 2}, "up to version 1. A newer heldout may read it$"),
+        ({"format": "heldout.run", "version": 2}, "It is a file of another kind"),
+        ({"version": 0}, "up to version 1$"),
+    ],
+)
 def test_a_file_of_another_kind_or_version_is_refused(
-    header: dict[str, Any], tmp_path: Path
+    header: dict[str, Any], hint: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "buffer.json"
     DataBuffer(make_samples(5)).save(path)
     path.write_bytes(damage(**header)(path.read_bytes()))
-    with pytest.raises(UnknownFormat, match="reads 'heldout.buffer' up to version 1"):
+    with pytest.raises(UnknownFormat, match="reads 'heldout.buffer' up to version 1") as caught:
         DataBuffer.load(path, make_samples(5))
+    assert re.search(hint, str(caught.value))
 
 
 def test_a_file_that_is_not_there_is_said_to_be_missing(tmp_path: Path) -> None:

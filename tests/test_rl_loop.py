@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from heldout.midrun import PeriodicEval, read_points
+from heldout import Sample, Score, Trajectory
+from heldout.midrun import PeriodicEval, current_points, pending_evals, read_points
+from heldout.midrun.curve import request_stop
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "rl_loop.py"
 
@@ -61,24 +63,90 @@ def test_it_learns_what_it_is_not_trained_on_and_evals_leave_no_trace(
     assert len(read_points(tmp_path / "async" / "curve.jsonl")) == 3
 
 
-def test_a_run_that_was_killed_goes_on_to_the_same_weights_and_the_same_curve(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--steps", "9", "--every", "3", "--save-every", "3"]
-    whole = run(tmp_path / "whole", *arguments)
-    expected = weights(capsys)
+# --- In processes of their own: what other tests left behind in this one would be in the bits -----
 
-    command = [sys.executable, "-u", str(EXAMPLE), "--out", str(tmp_path / "killed"), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as killed:
-        assert killed.stdout is not None
-        for line in killed.stdout:
-            if line.startswith("step    6"):  # the checkpoint of step 3 is there, this one may be
-                killed.kill()
+SHORT = ["--steps", "9", "--every", "3", "--save-every", "3"]
+
+
+def started(code: list[str], out: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-u", *code, "--out", str(out), *SHORT, *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def killed_at(line: str, code: list[str], out: Path, *more: str) -> None:
+    """When it prints this, which is just before the checkpoint of that step."""
+    with started(code, out, *more) as process:
+        assert process.stdout is not None
+        for said in process.stdout:
+            if said.startswith(line):
+                process.kill()
                 break
-    assert killed.returncode == -9
-    resumed = run(tmp_path / "killed", *arguments, "--resume")
-    assert weights(capsys) == expected
-    assert results(resumed) == results(whole)
+    assert process.returncode == -9
+
+
+def ended(out: Path, *more: str) -> tuple[str, list[Any]]:
+    """The weights that it ends in, and the curve as it then stands."""
+    said, _ = (process := started([str(EXAMPLE)], out, *more)).communicate()
+    assert process.returncode == 0
+    points = current_points(read_points(out / "curve.jsonl"))
+    return said.split()[-1], [(p.step, p.weights, p.summary, p.outcomes) for p in points]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
+    folder: Path = tmp_path_factory.mktemp("rl_loop")
+    return ended(folder / "whole")
+
+
+def test_a_run_that_was_killed_goes_on_to_the_same_weights_and_the_same_curve(
+    whole: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    killed_at("step    6", [str(EXAMPLE)], tmp_path / "killed")
+    assert ended(tmp_path / "killed", "--resume") == whole
+    assert [step for step, *_ in whole[1]] == [0, 3, 6, 9]
+
+
+HANGING = """
+import runpy, sys, threading, torch
+
+torch.Tensor.argmax = lambda *of: threading.Event().wait()  # evals alone are greedy
+sys.argv[0] = {example!r}
+runpy.run_path({example!r}, run_name="__main__")
+"""
+
+
+def test_an_eval_that_was_killed_beside_the_training_is_finished_on_its_own_weights(
+    whole: tuple[str, list[Any]], tmp_path: Path
+) -> None:
+    out, code = tmp_path / "killed", HANGING.format(example=str(EXAMPLE))
+    killed_at("step    3", ["-c", code], out, "--async")
+    assert [(each.step, each.saved_at) for each in pending_evals(out)] == [
+        (0, str(out / "checkpoint-000000" / "training.pt"))
+    ]
+    assert ended(out, "--async", "--resume") == whole
+
+
+def test_a_run_that_is_asked_to_stop_saves_where_it_stands_and_evaluates_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "stopped"
+    loop = runpy.run_path(str(EXAMPLE))["main"]
+    score_fn, asked = loop.__globals__["score_fn"], []
+
+    def asking(trajectory: Trajectory, sample: Sample) -> Score:
+        asked.append(sample)
+        if len(asked) == 128 + 128 + 1:  # the held-out set, a step, and into the second
+            request_stop(out, "enough")
+        score: Score = score_fn(trajectory, sample)
+        return score
+
+    loop.__globals__["score_fn"] = asking
+    loop(["--out", str(out), *SHORT])
+    assert [path.name for path in sorted(out.glob("checkpoint-*"))] == [
+        "checkpoint-000000",
+        "checkpoint-000002",
+    ]
+    assert [point.step for point in current_points(read_points(out / "curve.jsonl"))] == [0, 2]
 
 
 def test_a_folder_with_a_run_in_it_is_not_written_over(

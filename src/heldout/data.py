@@ -17,7 +17,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -89,6 +88,36 @@ def _digest(parts: Iterable[bytes]) -> str:
     return whole.hexdigest()
 
 
+def copied(value: Any) -> Any:
+    """Dicts and lists of its own, all the way down; what stands in them is the same."""
+    if type(value) is dict:
+        return {key: copied(each) for key, each in value.items()}
+    return [copied(each) for each in value] if type(value) is list else value
+
+
+def given_out(sample: Sample) -> Sample:
+    """A sample whose dicts the caller may write into: the dataset's stay as they are."""
+    try:
+        asked, truth = copied(sample.input), copied(sample.ground_truth)
+        return Sample(sample.id, asked, truth, copied(sample.metadata))
+    except RecursionError:  # a list that holds itself
+        return replace(sample, metadata={**sample.metadata})
+
+
+def unchanged(given: Any, own: Any) -> bool:
+    """Whether both say the same. What has no words in JSON must be the very same thing."""
+    if given is own:
+        return True
+    said, known = content_of(given), content_of(own)
+    if said != known or said.whole:
+        return said == known
+    if type(given) is type(own) is dict:
+        return given.keys() == own.keys() and all(unchanged(given[k], own[k]) for k in own)
+    if type(given) is type(own) is list:
+        return len(given) == len(own) and all(map(unchanged, given, own))
+    return False
+
+
 # --- The buffer ---------------------------------------------------------------------------------
 
 
@@ -129,6 +158,8 @@ class DataBuffer:
         self._taken = 0
         """Prompts given out so far, over all epochs, those handed back not counted again."""
         self._waiting: list[HandedBack] = []
+        # Now, and once: whose samples they are may change them, and a loop may save at every step.
+        self._digests = self._digested()
         self._ordered: tuple[int, Sequence[Sample]] | None = None
 
     @property
@@ -153,7 +184,11 @@ class DataBuffer:
     # --- Giving out and taking back ---
 
     def get_prompts(self, n: int) -> list[Sample]:
-        """The next `n`. Where the epoch has fewer left, the next epoch goes on."""
+        """The next `n`. Where the epoch has fewer left, the next epoch goes on.
+
+        What they hold is a copy: a note in `metadata` is for `add` to keep, and changes nothing of
+        the dataset.
+        """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise InvalidInput(f"n is a whole number >= 0, got {n!r}")
         again, self._waiting = self._waiting[:n], self._waiting[n:]
@@ -162,7 +197,7 @@ class DataBuffer:
             order = self._order_of(self.epoch)
             part = order[self.position : self.position + n - len(prompts)]
             self._taken += len(part)
-            prompts += part
+            prompts += map(given_out, part)
         return prompts
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -188,24 +223,21 @@ class DataBuffer:
         known = self._by_id.get(sample.id)
         if known is None:
             raise InvalidInput(f"sample {sample.id!r} is handed back, but is not of this buffer")
-        if sample is known:
-            return HandedBack(sample.id)
         for name in ("input", "ground_truth"):
-            given, own = getattr(sample, name), getattr(known, name)
-            if given is not own and content_of(given) != content_of(own):
+            if content_of(getattr(sample, name)) != content_of(getattr(known, name)):
                 raise InvalidInput(
                     f"sample {sample.id!r} is handed back with another {name} than it was given "
                     "out with; what is to be kept with it goes into its metadata"
                 )
-        if sample.metadata is known.metadata:
+        if unchanged(sample.metadata, known.metadata):
             return HandedBack(sample.id)
         return HandedBack(sample.id, _as_json(sample))
 
     def _restored(self, handed_back: HandedBack) -> Sample:
-        known = self._by_id[handed_back.id]
+        sample = given_out(self._by_id[handed_back.id])
         if handed_back.metadata is None:
-            return known
-        return replace(known, metadata=handed_back.metadata)
+            return sample
+        return replace(sample, metadata=handed_back.metadata)
 
     def _order_of(self, epoch: int) -> Sequence[Sample]:
         if not self._shuffle:
@@ -270,9 +302,7 @@ class DataBuffer:
             return "their ids are the same, but some input, ground truth or metadata is another"
         return None
 
-    @cached_property
-    def _digests(self) -> Digests:
-        """Made once: a loop may save at every step, of a million samples."""
+    def _digested(self) -> Digests:
         samples: Sequence[Sample] = self._samples
         if self._shuffle:  # then their order here decides nothing
             samples = sorted(samples, key=lambda sample: sample.id)

@@ -16,7 +16,7 @@ import hashlib
 import json
 import logging
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +31,9 @@ ROW = 2**14
 
 PIECE = 2**24
 """Bytes that are worked on at a time. It takes twice as much memory, for the products."""
+
+_UNREADABLE = (RuntimeError, NotImplementedError, TypeError, ValueError)
+"""Tensors of many kinds exist (lazy, fake, quantised, sparse) that have no bits to read."""
 
 _WRAPPERS = {"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
 
@@ -50,8 +53,7 @@ def fingerprint(model: Any) -> str | None:
         with torch.no_grad():
             named = named_tensors(model)
             return None if named is None else _hashed(torch, named)
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as problem:
-        # Tensors of many kinds exist (lazy, fake, quantised, sparse) that have no bits to read.
+    except _UNREADABLE as problem:
         log.debug("weights have no fingerprint: %s: %s", type(problem).__name__, problem)
         return None
 
@@ -200,6 +202,69 @@ def _constants() -> NDArray[np.int64]:
         for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
             mixed = (mixed ^ (mixed >> np.uint64(shift))) * np.uint64(factor)
     return ((mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)).view(np.int64)
+
+
+# --- Were they written to? ----------------------------------------------------------------------
+
+
+def writes(tensor: Any) -> int:
+    """How often torch has seen it written to. Writes through `.data` are not counted, nor any to
+    tensors that were made in inference mode."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:
+        return -1
+
+
+def totals(tensors: Sequence[Any]) -> list[Any]:
+    """The bits of each tensor added up as whole numbers of 64 bits: exact, and no dearer than to
+    read it once. On a GPU this is enqueued in the current stream, and nothing waits for it.
+
+    To tell whether the same tensor was written to; two that are equal in this may still differ.
+    Tensors that have no bits to read have no total.
+    """
+    torch: Any = sys.modules["torch"]
+    found: list[Any] = []
+    with torch.no_grad():
+        for tensor in tensors:
+            try:
+                found += _totals(torch, tensor)
+            except _UNREADABLE as problem:
+                log.debug("weights have no total: %s: %s", type(problem).__name__, problem)
+    return found
+
+
+def _totals(torch: Any, tensor: Any) -> list[Any]:
+    local = readable(tensor)
+    if local is None or not local.numel():
+        return []
+    whole = local.is_contiguous() and local.storage_offset() * local.element_size() % 8 == 0
+    found = []
+    for piece in [local.view(-1)] if whole else _pieces(torch, local):
+        bits = (torch.view_as_real(piece) if piece.is_complex() else piece).view(torch.uint8)
+        bits = bits.view(-1) if bits.storage_offset() % 8 == 0 else bits.reshape(-1).clone()
+        full = len(bits) // 8 * 8
+        found.append(bits[:full].view(torch.int64).sum())
+        if full < len(bits):
+            found.append(bits[full:].sum())
+    return found
+
+
+def numbers(totals: Sequence[Any]) -> list[int]:
+    """The totals, once their devices have them: one transfer for each device."""
+    torch: Any = sys.modules["torch"]
+    by_device: dict[Any, list[int]] = {}
+    for place, total in enumerate(totals):
+        by_device.setdefault(total.device, []).append(place)
+    found = [0] * len(totals)
+    for places in by_device.values():
+        together = torch.stack([totals[place] for place in places]).tolist()
+        for place, number in zip(places, together, strict=True):
+            found[place] = number
+    return found
+
+
+# --- All of them? -------------------------------------------------------------------------------
 
 
 def why_not_whole(model: Any) -> str | None:

@@ -598,11 +598,42 @@ def test_watch_in_a_pipe_prints_a_line_a_point(run: Path, heldout: Heldout) -> N
     assert lengths[1] == "step 50  length 12.000  4 items  2.0 s"
 
 
-@pytest.mark.parametrize("option", ["--once", "--interval=1"])
-def test_watch_does_not_wait_unless_told_to(folder: Path, heldout: Heldout, option: str) -> None:
-    outcome = heldout("watch", "nowhere", option)
+def test_watch_once_does_not_wait(folder: Path, heldout: Heldout) -> None:
+    outcome = heldout("watch", "nowhere", "--once")
     assert outcome.code == 1
     assert "there is no run at nowhere" in outcome.err
+
+
+def test_watch_does_not_wait_for_a_curve_of_a_run_that_was_no_training(
+    folder: Path, heldout: Heldout
+) -> None:
+    save(result("a"), path="outputs/evals/plain")
+    outcome = heldout("watch", "plain")
+    assert outcome.code == 1
+    assert "nothing was evaluated there during training" in outcome.err
+
+
+def interrupted(seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("rl_evals", "rl_eval"), ("outputs/evals/rleval", "outputs/evals/rl_eval")],
+)
+def test_watch_waits_and_says_what_may_have_been_meant(
+    run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setattr("time.sleep", interrupted)
+    outcome = heldout("watch", name)
+    assert outcome.code == 0
+    assert outcome.err == (
+        f"Waiting for {name}/curve.jsonl; Ctrl-C ends (did you mean {meant}? That one is there)\n"
+    )
+    Path("outputs/evals/empty").mkdir()
+    for other in ("something_else", "empti", "no/such/place"):
+        outcome = heldout("watch", other)
+        assert outcome.err == f"Waiting for {other}/curve.jsonl; Ctrl-C ends\n"
 
 
 def test_watch_names_the_metrics_there_are(run: Path, heldout: Heldout) -> None:
@@ -614,7 +645,7 @@ def test_watch_names_the_metrics_there_are(run: Path, heldout: Heldout) -> None:
 @pytest.mark.integration
 def test_watch_in_a_pipe_waits_for_the_run_and_follows_it(folder: Path) -> None:
     process = subprocess.Popen(
-        command_of("watch", "rl_eval", "--wait", "--interval", "0.05"),
+        command_of("watch", "rl_eval", "--interval", "0.05"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -622,7 +653,7 @@ def test_watch_in_a_pipe_waits_for_the_run_and_follows_it(folder: Path) -> None:
     assert process.stdout is not None
     assert process.stderr is not None
     with process.stdout, process.stderr:
-        assert process.stderr.readline() == "Waiting for rl_eval/curve.jsonl …\n"
+        assert process.stderr.readline() == "Waiting for rl_eval/curve.jsonl; Ctrl-C ends\n"
         RUN.mkdir(parents=True)
         append(point(0, 1.0))
         assert process.stdout.readline().startswith("step 0  reward 1.000")
@@ -654,7 +685,7 @@ class Screen(Terminal):
 
 @pytest.mark.integration
 def test_watch_on_a_terminal_draws_until_interrupted(folder: Path) -> None:
-    terminal = Screen("watch", "rl_eval", "--wait", "--interval", "0.05", columns=60)
+    terminal = Screen("watch", "rl_eval", "--interval", "0.05", columns=60)
     terminal.read_until("Waiting for rl_eval/curve.jsonl")
     RUN.mkdir(parents=True)
     append(*POINTS)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -30,7 +31,7 @@ from heldout.midrun import (
 )
 from heldout.midrun.curve import stop_requested
 from heldout.weights import fingerprint
-from tests.midrun.toys import Heartbeats, Model, periodic, questions, score
+from tests.midrun.toys import Clock, Heartbeats, Model, periodic, questions, score
 
 LONG = 60.0
 
@@ -304,7 +305,7 @@ def test_weights_that_have_their_point_are_not_measured_again(tmp_path: Path, ga
     evals = evals_of(tmp_path, Counter(2), gates)
     with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
-        assert evals.run_final(10) is None
+        assert evals.run_final(10) is evals.history[-1]
     assert [p.step for p in points_of(tmp_path)] == [10]
     again = evals_of(tmp_path, Counter(2), gates, heartbeat_fn=(beats := Heartbeats()))
     with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
@@ -470,3 +471,191 @@ def test_frozen_weights_that_change_under_an_eval_make_it_a_skip(
         model.base.data.add_(1.0)  # as merging adapters does
         gates.open.set()
     assert "frozen weights" in str(points_of(tmp_path)[0].skipped)
+
+
+# --- What reviews have found --------------------------------------------------------------------
+
+
+class Needing(Gates):
+    """Has to have every batch answered in the thread that trains."""
+
+    def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+        if is_beside_training():
+            self.begun.set()
+            raise NotBeside("a switch")
+        return super().generate(model, prompts, max_new)
+
+
+def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number(
+    tmp_path: Path,
+) -> None:
+    class Interrupted(Needing):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            answers = super().generate(model, prompts, max_new)
+            raise KeyboardInterrupt
+            return answers
+
+    gates = Interrupted()
+    evals = evals_of(tmp_path, Counter(8), gates)
+
+    def train() -> None:
+        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+            evals.maybe_run(10)
+            assert gates.begun.wait(LONG)
+            while True:
+                evals.maybe_run(11)
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    [point] = points_of(tmp_path)
+    assert point.summary is None
+    assert "interrupted" in str(point.skipped)
+
+
+def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: Path) -> None:
+    gates = Needing()
+    evals = evals_of(tmp_path, Counter(8), gates)
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        [handle] = evals._beside.under_way
+        waiting = threading.Thread(target=lambda: handle.result(0.3))
+        waiting.start()
+        waiting.join(LONG)
+        assert gates.threads == []
+        evals.maybe_run(11)
+    assert gates.threads == [threading.get_ident()]
+    assert evals.history[0].reward == 1.0
+
+
+def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) -> None:
+    gates = Needing()
+    evals = evals_of(tmp_path, Counter(8), gates)
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        dispatcher._running.abandon(dispatcher._running.pending(), "given up")
+        evals.maybe_run(11)
+    assert gates.threads == []
+    assert [p.skipped for p in points_of(tmp_path)] == ["given up"]
+
+
+@pytest.mark.parametrize("when_full", ["wait", "skip"])
+def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
+    tmp_path: Path, gates: Gates, when_full: Any
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(8), gates)
+    dispatching = AsyncEvalDispatcher(when_full=when_full, max_seconds=0.05)
+    with dispatching as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.wait_for(evals._beside.under_way, LONG)
+        evals.maybe_run(20)
+        evals.run_final(21)
+        gates.open.set()
+    reasons = [p.skipped for p in sorted(points_of(tmp_path), key=lambda p: p.step)]
+    assert reasons[0] == "not finished after max_seconds=0.05"
+    assert reasons[1:] == ["all snapshots were in use, by evals that were given up on"] * 2
+
+
+def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(8), gates, shadows=Shadows(size=2))
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        dispatcher.drain(0.01)
+        gates.open.set()
+        point = evals.run_final(10)
+    assert point is not None
+    assert (point.reward, point.final) == (1.0, True)
+
+
+def test_a_monitor_whose_reason_cannot_be_written_does_not_stop_the_training(
+    tmp_path: Path, gates: Gates
+) -> None:
+    beats = Heartbeats()
+    evals = evals_of(
+        tmp_path, Counter(8), gates, monitor=lambda points: "\ud800 no", heartbeat_fn=beats
+    )
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.drain(LONG)
+        evals.maybe_run(11)
+    assert evals.stop_requested == "\ud800 no"
+    assert [p.step for p in evals.history] == [10]
+    assert [fields["eval_stop"] for fields in beats.named("rl_eval")] == ["\ud800 no"]
+
+
+def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
+    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Counter(4)
+    model.lock = threading.Lock()
+    evals = evals_of(tmp_path, model, gates)
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        point = evals.maybe_run(10)
+        last = evals.run_final(12)
+    assert point is not None
+    assert last is not None
+    assert (point.reward, point.lag_steps, last.step) == (0.5, None, 12)
+    assert "there can be no copy of the model" in caplog.text
+
+
+def test_a_dispatcher_that_is_not_in_use_is_mentioned(
+    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
+) -> None:
+    evals = evals_of(tmp_path, Counter(4), gates)
+    with AsyncEvalDispatcher():
+        evals.maybe_run(10)
+        evals.maybe_run(20)
+    assert caplog.text.count("use_async_eval_dispatcher") == 1
+
+
+def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(2), gates)
+    brief = AsyncEvalDispatcher(drain_timeout=0.01)
+    with brief as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+    gates.open.set()
+    [pending] = pending_evals(tmp_path / "run")
+    assert pending.weights == fingerprint(Counter(2))
+    with pytest.raises(InvalidInput, match="was to measure"):
+        evals.finish(pending, Counter(3))
+    other = msgspec.structs.replace(pending, name="other")
+    with pytest.raises(InvalidInput, match="is one of 'other'"):
+        evals.finish(other, Counter(2))
+    assert evals.finish(pending, Counter(2)) is not None
+    with pytest.raises(InvalidInput, match="is not pending"):
+        evals.finish(pending, Counter(2))
+
+
+def test_what_the_budget_cannot_afford_is_not_scheduled(tmp_path: Path, gates: Gates) -> None:
+    clock = Clock()
+    evals = evals_of(tmp_path, Counter(2), gates, max_overhead=0.1, clock=clock)
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.begin()
+        evals._spending.waited(5.0)  # so long for a place, say
+        clock.now += 15.0
+        evals.maybe_run(10)
+        clock.now += 100.0
+        evals.maybe_run(20)
+    assert [p.step for p in points_of(tmp_path)] == [20]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [({"shadows": 2}, "shadows is"), ({"model_getter": Counter()}, "`lambda: model`")],
+    ids=["shadows", "model_getter"],
+)
+def test_what_cannot_be_right_is_refused_before_training_begins(
+    tmp_path: Path, gates: Gates, wrong: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        evals_of(tmp_path, None, gates, **wrong)

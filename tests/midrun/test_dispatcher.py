@@ -471,10 +471,11 @@ def test_after_ctrl_c_the_block_does_not_wait_long(
 def test_an_interrupted_drain_writes_skips_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    waited = AsyncEvalDispatcher.wait_for
+    waited, interrupted = AsyncEvalDispatcher.wait_for, []
 
     def interrupt(self: AsyncEvalDispatcher, jobs: list[Any], timeout: float | None) -> None:
-        if timeout == LONG:
+        if not interrupted:
+            interrupted.append(True)
             raise KeyboardInterrupt
         waited(self, jobs, timeout)
 
@@ -865,6 +866,91 @@ def test_a_broken_pending_json_is_named(tmp_path: Path) -> None:
         pending_evals(tmp_path)
 
 
+def test_a_relative_run_dir_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with AsyncEvalDispatcher(run_dir="run") as evals:
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        evals.schedule(half, step=1).result(LONG)
+    assert [p.step for p in points_of(tmp_path / "run")] == [1]
+    assert not (tmp_path / "other" / "run").exists()
+
+
+def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+        with pytest.raises(KeyboardInterrupt):
+            evals.schedule(lambda snapshot: {}, step=1, snapshot=interrupted)
+        point = evals.schedule(half, step=2).result(LONG)
+    assert point is not None
+    assert point.has_result
+
+
+def test_what_was_lost_and_fails_again_stays_pending(tmp_path: Path) -> None:
+    killed_run(tmp_path)
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        evals.schedule_again(fails, pending_evals(tmp_path)[0]).result(LONG)
+        assert [p.step for p in pending_evals(tmp_path)] == [30, 50]
+    with AsyncEvalDispatcher() as nowhere, pytest.raises(InvalidInput, match="run_dir"):
+        nowhere.schedule_again(half, pending_evals(tmp_path)[0])
+
+
+def test_metrics_that_would_be_taken_for_error_bars_are_refused(tmp_path: Path) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        point = evals.schedule(lambda: {"acc": 0.5, "acc_n": 7.0}, step=1).result(LONG)
+    assert point is not None
+    assert "'acc_n' would be taken for what 'acc' is of" in str(point.skipped)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"weights": 123}, "weights is a hash"),
+        ({"saved_at": "\udcff"}, "saved_at is a path"),
+        ({"evaluator": 3}, "an evaluator is a function"),
+    ],
+    ids=["weights", "saved_at", "evaluator"],
+)
+def test_what_could_not_be_written_down_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with AsyncEvalDispatcher() as evals, pytest.raises(InvalidInput, match=why):
+        evals.schedule(**{"evaluator": half, "step": 1, **wrong})
+
+
+def test_the_call_of_an_evaluator_is_no_evaluator() -> None:
+    with AsyncEvalDispatcher() as evals, pytest.raises(InvalidInput, match="not its call"):
+        evals.schedule(half(), step=1)  # type: ignore[arg-type]
+
+
+def test_results_that_go_nowhere_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    with AsyncEvalDispatcher() as evals:
+        evals.schedule(half, step=1).result(LONG)
+        evals.schedule(half, step=2).result(LONG)
+    assert caplog.text.count("neither run_dir nor sinks") == 1
+
+
+def test_what_is_waited_for_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.01)
+    gate = Gate()
+
+    def train() -> None:
+        with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            evals.schedule(gate, step=7, name="slow")
+            assert gate.begun.wait(LONG)
+            threading.Timer(0.2, gate.end.set).start()
+            raise ValueError("loss is nan")
+
+    with pytest.raises(ValueError, match="nan"):
+        train()
+    assert "training ended by ValueError: loss is nan; waiting up to 600 s" in caplog.text
+    assert "slow of step 7" in caplog.text
+
+
 # --- The one that is installed ------------------------------------------------------------------
 
 
@@ -877,6 +963,8 @@ def test_the_dispatcher_in_use_is_a_matter_of_context() -> None:
         assert get_async_eval_dispatcher() is one
         token.var.reset(token)
     assert get_async_eval_dispatcher() is None
+    with pytest.raises(InvalidInput, match="is an AsyncEvalDispatcher"):
+        use_async_eval_dispatcher(AsyncEvalDispatcher).__enter__()  # type: ignore[arg-type]
 
 
 # --- Many ---------------------------------------------------------------------------------------

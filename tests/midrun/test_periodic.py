@@ -70,7 +70,7 @@ def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) ->
     evals = periodic(tmp_path)
     evals.maybe_run(10)
     assert evals.run_final(13) is not None
-    assert evals.run_final(13) is None
+    assert evals.run_final(13) is evals.history[-1]
     assert steps(evals) == [10, 13]
     assert [p.final for p in evals.history] == [False, True]
 
@@ -78,7 +78,7 @@ def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) ->
 def test_the_last_step_on_cadence_is_not_doubled(tmp_path: Path) -> None:
     evals = periodic(tmp_path)
     evals.maybe_run(10)
-    assert evals.run_final(10) is None
+    assert evals.run_final(10) is evals.history[-1]
     assert steps(evals) == [10]
 
 
@@ -94,7 +94,7 @@ def test_a_last_step_whose_eval_was_cut_short_is_not_doubled(tmp_path: Path) -> 
 
     evals = periodic(tmp_path, runner_builder=build, max_seconds=3.0, clock=clock)
     assert evals.maybe_run(10).n == 4  # type: ignore[union-attr]
-    assert evals.run_final(10) is None
+    assert evals.run_final(10) is evals.history[-1]
     assert steps(evals) == [10]
 
 
@@ -879,7 +879,7 @@ def test_last_weights_that_are_others_than_those_of_the_cadence_are_measured(
 
     evals, model = periodic(tmp_path), Weights(2, 2)
     evals.maybe_run(10, model)
-    assert evals.run_final(10, model) is None
+    assert evals.run_final(10, model) is evals.history[-1]
     with torch.no_grad():
         model.weight += 1
     assert evals.run_final(10, model) is not None
@@ -1090,5 +1090,6 @@ def test_all_ranks_leave_a_final_eval_that_is_there_already(tmp_path: Path) -> N
     for thread in threads:
         thread.join(60)
     assert found[1] == [None, None, None]
-    assert [None if p is None else p.n for p in found[0]] == [8, None, 8]
+    assert [p.step for p in found[0]] == [10, 10, 13]
+    assert found[0][1] is found[0][0]
     assert {o.id for o in found[0][0].outcomes} == {f"q{i}" for i in range(8)}

@@ -9,14 +9,16 @@ import types
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from heldout.errors import InvalidInput
-from heldout.midrun.shadows import PolicyVersion, Shadows, WeightSnapshot
+from heldout.midrun.shadows import PolicyVersion, Shadows, WeightSnapshot, pool
 from heldout.midrun.shadows.replica import Replica
 from heldout.testing import assert_neutral
 from heldout.weights import fingerprint
@@ -529,6 +531,32 @@ def with_class_patched(model: Any) -> None:
     )
 
 
+def with_forward_by_a_global_name(model: Any) -> None:
+    """As in a notebook: what the patch uses is beside it, not enclosed by it."""
+    names = {"original_forward": model.forward}
+    exec("def forward(*args, **more): return original_forward(*args, **more)", names)
+    model.forward = names["forward"]
+
+
+def with_something_that_ends(model: Any) -> None:
+    model.log = Ends()
+
+
+class Ends:
+    def __del__(self) -> None:
+        pass
+
+
+def with_generator_of_numpy(model: Any) -> None:
+    model.draw = np.random.default_rng(0).random
+
+
+def with_compiled_helper(model: Any) -> None:
+    names = {"helper": torch.compile(torch.nn.functional.gelu, backend="eager")}
+    exec("def forward(rows): return helper(rows)", names)
+    model.forward = names["forward"]
+
+
 @pytest.mark.parametrize(
     ("spoil", "named"),
     [
@@ -539,6 +567,10 @@ def with_class_patched(model: Any) -> None:
         (with_generator, r"model\.numbers: it holds a random generator"),
         (with_data, r"batches\['train'\]: it leads to the data of the training"),
         (with_other_model, r"reference\[0\]: it leads to a Linear that is no part of the model"),
+        (with_forward_by_a_global_name, r"forward: it still leads to the Llama"),
+        (with_something_that_ends, r"log: a Ends does something when it ends"),
+        (with_generator_of_numpy, r"draw: it holds a random generator"),
+        (with_compiled_helper, r"forward: it leads to gelu, which is compiled"),
         (with_class_patched, r"model\.norm\.forward: it still leads to the Norm in training"),
     ],
 )
@@ -548,6 +580,18 @@ def test_what_cannot_be_copied_faithfully_is_refused_by_name(spoil: Any, named: 
     with pytest.raises(InvalidInput, match=named):
         shadows.try_take(model, step=1)
     assert shadows.free == 1
+
+
+def test_an_attribute_may_have_the_name_of_a_global_that_is_the_model() -> None:
+    names: dict[str, Any] = {}
+    exec("def forward(self, rows): return self.policy(rows) + shift", names)
+    kind = type("Wrapped", (torch.nn.Module,), {"forward": names["forward"]})
+    model = kind()
+    model.policy = torch.nn.Linear(2, 2)
+    names["policy"], names["shift"] = model, 1.0
+    rows = torch.ones(1, 2)
+    snapshot = take(Shadows(), model)
+    assert torch.equal(evaluated(snapshot, lambda shadow: shadow(rows)), model(rows))
 
 
 def test_weights_that_are_nowhere_are_refused() -> None:
@@ -816,6 +860,190 @@ def test_a_hook_that_is_registered_later_is_noticed() -> None:
         shadows.try_take(model, step=2)
 
 
+class Scaled(torch.nn.Module):
+    """Says how it is scaled, by something that hangs on it."""
+
+    def __init__(self, held: Any, scale: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.held = held
+        self.scale = scale
+
+    def forward(self) -> Any:
+        return self.weight * self.scale(self.held)
+
+
+@dataclass(slots=True)
+class Slotted:
+    scale: float = 1.0
+
+
+class Gauge:
+    def __init__(self) -> None:
+        self.level = 1.0
+
+    def low(self) -> float:
+        return self.level
+
+    def high(self) -> float:
+        return self.level + 1.0
+
+
+def enclosing() -> tuple[Any, Any]:
+    level = 1.0
+
+    def current() -> float:
+        return level
+
+    def change() -> None:
+        nonlocal level
+        level = 2.0
+
+    return current, change
+
+
+def called(held: Any) -> Any:
+    return held()
+
+
+def _with_array() -> tuple[Any, Any]:
+    model = Scaled(np.ones(1, dtype=np.float32), torch.from_numpy)
+    return model, lambda: model.held.__iadd__(1)
+
+
+def _with_slots() -> tuple[Any, Any]:
+    model = Scaled(Slotted(), lambda held: held.scale)
+    return model, lambda: setattr(model.held, "scale", 2.0)
+
+
+def _with_a_method() -> tuple[Any, Any]:
+    gauge = Gauge()
+    model = Scaled(gauge.low, called)
+    return model, lambda: setattr(model, "held", gauge.high)
+
+
+def _with_a_closure() -> tuple[Any, Any]:
+    current, change = enclosing()
+    return Scaled(current, called), change
+
+
+def _with_defaults() -> tuple[Any, Any]:
+    def current(level: float = 1.0) -> float:
+        return level
+
+    return Scaled(current, called), lambda: setattr(current, "__defaults__", (2.0,))
+
+
+def _with_a_partial() -> tuple[Any, Any]:
+    gauge = Gauge()
+    model = Scaled(functools.partial(lambda of: of.level, gauge), called)
+    return model, lambda: setattr(gauge, "level", 2.0)
+
+
+def _with_a_method_of_a_container() -> tuple[Any, Any]:
+    levels = {"now": 1.0}
+    model = Scaled(levels.get, lambda held: held("now"))
+    return model, lambda: levels.update(now=2.0)
+
+
+def _with_an_attribute_of_a_weight() -> tuple[Any, Any]:
+    model: Any = Scaled(None, lambda held: 0.0)
+    model.weight.level = 1.0
+    model.forward = types.MethodType(lambda self: self.weight * self.weight.level, model)
+    return model, lambda: setattr(model.weight, "level", 2.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _with_array,
+        _with_slots,
+        _with_a_method,
+        _with_a_closure,
+        _with_defaults,
+        _with_a_partial,
+        _with_a_method_of_a_container,
+        _with_an_attribute_of_a_weight,
+    ],
+)
+def test_what_hangs_on_a_model_is_compared_by_its_content(make: Any) -> None:
+    (model, change), shadows = make(), Shadows()
+    for level in (1.0, 2.0):
+        snapshot = take(shadows, model)
+        assert evaluated(snapshot, lambda shadow: shadow().tolist()) == [level] * 3
+        snapshot.release()
+        change()
+
+
+def test_a_frozen_weight_that_is_laid_out_otherwise_is_noticed() -> None:
+    model = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
+    shadows = Shadows()
+    take(shadows, model).release()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    model.weight.data = model.weight.data.t()
+    assert take(shadows, model).model.weight.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_a_method_of_a_container_is_that_of_the_shadows_own() -> None:
+    model: Any = torch.nn.Linear(2, 2)
+    model.seen = []
+    model.note = model.seen.append
+    snapshot = take(Shadows(), model)
+    snapshot.model.note(1)
+    assert (model.seen, snapshot.model.seen) == ([], [1])
+
+
+def test_a_list_that_grows_does_not_cost_another_shadow() -> None:
+    model, shadows = normed(), Shadows()
+    model.losses, model.kinds, model.pair = [0.5], {"a": 1}, (1, 2)
+    model.also = model.losses
+    snapshot = take(shadows, model)
+    first = snapshot.model
+    snapshot.release()
+    model.losses.append(0.25)
+    model.kinds = {"b": 2}
+    model.pair = (3,)
+    snapshot = take(shadows, model)
+    assert snapshot.model is first
+    assert (first.losses, first.kinds, first.pair) == ([0.5, 0.25], {"b": 2}, (3,))
+    assert first.also is first.losses
+    assert first.losses is not model.losses
+    snapshot.release()
+    model.kinds["c"] = [1, 2]
+    snapshot = take(shadows, model)
+    assert snapshot.model is not first
+    assert snapshot.model.kinds == {"b": 2, "c": [1, 2]}
+
+
+def test_an_optimizer_that_a_module_holds_is_left_out() -> None:
+    model, shadows = normed(), Shadows()
+    model.optimizer = torch.optim.SGD(model.parameters())
+    snapshot = take(shadows, model)
+    assert snapshot.model.optimizer is None
+    snapshot.release()
+    model.optimizer = torch.optim.Adam(model.parameters())
+    assert take(shadows, model).model.optimizer is None
+
+
+def test_a_policy_of_stable_baselines3() -> None:
+    from gymnasium.spaces import Box, Discrete
+    from stable_baselines3.common.policies import ActorCriticPolicy
+
+    with torch.random.fork_rng():
+        model = ActorCriticPolicy(Box(-1.0, 1.0, (4,)), Discrete(2), lambda progress: 1e-3)
+    seen = torch.ones(3, 4)
+
+    def values(policy: Any) -> Any:
+        return policy.predict_values(seen)
+
+    def go_on(policy: Any) -> None:
+        policy.predict_values(seen).sum().backward()
+        policy.optimizer.step()
+
+    assert_faithful(model, ask=values, go_on=go_on)
+
+
 def test_another_model_gets_another_shadow() -> None:
     shadows, models = Shadows(), [llama(), llama(1)]
     for model in models:
@@ -836,11 +1064,81 @@ def test_writing_to_shared_weights_while_they_are_evaluated_is_noticed() -> None
         model.base_model.model.model.norm.weight.add_(1.0)
     assert "frozen weights" in str(snapshot.why_changed())
     model = lora()
+    snapshot = take(Shadows(), model)
+    model.merge_adapter()  # before anybody has asked which weights these are
+    assert "frozen weights" in str(snapshot.why_changed())
+    model = lora()
     snapshot = take(Shadows(copy="all"), model)
     was = fingerprint(model)
     model.merge_adapter()
     assert snapshot.why_changed() is None
     assert snapshot.version().weights == was
+
+
+def test_weights_that_are_copied_once_are_copied_again_once_they_were_seen_to_differ() -> None:
+    model, shadows = lora(), Shadows(device="cpu")
+    replica = Replica(model)
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow = pool._Shadow(replica)
+    # As if it lay on another device: frozen weights have memory of their own.
+    for place in replica._places:
+        if place.way == "shared":
+            place.way = "once"
+            place.target = torch.nn.Parameter(place.target.detach().clone(), False)
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow.fill(transfers)
+    assert shadow.is_as_taken()
+    model.merge_adapter()
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow.fill(transfers)
+    snapshot = WeightSnapshot(shadow, step=1, pool=shadows)
+    assert "frozen weights" in str(snapshot.why_changed())
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow.fill(transfers)
+    assert snapshot.why_changed() is None
+    assert fingerprint(replica.model) == fingerprint(model)
+
+
+# --- What torch keeps for each thread -----------------------------------------------------------
+
+
+def test_a_shadow_is_used_with_the_default_device_and_the_autocast_of_the_trainers_thread() -> None:
+    def seen() -> Any:
+        casts = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        return torch.empty(1).device.type, casts, torch.is_autocast_cache_enabled()
+
+    model = normed()
+    with torch.device("meta"), torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
+        there = seen()
+        snapshot = take(Shadows(), model)
+    plain = seen()
+
+    def inside() -> Any:
+        with snapshot.in_use():
+            within = seen()
+        return within, seen()
+
+    assert beside(inside) == (there, plain)
+    assert there != plain
+
+
+def test_what_was_made_in_inference_mode_is_copied() -> None:
+    model, shadows = normed(), Shadows()
+    with torch.inference_mode():
+        model.memory["made"] = torch.ones(6)
+        model.register_buffer("offset", torch.ones(6))
+        model.fixed = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        take(shadows, model).release()
+    snapshot = take(shadows, model)
+    assert snapshot.why_changed() is None
+    rows = torch.ones(2, 6)
+    said = evaluated(snapshot, lambda shadow: shadow(rows))
+    assert torch.equal(said, as_in_eval_mode(model, lambda live: live(rows)))
+    assert not any(p.is_inference() for p in snapshot.model.layer.parameters())
 
 
 # --- Neutral ------------------------------------------------------------------------------------

@@ -43,16 +43,14 @@ LEAST_ROWS = 8
     help="Seconds between looks at the file.",
 )
 @click.option("--once", is_flag=True, help="Show what is there, and end.")
-@click.option("--wait", is_flag=True, help="Wait for a run that is not there yet.")
-def command(run: str, metric: str, interval: float, once: bool, wait: bool) -> None:
+def command(run: str, metric: str, interval: float, once: bool) -> None:
     """Draw the curve of RUN while it grows: a run directory, or a name under outputs/evals.
 
-    Ctrl-C ends it. In a pipe it prints a line a point, and ends when the training has.
+    A run that is not there yet is waited for, unless --once is given. Ctrl-C ends it. In a pipe it
+    prints a line a point, and ends when the training has.
     """
     watch = _watch_terminal if sys.stdout.isatty() else _watch_pipe
     try:
-        if not wait:
-            _place_of(run, once=True)  # which says what is wrong with it
         watch(run, metric, interval, once=once)
     except KeyboardInterrupt:
         pass  # how one stops watching
@@ -133,6 +131,24 @@ def _place_of(run: str, *, once: bool) -> Path | None:
     return path
 
 
+def _waiting_for(run: str) -> str:
+    """Nobody can tell a run that is to come from one whose name is misspelled: so say both."""
+    import difflib
+
+    from heldout.cli.curves import find_curve
+
+    given = Path(run)
+    homes = [given.parent, *([Path("outputs/evals")] if len(given.parts) == 1 else [])]
+    try:
+        names = [place.name for home in homes if home.is_dir() for place in home.iterdir()]
+    except OSError:
+        names = []
+    near = difflib.get_close_matches(given.name, names, n=3, cutoff=0.6)
+    there = [str(given.with_name(name)) for name in near if find_curve(given.with_name(name))]
+    hint = f" (did you mean {there[0]}? That one is there)" if there else ""
+    return f"Waiting for {run}/curve.jsonl; Ctrl-C ends{hint}"
+
+
 def _damage(follower: Follower) -> str:
     count = len(follower.damaged)
     if not count:
@@ -156,7 +172,7 @@ def _watch_pipe(run: str, metric: str, interval: float, *, once: bool) -> None:
 
     path = _place_of(run, once=once)
     if path is None:
-        click.echo(printable(f"Waiting for {run}/curve.jsonl …"), err=True)
+        click.echo(printable(_waiting_for(run)), err=True)
     while path is None:
         time.sleep(interval)
         path = _place_of(run, once=once)
@@ -191,7 +207,7 @@ def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> No
 
     console = make_console()
     follower: Follower | None = None
-    frame: RenderableType = as_line(f"Waiting for {run}/curve.jsonl …", "yellow")
+    frame: RenderableType = as_line(_waiting_for(run), "yellow")
 
     def look() -> RenderableType:
         nonlocal follower

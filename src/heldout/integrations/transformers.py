@@ -21,6 +21,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,8 +30,8 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from heldout.errors import InvalidInput
 from heldout.midrun.curve import CurvePoint
-from heldout.midrun.dispatcher import get_async_eval_dispatcher
 from heldout.midrun.heartbeats import Heartbeat
+from heldout.midrun.installed import evals_run_beside
 from heldout.midrun.periodic import PeriodicEval
 from heldout.midrun.ranks import current_ranks
 from heldout.midrun.runners import RunnerBuilder
@@ -67,7 +68,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
     Where an `AsyncEvalDispatcher` is installed, evals on their cadence run beside the training.
     Their results come late, and go to the curve and to the dispatcher's sinks at their own step,
-    not into the trainer's rows; only the last one is waited for, and is a row, too.
+    not into the trainer's rows; the last one is waited for, and so are those that the trainer's
+    `evaluate` is answered with: they are rows, too.
     """
 
     def __init__(
@@ -151,7 +153,15 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         self._model = model
         row: dict[str, float] = {}
         if not control.should_training_stop:
-            row = self._run(state.global_step, self._cadenced, PeriodicEval.maybe_run)
+            # Where the trainer is going to ask for these very results, it has to wait for them.
+            asked = control.should_evaluate and self._answers(args)
+            checkpoint = f"{args.output_dir}/checkpoint-{state.global_step}"
+            run = partial(
+                PeriodicEval.maybe_run,
+                wait=asked,
+                saved_at=checkpoint if control.should_save else None,
+            )
+            row = self._run(state.global_step, self._cadenced, run)
             self._heed_stop(state, control)
         if control.should_training_stop:
             row |= self._finish(state.global_step)
@@ -254,12 +264,15 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         """What is new, as a row for the log: the same one in every process."""
         made: dict[str, _Row] = {}
         shared = False
+        cadenced = getattr(run, "func", run) is PeriodicEval.maybe_run
         for each in evals:
-            shared = shared or run is not PeriodicEval.maybe_run or each.should_run(step)
+            shared = shared or not cadenced or each.should_run(step)
             point = run(each, step)
             if log_known and point is not None and not any(point is p for p in each.history):
                 made[each.label] = self._row(point)  # an earlier start of this training has it
         for each in self._on:
+            if len(each.history) < self._logged[each.label]:  # its training has begun again
+                self._logged[each.label] = 0
             for point in each.history[self._logged[each.label] :]:
                 # What was measured beside the training comes late: a row of the trainer's would
                 # put it at another step. Sinks have it at its own.
@@ -358,7 +371,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}: for that, callback.attach(trainer) is needed"
             )
-        if ours and not self._answers(args) and get_async_eval_dispatcher() is not None:
+        if ours and not self._answers(args) and evals_run_beside():
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}, and evals run beside this training: when a "
                 "checkpoint is saved, its result is not there yet. Train without a dispatcher, or "

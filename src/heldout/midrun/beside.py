@@ -13,7 +13,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, untouched_random_state
+from heldout.midrun import ending
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.dispatcher import AsyncEvalDispatcher, Snapshot, get_async_eval_dispatcher
 from heldout.midrun.home import Home
@@ -33,6 +35,8 @@ class Beside:
         self._under_way: list[Scheduled] = []
         self._said: deque[Callable[[], object]] = deque()
         self._warned: set[str] = set()
+        self._tried: int | None = None
+        """The model that a copy could be made of."""
 
     # --- May it run beside? ---
 
@@ -43,6 +47,11 @@ class Beside:
         done in it. `together`: several processes evaluate, each its part."""
         dispatcher = get_async_eval_dispatcher()
         if dispatcher is None:
+            if any(not getattr(one, "has_scheduled", True) for one in ending.living):
+                self._warn_once(
+                    "an AsyncEvalDispatcher is open, but not in use here; "
+                    "`with use_async_eval_dispatcher(dispatcher):` around the training is missing"
+                )
             return None
         if together:
             self._warn_once("processes that evaluate together cannot do so beside the training")
@@ -62,6 +71,18 @@ class Beside:
         if live is not None and not modules_of(live):
             self._warn_once(f"a {type(live).__name__} is no torch module whose weights are copied")
             return None
+        if live is not None and self._elsewhere is None and self._tried != id(live):
+            try:
+                trial = self._pool().try_take(live, step=0)
+                if trial is not None:
+                    trial.release()
+            except InvalidInput as problem:
+                self._warn_once(f"there can be no copy of the model: {problem}")
+                return None
+            except Exception as problem:
+                log.debug("no snapshot yet; the next try says why", exc_info=problem)
+            else:
+                self._tried = id(live)
         return live
 
     def _warn_once(self, why: str) -> None:
@@ -75,26 +96,40 @@ class Beside:
         self,
         dispatcher: AsyncEvalDispatcher,
         home: Home,
-        evaluator: Callable[[Any], CurvePoint | Known],
+        evaluator: Callable[[Any, Callable[[], bool]], CurvePoint | Known],
         pending: PendingEval,
         live: Any,
         *,
         must: bool,
     ) -> Scheduled:
-        """`live` is the model in training; the evaluator gets a snapshot of it."""
+        """`live` is the model in training; the evaluator gets a snapshot of it, and can ask whether
+        it was given up on."""
         take = partial(self._taker(), live, step=pending.step)
-        handle = dispatcher.schedule_at(home, evaluator, pending, snapshot=take, must=must)
+        mine: list[Scheduled] = []
+
+        def given_up() -> bool:
+            return bool(mine) and mine[0].done()
+
+        handle = dispatcher.schedule_at(
+            home,
+            lambda snapshot: evaluator(snapshot, given_up),
+            pending,
+            snapshot=take,
+            must=must,
+        )
+        mine.append(handle)
         self._under_way.append(handle)
         return handle
 
     def _taker(self) -> Callable[..., Snapshot | None]:
-        if self._elsewhere is not None:
-            return self._elsewhere.try_snapshot
+        return self._pool().try_take if self._elsewhere is None else self._elsewhere.try_snapshot
+
+    def _pool(self) -> Shadows:
         if self._shadows is None:
             from heldout.midrun.shadows import Shadows
 
             self._shadows = Shadows()
-        return self._shadows.try_take
+        return self._shadows
 
     @property
     def under_way(self) -> list[Scheduled]:

@@ -18,6 +18,7 @@ it. Plain ones run in daemon threads. So no eval keeps the process from ending.
 from __future__ import annotations
 
 import atexit
+import inspect
 import logging
 import os
 import threading
@@ -32,8 +33,9 @@ from typing import TypeVar
 import anyio
 
 from heldout.concurrency import is_async
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, printable_error
 from heldout.midrun import ending
+from heldout.midrun.curve import CurvePoint
 from heldout.midrun.home import Home, home_of, leave
 from heldout.midrun.installed import (
     get_async_eval_dispatcher,
@@ -48,7 +50,9 @@ from heldout.midrun.pending import (
     Scheduled,
     WhenFull,
     checked_name,
+    checked_place,
     checked_step,
+    checked_weights,
     pending_evals,
 )
 from heldout.midrun.ranks import is_first_process
@@ -76,6 +80,8 @@ __all__ = [
 
 EXIT_GRACE_SECONDS = 2.0
 """How long evals under way are waited for where the process ends and nobody drained."""
+QUIET_SECONDS = 5.0
+"""How long evals are waited for without a word."""
 SINK_SECONDS = 60.0
 """How long sinks may take, at the end of training, for what they have not stored yet."""
 T = TypeVar("T")
@@ -107,9 +113,12 @@ class AsyncEvalDispatcher:
     ) -> None:
         if max_seconds is not None and not max_seconds > 0:
             raise InvalidInput(f"max_seconds is a number above 0, or None, got {max_seconds!r}")
+        if drain_timeout is not None and not drain_timeout >= 0:
+            raise InvalidInput(f"drain_timeout is a number from 0, or None, got {drain_timeout!r}")
         if handle_sigterm and threading.current_thread() is not threading.main_thread():
             raise InvalidInput("handle_sigterm needs the main thread: only there are signals set")
-        self.run_dir = Path(run_dir) if run_dir is not None else None
+        # Absolute: somebody may change the working directory in the middle of it.
+        self.run_dir = Path(run_dir).absolute() if run_dir is not None else None
         self.pid = os.getpid()
         self.is_first = is_first_process()
         """Of several processes that train together only one evaluates; in the others this does
@@ -122,7 +131,10 @@ class AsyncEvalDispatcher:
         if self.run_dir is not None and self.is_first:
             self._home = _entered(self.run_dir, self)
         # Last: they have threads.
-        guarded = sinks if isinstance(sinks, Sinks) else Sinks(*sinks if self.is_first else ())
+        own = () if isinstance(sinks, Sinks) else tuple(sinks)
+        guarded = sinks if isinstance(sinks, Sinks) else Sinks(*own if self.is_first else ())
+        self._nowhere = self.run_dir is None and not own and guarded is not sinks
+        self.has_scheduled = False
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
         atexit.unregister(guarded.close)
@@ -179,11 +191,18 @@ class AsyncEvalDispatcher:
         Its point belongs to the start of the training that scheduled it. As a point of this one,
         it would say that training went back to that step, and what came after would not count.
         """
-        return self._joined(self._new_job(evaluator, pending, self._home))
+        return self._joined(self._again(evaluator, pending))
 
     async def aschedule_again(self, evaluator: Evaluator, pending: PendingEval) -> Scheduled:
         """`schedule_again` for coroutines."""
-        return await self._ajoined(self._new_job(evaluator, pending, self._home))
+        return await self._ajoined(self._again(evaluator, pending))
+
+    def _again(self, evaluator: Evaluator, pending: PendingEval) -> Job:
+        if self._home is None and self.is_first:
+            raise InvalidInput(
+                "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
+            )
+        return self._new_job(evaluator, pending, self._home)
 
     def schedule_at(
         self,
@@ -195,9 +214,11 @@ class AsyncEvalDispatcher:
         must: bool,
     ) -> Scheduled:
         """For whoever has a run directory of his own: his line goes there. `must`: waits for a
-        place, whatever the policy is."""
-        job = self._new_job(evaluator, pending, home)
-        job.take, job.must = snapshot, must
+        place, whatever the policy is, as long as a drain would."""
+        job = self._new_job(evaluator, pending, home, snapshot)
+        job.must = must
+        if must and self.drain_timeout is not None:
+            job.until = time.monotonic() + self.drain_timeout
         return self._joined(job)
 
     def note_step(self, step: int) -> None:
@@ -218,21 +239,34 @@ class AsyncEvalDispatcher:
             raise InvalidInput(
                 "an evaluator on a snapshot is a plain function: it has a thread of its own"
             )
-        place = None if saved_at is None else os.fspath(saved_at)
-        session = self._home.session if self._home is not None else ""
-        pending = PendingEval(checked_name(name), checked_step(step), session, weights, place)
-        job = self._new_job(evaluator, pending, self._home)
-        job.take = snapshot
-        return job
+        pending = PendingEval(
+            checked_name(name),
+            checked_step(step),
+            self._home.session if self._home is not None else "",
+            checked_weights(weights),
+            checked_place(saved_at),
+        )
+        return self._new_job(evaluator, pending, self._home, snapshot)
 
-    def _new_job(self, evaluator: Evaluator, pending: PendingEval, home: Home | None) -> Job:
+    def _new_job(
+        self,
+        evaluator: Evaluator,
+        pending: PendingEval,
+        home: Home | None,
+        snapshot: Callable[[], Snapshot | None] | None = None,
+    ) -> Job:
+        if inspect.iscoroutine(evaluator):
+            evaluator.close()
+            raise InvalidInput("an evaluator is a function, not its call: leave out the brackets")
         if not callable(evaluator):
             raise InvalidInput(f"an evaluator is a function, got {evaluator!r:.100}")
         handle = Scheduled(pending.step, pending.name, self._is_here, self.wait_for)
-        return Job(evaluator, pending, handle, home)
+        source = getattr(getattr(snapshot, "func", snapshot), "__self__", None)
+        return Job(evaluator, pending, handle, home, snapshot, source=source)
 
     def _joined(self, job: Job) -> Scheduled:
         if self._is_ours("schedule"):
+            self._check_somewhere(job)
             self._running.schedule(job)
         else:
             job.handle.end(None)
@@ -240,24 +274,46 @@ class AsyncEvalDispatcher:
 
     async def _ajoined(self, job: Job) -> Scheduled:
         if self._is_ours("aschedule"):
+            self._check_somewhere(job)
             await self._running.aschedule(job)
         else:
             job.handle.end(None)
         return job.handle
 
+    def _check_somewhere(self, job: Job) -> None:
+        if job.home is None and self._nowhere and not self.has_scheduled:
+            log.warning(
+                "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor sinks, so "
+                "that results are nowhere but in what schedule() returns",
+                job.eval.name,
+                job.eval.step,
+            )
+        self.has_scheduled = True
+
     # --- The thread that trains ---
 
-    def ask_trainer(self, work: Callable[[], T]) -> T:
+    def ask_trainer(self, work: Callable[[], T], given_up: Callable[[], bool]) -> T:
         """For an eval in a thread: have it done in the thread that trains, and wait for it."""
-        return self._running.errands.ask(work)
+        return self._running.errands.ask(work, given_up)
 
     def visit(self) -> None:
-        """In the thread that trains, now and then: do what evals need done there."""
+        """To be called in the thread that trains, now and then: does what evals need done there."""
         if self._is_ours("visit"):
+            self._running.errands.trainer_is_here()
+            self._visit()
+
+    def _visit(self) -> None:
+        """Nothing, in another thread."""
+        if self._running.errands.is_trainer_here():
             self._running.errands.run_all()
             for visitor in self._visitors:
                 if (call := visitor()) is not None:
                     call()
+
+    def tell(self, point: CurvePoint) -> None:
+        """Sinks of a point that was measured while training waited, and is written already."""
+        if self._is_ours("tell"):
+            self._running.tell(point)
 
     def on_visit(self, visitor: Callable[[], object]) -> None:
         """A method to be called at every visit of the thread that trains, and after a drain."""
@@ -267,7 +323,8 @@ class AsyncEvalDispatcher:
 
     def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
         """Until they have ended, or so many seconds; does what evals need done here meanwhile."""
-        self._running.wait_for(handles, timeout)
+        if self._is_ours("a wait"):
+            self._running.wait_for(handles, timeout)
 
     @property
     def waits_for_ever(self) -> bool:
@@ -304,16 +361,21 @@ class AsyncEvalDispatcher:
 
     def _drain(self, timeout: float | None, why: str) -> Drained:
         began, jobs = self._clock(), self._running.pending()
+        handles = [job.handle for job in jobs]
         try:
-            self.wait_for([job.handle for job in jobs], timeout)
+            if timeout is None or timeout > QUIET_SECONDS:
+                self.wait_for(handles, QUIET_SECONDS)
+                _say_what_is_waited_for(handles, timeout)
+                timeout = None if timeout is None else timeout - QUIET_SECONDS
+            self.wait_for(handles, timeout)
         except BaseException:
             why = "the wait for it was interrupted"
             raise
         finally:
             given_up = self._running.abandon(jobs, why)
             # Somebody is writing their lines.
-            self.wait_for([job.handle for job in jobs], EXIT_GRACE_SECONDS)
-        self.visit()
+            self.wait_for(handles, EXIT_GRACE_SECONDS)
+        self._visit()
         return _drained(jobs, given_up, self._clock() - began)
 
     async def _adrain(self, timeout: float | None, why: str) -> Drained:
@@ -328,7 +390,7 @@ class AsyncEvalDispatcher:
             given_up = self._running.abandon(jobs, why)
             with anyio.move_on_after(EXIT_GRACE_SECONDS, shield=True):
                 await self._running.await_all(jobs)
-        self.visit()
+        self._visit()
         return _drained(jobs, given_up, self._clock() - began)
 
     # --- The end ---
@@ -343,7 +405,13 @@ class AsyncEvalDispatcher:
         trace: TracebackType | None,
     ) -> None:
         seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else SINK_SECONDS
-        self._close(self._timeout_after(problem), seconds, complete=problem is None)
+        timeout = self._timeout_after(problem)
+        if isinstance(problem, Exception):
+            # It will not be seen before the wait is over.
+            said = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
+            waiting = [job.handle for job in self._running.pending()]
+            _say_what_is_waited_for(waiting, timeout, because=f"{said}; ")
+        self._close(timeout, seconds, complete=problem is None)
 
     async def __aenter__(self) -> AsyncEvalDispatcher:
         if self._is_ours("async with"):
@@ -442,6 +510,19 @@ def _entered(run_dir: Path, owner: AsyncEvalDispatcher) -> Home:
     home.write_bare_config()
     home.take_over()
     return home
+
+
+def _say_what_is_waited_for(
+    handles: Sequence[Scheduled], timeout: float | None, *, because: str = ""
+) -> None:
+    left = [handle for handle in handles if not handle.done()]
+    if left:
+        log.warning(
+            "%swaiting %s for evals: %s; Ctrl-C gives them up",
+            because,
+            "without bound" if timeout is None else f"up to {timeout:g} s",
+            ", ".join(f"{handle.name} of step {handle.step}" for handle in left[:5]),
+        )
 
 
 def _drained(jobs: list[Job], given_up: list[Job], seconds: float) -> Drained:

@@ -18,25 +18,34 @@ class Ends(Protocol):
 
 living: set[Ends] = set()
 """What has to be brought to an end."""
-_before: Any = None
 
 
 def handle_sigterm(seconds: float) -> None:
-    """Once: who sets a handler after that may call ours, and must not be called by it in turn."""
-    global _before
-    if _before is not None:
+    """Nothing to do where our handler is the one that is set."""
+    before: Any = signal.getsignal(signal.SIGTERM)
+    if getattr(before, "is_heldouts", False):
         return
-    _before = signal.getsignal(signal.SIGTERM)
-    if _before is None:
+    if before is None:
         log.warning("handle_sigterm: there is a handler that is not Python's; it is left alone")
         return
+    entered = False
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         """Where somebody else has a handler, the end will be an orderly one, if it is to be the
         end: that handler decides. Only the default, which is to die at once, is put off."""
-        if callable(_before):
-            _before(number, frame)
-        elif _before == signal.SIG_DFL:
+        nonlocal entered
+        if entered:  # by one that was set after ours, and calls it, and is called by it
+            return
+        entered = True
+        try:
+            end(number, frame)
+        finally:
+            entered = False
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if callable(before):
+            before(number, frame)
+        elif before == signal.SIG_DFL:
             # In another thread, because this one may have been interrupted while it held a lock;
             # then this gives up, and pending.json still has what the next start needs.
             closing = threading.Thread(target=_end_all, daemon=True)
@@ -45,6 +54,7 @@ def handle_sigterm(seconds: float) -> None:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
 
+    on_sigterm.is_heldouts = True  # type: ignore[attr-defined]
     signal.signal(signal.SIGTERM, on_sigterm)
 
 

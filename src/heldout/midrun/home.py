@@ -36,23 +36,43 @@ class Home:
         self.session = os.urandom(4).hex()
         """This start of the training."""
         self._writing = threading.RLock()
+        """Held while lines are written, and made sure of: a slow disk holds it for long."""
+        self._listing = threading.RLock()
+        """Held while evals under way are looked at, and pending.json is replaced."""
+        self.has_eval = False
+        """Whether a `PeriodicEval` has been set up here."""
         self._curve: CurveWriter | None = None
         self._unwritten: list[CurvePoint] = []
         self._under_way: list[PendingEval] = []
+        self._with_skip: set[tuple[str, int, str]] = set()
+        """Of those under way, which have a skip on the curve already."""
+        self._hashes: dict[tuple[str, int, str], str] = {}
+        """Weights of those under way, once they are known."""
         self._left: list[PendingEval] = []
         self._took_over = False
         self._on_curve: set[str] = set()
         """Sessions that this process has written a line of."""
         self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
+    def join(self) -> str:
+        """The session of a `PeriodicEval` that is set up here: that of the dispatcher, if one was
+        here before; a new one, if it is a second start of the training in one process."""
+        if self.has_eval:
+            return self.begin_session()
+        self.has_eval = True
+        return self.session
+
     def begin_session(self) -> str:
         """Another start of the training: set up anew, or gone back to an earlier step."""
-        with self._writing:
-            for pending in self._under_way:
-                if pending.session == self.session and self.session not in self._on_curve:
-                    # Sessions come in the order of their first lines: were its result the first,
-                    # this one would seem to be the later one.
-                    self.record(skip_of(pending, "training went back before it was finished"))
+        with self._listing:
+            first = [p for p in self._under_way if p.session == self.session][:1]
+            if first and self.session not in self._on_curve:
+                # Sessions come in the order of their first lines: were its result the first, this
+                # one would seem to be the later one. It stays in pending.json, as one that has a
+                # skip and may yet have a result.
+                self._with_skip.add(_place(first[0]))
+                self._write_pending()
+                self.record(skip_of(first[0], "training went back before it was finished"))
             self.session = os.urandom(4).hex()
         return self.session
 
@@ -79,6 +99,10 @@ class Home:
         except InvalidInput as problem:
             log.error("%s", problem)
             return
+        if point.has_result and point.session == self.session:
+            with self._listing:
+                if self._forget_beyond(point.step):
+                    self._write_pending()
         with self._writing:
             self._unwritten.append(point)
             try:
@@ -136,48 +160,75 @@ class Home:
             return
         unfinished = left_evals(self.run.path)
         self._took_over = True
+        if not unfinished:
+            return
+        with self._listing:
+            self._left += [msgspec.structs.replace(left.eval, lost=True) for left in unfinished]
+            self._write_pending()  # before their lines: a skip without this mark is a failure
         for left in unfinished:
-            lost = msgspec.structs.replace(left.eval, lost=True)
-            self._left.append(lost)
             if not left.on_curve:
                 # So that every eval that was scheduled has a line, and earlier starts of the
                 # training come before this one on the curve, whatever is finished late.
-                self.record(skip_of(lost, "the process ended before it was finished"))
-        if unfinished:
-            self._write_pending()
+                self.record(skip_of(left.eval, "the process ended before it was finished"))
 
     def begun(self, pending: PendingEval) -> None:
-        """It is under way. A training that is at this step again has gone back: what earlier
-        starts of it left at later steps is of weights that are no more."""
-        ours = pending.session == self.session
-        with self._writing:
-            self._left = [
-                left
-                for left in self._left
-                if _place(left) != _place(pending)
-                and not (ours and left.session != self.session and left.step >= pending.step)
-            ]
+        """It is under way."""
+        with self._listing:
+            self._left = [left for left in self._left if _place(left) != _place(pending)]
+            if pending.session == self.session:
+                self._forget_beyond(pending.step)
             self._under_way.append(pending)
             self._write_pending()
 
+    def _forget_beyond(self, step: int) -> bool:
+        """A training that is at this step again has gone back: what earlier starts of it left at
+        later steps is of weights that are no more."""
+        kept = [p for p in self._left if p.session == self.session or p.step < step]
+        forgotten = len(kept) < len(self._left)
+        self._left = kept
+        return forgotten
+
+    def identify(self, pending: PendingEval, weights: str) -> None:
+        """Those are the weights that it measures."""
+        with self._listing:
+            if pending in self._under_way:
+                self._hashes[_place(pending)] = weights
+                self._write_pending()
+
+    def is_left(self, pending: PendingEval) -> bool:
+        """Whether it still has no result, and nobody is at it."""
+        with self._listing:
+            return any(_place(left) == _place(pending) for left in self._left)
+
     def lost(self, pending: PendingEval) -> None:
         """It is given up on. Before its line is written: a skip without this mark is a failure."""
-        with self._writing:
+        with self._listing:
             if pending in self._under_way:
                 self._under_way.remove(pending)
-                self._left.append(msgspec.structs.replace(pending, lost=True))
+                self._left.append(self._known(pending, lost=True))
                 self._write_pending()
 
-    def ended(self, pending: PendingEval) -> None:
-        """Its line is written, if it is to have one."""
-        with self._writing:
+    def ended(self, pending: PendingEval, *, has_result: bool) -> None:
+        """Its line is written, if it is to have one. What was lost before, and failed again, may
+        be tried once more."""
+        with self._listing:
             if pending in self._under_way:
                 self._under_way.remove(pending)
+                if pending.lost and not has_result:
+                    self._left.append(pending)
+                self._hashes.pop(_place(pending), None)
                 self._write_pending()
+
+    def _known(self, pending: PendingEval, *, lost: bool) -> PendingEval:
+        weights = pending.weights or self._hashes.get(_place(pending))
+        return msgspec.structs.replace(pending, lost=pending.lost or lost, weights=weights)
 
     def _write_pending(self) -> None:
+        under_way = [
+            self._known(each, lost=_place(each) in self._with_skip) for each in self._under_way
+        ]
         try:
-            write_pending(self.run.path, [*self._left, *self._under_way])
+            write_pending(self.run.path, [*self._left, *under_way])
         except Exception as problem:
             log.warning("evals under way could not be written down", exc_info=problem)
 
@@ -209,7 +260,7 @@ def leave(home: Home, owner: Any) -> None:
 def _forget() -> None:
     """In a forked child: another thread of the parent may have held these locks."""
     for home in list(_homes.values()):
-        home._writing = threading.RLock()
+        home._writing, home._listing = threading.RLock(), threading.RLock()
     _homes.clear()
 
 

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from typing import TYPE_CHECKING
 
+from heldout.errors import InvalidInput
+
 if TYPE_CHECKING:
     from heldout.midrun.dispatcher import AsyncEvalDispatcher
 
@@ -29,6 +31,11 @@ def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
     return found if ours else None
 
 
+def evals_run_beside() -> bool:
+    """Whether one is installed, also where another process is the one that evaluates."""
+    return _installed.get() is not None
+
+
 def set_async_eval_dispatcher(
     dispatcher: AsyncEvalDispatcher | None,
 ) -> Token[AsyncEvalDispatcher | None]:
@@ -39,6 +46,8 @@ def set_async_eval_dispatcher(
 @contextmanager
 def use_async_eval_dispatcher(dispatcher: AsyncEvalDispatcher) -> Iterator[AsyncEvalDispatcher]:
     """Installed inside the block; opens and drains nothing."""
+    if not hasattr(dispatcher, "schedule_at") or isinstance(dispatcher, type):
+        raise InvalidInput(f"what is installed is an AsyncEvalDispatcher, got {dispatcher!r:.100}")
     token = _installed.set(dispatcher)
     try:
         yield dispatcher

@@ -11,7 +11,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from heldout.isolation import (
     wait_for_device,
 )
 from heldout.midrun.comparable import describe_runner
+from heldout.midrun.errands import NobodyCame
 from heldout.midrun.ranks import Ranks, RanksApart
 from heldout.midrun.runners import Answer, Runner, RunnerBuilder
 from heldout.store.journal import Record, plain_value
@@ -55,6 +56,7 @@ KeepGoing = Callable[[int, int], bool]
 
 
 AskTrainer = Callable[[Callable[[], Any]], Any]
+"""Raises NobodyCame where the training is over, or nobody wants the result any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +241,7 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
         home = task.home / "steps"
         if ranks.world > 1:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
-        name = _unused(home, task.step)
+        name = _reserved(home, task.step)
         samples = [task.samples[place] for place in places]
         answer = runner.answer if task.ask_trainer is None else _mostly_here(task, runner, model)
         ended = _evaluate(task, replace(runner, answer=answer), samples, home, name)
@@ -248,6 +250,8 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
             part.rows = runner.rows
         part.ended = ended
         if not RunDir(home / name).exists():  # not even one item
+            with suppress(OSError):
+                (home / name).rmdir()
             return part
         report = EvalReport.load(home / name)
         place_of = {sample.id: place for sample, place in zip(samples, places, strict=True)}
@@ -294,6 +298,7 @@ def _evaluate(
         sampling = replace(sampling, seed=task.seed)  # the same weights, the same summary
     endpoints: list[BatchEndpoint] = []
     up: list[float] = []
+    why: list[str] = []
 
     def keep_going() -> bool:
         if not up and not task.keep_going(endpoints[0].done if endpoints else 0, items):
@@ -303,7 +308,12 @@ def _evaluate(
     def answer(requests: Sequence[Request]) -> Sequence[Answered]:
         if not keep_going():
             return [None] * len(requests)
-        given = runner.answer(requests, keep_going)
+        try:
+            given = runner.answer(requests, keep_going)
+        except NobodyCame as problem:  # no error of these items: nobody answered them
+            up.append(time.monotonic())
+            why.append(str(problem))
+            return [None] * len(requests)
         if keep_going():
             nothing = EndpointError("it was given no answer")
             return [nothing if each is None else each for each in given]
@@ -365,14 +375,22 @@ def _evaluate(
             problem,
         )
         return f"{TIME_WAS_UP}, and something that blocks was left behind"
+    if why:
+        return why[0]
     return TIME_WAS_UP if found is None else found[0]
 
 
-def _unused(home: Path, step: int) -> str:
+def _reserved(home: Path, step: int) -> str:
+    """The name of a directory that is ours: others may measure the same step at the same time."""
     name, number = f"{step:08d}", 2
-    while RunDir(home / name).exists():
-        name, number = f"{step:08d}-{number}", number + 1
-    return name
+    home.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            (home / name).mkdir()
+        except FileExistsError:
+            name, number = f"{step:08d}-{number}", number + 1
+        else:
+            return name
 
 
 # --- Together -----------------------------------------------------------------------------------
@@ -417,7 +435,7 @@ def _merge(
     summary = summarize_results(results, task.pass_threshold)
     run = first.run
     if several and ranks.rank == 0:
-        run = f"steps/{_unused(task.home / 'steps', task.step)}"
+        run = f"steps/{_reserved(task.home / 'steps', task.step)}"
         EvalReport(results, summary, first.config).save(task.home / run)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)

@@ -93,6 +93,10 @@ class Offer(Generic[T]):
     """The one that gave up its place."""
     refused: str | None = None
 
+    @property
+    def waits(self) -> bool:
+        return not self.taken and self.refused is None
+
 
 class Queue(Generic[T]):
     """At most `max_running` run, and at most `max_pending` run or wait for their turn."""
@@ -171,18 +175,34 @@ class PendingEval(msgspec.Struct, frozen=True, omit_defaults=True):
 
 def checked_step(step: int) -> int:
     try:
-        step = operator.index(step)
+        found = operator.index(step)
     except TypeError:
-        step = -1
-    if not 0 <= step <= 2**53:
-        raise InvalidInput("step is a whole number, from 0")
-    return step
+        found = -1
+    if not 0 <= found <= 2**53:
+        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
+    return found
 
 
 def checked_name(name: str) -> str:
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise InvalidInput(f"name is what the eval is called on the curve, got {name!r}")
     return name
+
+
+def checked_place(saved_at: str | os.PathLike[str] | None) -> str | None:
+    place = None if saved_at is None else os.fspath(saved_at)
+    try:
+        if place is not None:
+            place.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidInput(f"saved_at is a path that can be written down, got {place!a}") from None
+    return place
+
+
+def checked_weights(weights: str | None) -> str | None:
+    if weights is not None and not (isinstance(weights, str) and weights.isprintable()):
+        raise InvalidInput(f"weights is a hash of them, as a text, got {weights!r:.100}")
+    return weights
 
 
 class PendingFile(msgspec.Struct):
@@ -209,6 +229,8 @@ def pending_evals(run_dir: str | Path) -> list[PendingEval]:
 
     `AsyncEvalDispatcher.schedule_again` takes one of them.
     """
+    if not Path(run_dir).is_dir():
+        raise RunDirectoryError(f"there is no run directory {run_dir}")
     return [left.eval for left in left_evals(Path(run_dir))]
 
 

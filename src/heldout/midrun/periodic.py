@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.isolation import is_beside_training, untouched_random_state
+from heldout.isolation import is_beside_training, modules_of, untouched_random_state
 from heldout.midrun.beside import Beside
 from heldout.midrun.budget import SMALLEST, Budget
 from heldout.midrun.comparable import check_config, check_functions
@@ -42,11 +42,11 @@ from heldout.midrun.curve import (
     request_stop,
     stop_requested,
 )
-from heldout.midrun.dispatcher import AsyncEvalDispatcher
+from heldout.midrun.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
 from heldout.midrun.heartbeats import Heartbeat, heartbeat_fields
 from heldout.midrun.home import home_of
 from heldout.midrun.measure import Elsewhere, Measured, Task, describe, measure
-from heldout.midrun.pending import PendingEval, Scheduled
+from heldout.midrun.pending import PendingEval, Scheduled, checked_place, checked_step
 from heldout.midrun.ranks import Alone, Ranks, current_ranks, is_first_process
 from heldout.midrun.results import Known
 from heldout.midrun.runners import RunnerBuilder
@@ -55,6 +55,7 @@ from heldout.midrun.settings import NUM, Settings, check_counts, check_seconds
 from heldout.midrun.spending import Spending
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.types import Sample
+from heldout.weights import fingerprint
 
 if TYPE_CHECKING:
     from heldout.midrun.shadows import Shadows
@@ -123,6 +124,10 @@ class PeriodicEval:
             raise InvalidInput("an EvalWorker evaluates alone; across='all' is for functions")
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"label is a name: letters, digits, _ and -, got {label!r}")
+        if shadows is not None and not hasattr(shadows, "try_take"):
+            raise InvalidInput(f"shadows is a heldout.midrun.Shadows, got {shadows!r:.100}")
+        if modules_of(model_getter):
+            raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
         self.label = label
         self.model_getter = model_getter
         # Absolute: somebody may change the working directory in the middle of it.
@@ -139,13 +144,15 @@ class PeriodicEval:
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
         self._clock, self._ranks = clock, ranks
         self._home = home_of(self.run_dir, self)
-        self._session = self._home.begin_session()
+        self._session = self._home.join()
+        self._entered = False
         total = len(self.samples)
         budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
         self._spending = Spending(budget, total, clock)
         self._seen: int | None = None
         self._reused = False
         elsewhere = runner_builder if isinstance(runner_builder, Elsewhere) else None
+        self._finishing = False
         self._beside = Beside(label, shadows, elsewhere)
         self._stop: str | None = None
         self._earlier: list[CurvePoint] = []
@@ -168,12 +175,18 @@ class PeriodicEval:
         return step // self.every_steps > seen // self.every_steps
 
     def maybe_run(
-        self, step: int, model: Any = None, *, saved_at: str | Path | None = None
+        self,
+        step: int,
+        model: Any = None,
+        *,
+        wait: bool = False,
+        saved_at: str | Path | None = None,
     ) -> CurvePoint | None:
         """Evaluate if it is due and the budget allows it; None otherwise.
 
-        None, too, where the eval runs beside the training from here on (`saved_at` is then where
-        these weights can be had again, should the process die before its end).
+        None, too, where the eval runs beside the training from here on, unless it is to `wait`.
+        `saved_at` is then where these weights can be had again, should the process die before the
+        eval's end.
         """
         self.begin()
         if self._seen is not None and step < self._seen:
@@ -181,10 +194,11 @@ class PeriodicEval:
         dispatcher = self._visited(step)
         due = self.should_run(step)
         self._seen = step
-        if due and dispatcher is not None:
+        if due and dispatcher is not None and not wait:
             live = self._beside.copyable(self._model(model))
             if live is not None:
-                self._schedule(dispatcher, step, live, saved_at=saved_at)
+                if self._spending.affordable:
+                    self._schedule(dispatcher, step, live, saved_at=saved_at)
                 return None
         # Where others take part the first one says so to all of them, further down.
         if not due or (self._across == "first" and self._spending.affordable == 0):
@@ -196,7 +210,8 @@ class PeriodicEval:
         return self._run(step, model, lambda weights: len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
-        """The last weights, on all samples, unless they have that result already (clause 17).
+        """The point of the last weights, on all samples, measured now unless it is there already
+        (clause 17). None where another process does it, or where evals are off.
 
         Waits for evals that run beside the training, as long as their dispatcher does at its end.
         """
@@ -204,6 +219,7 @@ class PeriodicEval:
             return None
         dispatcher, point = self._visited(step), None
         live = None if dispatcher is None else self._beside.copyable(self._model(model))
+        self._finishing = True
         if dispatcher is not None and live is not None and not dispatcher.waits_for_ever:
             dispatcher.wait_for(self._beside.under_way, dispatcher.drain_timeout)
             self.collect()
@@ -211,16 +227,29 @@ class PeriodicEval:
             if handle is not None:
                 point = handle.result(dispatcher.drain_timeout)
             self.collect()
-        else:
+        elif not any(handle.step == step for handle in self._beside.under_way):
             point = self._run(step, model, partial(self._missing, step), final=True, whole=True)
         self._say_complete()
-        return point
+        results = [p for p in self.history if p.step == step and p.has_result]
+        return results[-1] if point is None and results else point
 
     def finish(self, pending: PendingEval, model: Any) -> CurvePoint | None:
         """One of `pending_evals`, now, on the weights that it was to measure.
 
         Its point belongs to the start of the training that scheduled it.
         """
+        if pending.name != self.label:
+            raise InvalidInput(
+                f"the eval of step {pending.step} is one of {pending.name!r}, not of {self.label!r}"
+            )
+        if not self._home.is_left(pending):
+            raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
+        found = fingerprint(model)
+        if None not in (found, pending.weights) and found != pending.weights:
+            raise InvalidInput(
+                f"the eval of step {pending.step} was to measure the weights {pending.weights}, "
+                f"and these are {found}"
+            )
         return self._run(
             pending.step,
             model,
@@ -235,9 +264,10 @@ class PeriodicEval:
         for point in self.history:
             if point.step != step:
                 continue
-            # The same weights would be skipped for the same reason, or cut at the same limit.
+            # The same weights would be skipped for the same reason, or cut at the same limit;
+            # beside a training the reason may have been that there was no time or no place.
             if not point.has_result and None not in (weights, point.weights):
-                known = True
+                known = point.lag_steps is None
             else:
                 known = _is_whole(point) or point.partial is not None
             if known and _same(point.weights, weights):
@@ -334,7 +364,7 @@ class PeriodicEval:
         whole: bool,
     ) -> int:
         """How many samples these weights need; a point that they have already goes to `known`."""
-        if not self._home.entered:
+        if not self._entered:
             self._enter()
         found = self._known_at(step, weights, whole=whole)
         if found is not None:
@@ -363,14 +393,15 @@ class PeriodicEval:
         try:
             if (self._ranks or current_ranks()).rank != 0:
                 return None
-            if not self._home.entered:
+            if not self._entered:
                 self._enter()
-            place = None if saved_at is None else os.fspath(saved_at)
             return self._beside.schedule(
                 dispatcher,
                 self._home,
                 partial(self._measure_beside, dispatcher, step, final),
-                PendingEval(self.label, step, self._session, None, place),
+                PendingEval(
+                    self.label, checked_step(step), self._session, None, checked_place(saved_at)
+                ),
                 live,
                 must=final,
             )
@@ -384,7 +415,12 @@ class PeriodicEval:
             self._spending.waited(self._clock() - began)
 
     def _measure_beside(
-        self, dispatcher: AsyncEvalDispatcher, step: int, final: bool, snapshot: Any
+        self,
+        dispatcher: AsyncEvalDispatcher,
+        step: int,
+        final: bool,
+        snapshot: Any,
+        given_up: Callable[[], bool],
     ) -> CurvePoint | Known:
         """In a thread of its own."""
         began = self._clock()
@@ -394,7 +430,8 @@ class PeriodicEval:
             self._task(step, lambda: snapshot.model, began),
             decide=partial(self._decide, step, missing, known, whole=final),
             version=lambda model: snapshot.version().weights,
-            ask_trainer=dispatcher.ask_trainer,
+            keep_going=self._pulse(step, began, given_up=given_up),
+            ask_trainer=partial(dispatcher.ask_trainer, given_up=given_up),
         )
         if isinstance(self.runner_builder, Elsewhere):
             measured = self.runner_builder.measure(task, snapshot)
@@ -419,9 +456,17 @@ class PeriodicEval:
                     continue
                 reason = self._watch(ended.point)
                 if reason is not None:
-                    # The line is written already: this is where `heldout watch` looks, too.
-                    request_stop(self.run_dir, reason)
-                self._take_in(ended.point)
+                    self._ask_to_stop(reason)
+                self._take_in(msgspec.structs.replace(ended.point, stop=reason))
+        if self._finishing and not self._beside.under_way:
+            self._say_complete()
+
+    def _ask_to_stop(self, reason: str) -> None:
+        """Where `heldout watch` looks, too: the line of the point is written already."""
+        try:
+            request_stop(self.run_dir, reason[:2000])
+        except Exception as problem:
+            log.warning("%s: the wish to stop is not on disk", self.label, exc_info=problem)
 
     def _reuse(self, point: CurvePoint) -> CurvePoint:
         """An earlier start of this training has that point already."""
@@ -457,7 +502,14 @@ class PeriodicEval:
                 return point
         return None
 
-    def _pulse(self, step: int, began: float, *, alive: bool) -> Callable[[int, int], bool]:
+    def _pulse(
+        self,
+        step: int,
+        began: float,
+        *,
+        alive: bool = True,
+        given_up: Callable[[], bool] = lambda: False,
+    ) -> Callable[[int, int], bool]:
         """Asked all the time while an eval runs: gives signs of life, and says when time is up."""
         spoke = began
 
@@ -472,7 +524,8 @@ class PeriodicEval:
                     self._beside.say(beat)
                 else:
                     beat()
-            return self._max_seconds is None or now - began < self._max_seconds
+            in_time = self._max_seconds is None or now - began < self._max_seconds
+            return in_time and not given_up()
 
         return keep_going
 
@@ -512,7 +565,9 @@ class PeriodicEval:
             point = msgspec.structs.replace(point, stop=reason)
         self._home.record(point)
         if instead_of is not None:
-            self._home.ended(instead_of)
+            self._home.ended(instead_of, has_result=point.has_result)
+        if (dispatcher := get_async_eval_dispatcher()) is not None:
+            dispatcher.tell(point)
         self._take_in(point)
         return point
 
@@ -520,8 +575,11 @@ class PeriodicEval:
         """What the monitor says to it."""
         if self._monitor is None or point.summary is None:
             return None
+        ours = point.session == self._session  # else it is one of an earlier start, and comes late
+        late, new = ([], [point]) if ours else ([point], [])
         try:
-            reason = self._monitor(current_points([*self._earlier, *self.history, point]))
+            points = current_points([*self._earlier, *late, *self.history, *new])
+            reason = self._monitor(points)
         except Exception as problem:
             log.warning("%s: the monitor failed", self.label, exc_info=problem)
             return None
@@ -530,7 +588,8 @@ class PeriodicEval:
         return str(reason) if reason else None
 
     def _take_in(self, point: CurvePoint) -> None:
-        if point.skipped is not None and not (self.history and self.history[-1].skipped):
+        told = point.lag_steps is not None  # by the dispatcher
+        if point.skipped and not told and not (self.history and self.history[-1].skipped):
             log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
         # One of an earlier start may come late; among those of this one it would seem to be later.
         (self.history if point.session == self._session else self._earlier).append(point)
@@ -559,15 +618,21 @@ class PeriodicEval:
             "every_steps": self.every_steps,
         }
         self._home.enter()
-        self._earlier = [p for p in read_points(run.curve) if p.label == self.label]
+        self._earlier = self._own_points()
         info = self._home.read_config()
         if info is not None:
             check_config(run.path, info.config, config, has_points=bool(self._earlier))
             self._functions = info.functions if self._earlier else None
         self._spending.take_over(self._earlier)
         self._home.take_over()
+        self._earlier = self._own_points()
+        self._entered = True
         run.write_info(RunInfo.new(config, self._functions or {}))
         forget_stop(run.path)
+
+    def _own_points(self) -> list[CurvePoint]:
+        points = read_points(RunDir(self.run_dir).curve)
+        return [point for point in points if point.label == self.label]
 
     def _admit(self, functions: dict[str, Any]) -> None:
         """One curve, one scorer."""

@@ -111,6 +111,12 @@ def _summary_of(metrics: Mapping[str, Any]) -> dict[str, int | float | bool | No
         return dict(metrics)
     summary = dict(UNKNOWN)
     for name in numbers:
-        ends = ("", "_n", "_stderr", "_ci_low", "_ci_high")
-        summary |= dict.fromkeys(f"metric_{name}{end}" for end in ends)
+        ends = ("_n", "_stderr", "_ci_low", "_ci_high")
+        taken = [f"{name}{end}" for end in ends if f"{name}{end}" in numbers]
+        if taken:
+            raise InvalidInput(
+                f"metric {taken[0]!r} would be taken for what {name!r} is of, or its error bar; "
+                "give it another name, or return a report, which has those"
+            )
+        summary |= dict.fromkeys(f"metric_{name}{end}" for end in ("", *ends))
     return summary | {f"metric_{name}": number for name, number in numbers.items()}

@@ -62,8 +62,12 @@ class Job:
     home: Home | None
     take: Callable[[], Snapshot | None] | None = None
     held: Snapshot | None = None
+    source: Any = None
+    """Who its snapshot comes from: only the same one can make use of it when it is given back."""
     must: bool = False
-    """Waits for its place, whatever the policy is."""
+    """Waits for its place, whatever the policy is,"""
+    until: float = math.inf
+    """but no longer than to this time."""
     claimed: bool = False
     """Whether somebody has taken it upon himself to write its line: there is only one."""
     weights: str | None = None
@@ -121,30 +125,35 @@ class Running:
 
     def schedule(self, job: Job) -> None:
         self.loop.start_beside()
+        said = False
         while True:
             with self._changed:
                 offer = self._offer(job)
-                if offer == Offer():
-                    if self.loop.is_here:
-                        offer = Offer(
-                            refused=f"{len(self.queue)} evals were pending, and schedule() cannot "
-                            "wait in the event loop that they run in; use `await aschedule(…)`"
-                        )
-                    elif not self.errands:
+                if offer.waits and self.loop.is_here:
+                    offer = Offer(
+                        refused=f"{len(self.queue)} evals were pending, and a plain call cannot "
+                        "wait in the event loop that they run in (where you call it yourself, "
+                        "use `await aschedule(…)`)"
+                    )
+                elif offer.waits and not self.errands.due:
+                    if not said:
+                        said = True
                         log.info("schedule waits: %s evals are pending", len(self.queue))
-                        self._changed.wait(None if job.take is None else LOOK_AGAIN_SECONDS)
-            if offer != Offer():
+                    looks = job.take is not None or job.until < math.inf
+                    self._changed.wait(LOOK_AGAIN_SECONDS if looks else None)
+            if not offer.waits:
                 self._settle_offer(job, offer)
                 return
-            self.errands.run_all()
+            self.errands.run_all(job.until)
 
     async def aschedule(self, job: Job) -> None:
         self.loop.start_beside()
         while True:
             with self._watched() as changed:
+                self.errands.run_all()
                 with self._changed:
                     offer = self._offer(job)
-                if offer != Offer():
+                if not offer.waits:
                     self._settle_offer(job, offer)
                     return
                 with anyio.move_on_after(None if job.take is None else LOOK_AGAIN_SECONDS):
@@ -161,10 +170,17 @@ class Running:
         offer = self.queue.offer(job, must=job.must)
         if offer.dropped is not None:
             offer.dropped.release()
-        if offer.taken and job.take is not None:
-            offer = self._with_snapshot(job, offer)
-        if offer.taken and job.home is not None:
-            job.home.begun(job.eval)
+        try:
+            if offer.taken and job.take is not None:
+                offer = self._with_snapshot(job, offer)
+            if offer.taken and job.home is not None:
+                job.home.begun(job.eval)
+        except BaseException:  # Ctrl-C: nobody would ever take it out again
+            self.queue.remove(job)
+            job.release()
+            raise
+        if offer.waits and time.monotonic() >= job.until:
+            return Offer(refused="there was no place for it in time")
         return offer
 
     def _with_snapshot(self, job: Job, offer: Offer[Job]) -> Offer[Job]:
@@ -173,9 +189,10 @@ class Running:
         try:
             job.held = job.take()
             newest = self.queue.when_full == "newest" and not job.must
-            if job.held is None and newest and dropped is None:
-                dropped = self.queue.oldest(lambda other: other.held is not None)
-                if dropped is not None:
+            if job.held is None and newest and job.source is not None:
+                found = self.queue.oldest(lambda other: other.source is job.source)
+                if found is not None and found is not job and dropped is None:
+                    dropped = found
                     self.queue.remove(dropped)
                     dropped.release()
                     job.held = job.take()
@@ -184,7 +201,10 @@ class Running:
         else:
             if job.held is not None:
                 return Offer(taken=True, dropped=dropped)
-            if self.queue.when_full == "wait" or job.must:
+            others = [j for j in self.queue.items() if j.source is job.source and j is not job]
+            if job.source is not None and not others:
+                refused = "all snapshots were in use, by evals that were given up on"
+            elif self.queue.when_full == "wait" or job.must:
                 refused = ""
         self.queue.remove(job)
         return Offer(dropped=dropped, refused=refused or None)
@@ -193,8 +213,7 @@ class Running:
         if offer.refused is not None:
             self._skip(job, offer.refused)
         if offer.dropped is not None:
-            why = f"gave way to the eval of step {job.eval.step}: "
-            self._skip(offer.dropped, f"{why}{self.queue.max_pending} were pending (max_pending)")
+            self._skip(offer.dropped, f"gave way to the eval of step {job.eval.step} (when_full)")
         if offer.taken:
             self.loop.wake()
 
@@ -238,13 +257,17 @@ class Running:
             problem = raised
         finally:
             job.scope = None
+        if _no_threads_any_more(problem):
+            self.abandon([job], "the process ended before it was finished")
+            return
         del evaluator
         # In a thread: the disk, sinks and large reports would hold up the loop, and the trainer.
         seconds = self._clock() - began
         try:
             await self.threads.run(self._finish, job, result, problem, seconds)
         except Exception as broken:
-            log.error("eval %r of step %s", job.eval.name, job.eval.step, exc_info=broken)
+            if not _no_threads_any_more(broken):
+                log.error("eval %r of step %s", job.eval.name, job.eval.step, exc_info=broken)
             self._finish(job, result, problem, seconds)  # where there was no thread to be had
         finally:
             result = problem = None  # else it and its traceback hold each other, and the weights
@@ -258,6 +281,8 @@ class Running:
         try:
             with held.in_use():
                 job.weights = held.version().weights
+                if job.home is not None and job.weights is not None:
+                    job.home.identify(job.eval, job.weights)
                 result = evaluator(held)
                 if (why := held.why_changed()) is not None:
                     raise InvalidInput(why)
@@ -277,7 +302,7 @@ class Running:
         until = math.inf if timeout is None else time.monotonic() + timeout
 
         def over() -> bool:
-            return bool(self.errands) or all(handle.done() for handle in handles)
+            return self.errands.due or all(handle.done() for handle in handles)
 
         while not all(handle.done() for handle in handles):
             left = until - time.monotonic()
@@ -285,7 +310,7 @@ class Running:
                 return
             with self._changed:
                 self._changed.wait_for(over, None if left == math.inf else left)
-            self.errands.run_all()
+            self.errands.run_all(until)
 
     async def await_all(self, jobs: list[Job]) -> None:
         while True:
@@ -335,18 +360,20 @@ class Running:
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - the reason of the skip
             problem = raised.with_traceback(None)
         if problem is not None:
-            name, step = job.eval.name, job.eval.step
-            log.warning("eval %r of step %s failed", name, step, exc_info=problem)
             point = skip_of(job.eval, describe(problem), seconds)
         assert point is not None
         self._close_job(job, point)
+        # After its line: who hears of it may raise.
+        if problem is not None:
+            name, step = job.eval.name, job.eval.step
+            log.warning("eval %r of step %s failed", name, step, exc_info=problem)
 
     def _skip(self, job: Job, why: str) -> None:
         with self._changed:
             if not self._claim(job):
                 return
-        log.warning("eval %r of step %s is skipped: %s", job.eval.name, job.eval.step, why)
         self._close_job(job, skip_of(job.eval, why))
+        log.warning("eval %r of step %s is skipped: %s", job.eval.name, job.eval.step, why)
 
     def abandon(self, jobs: list[Job], why: str) -> list[Job]:
         """Those that nobody else brings to an end become skips, and stay in pending.json."""
@@ -358,8 +385,9 @@ class Running:
             if job.home is not None:
                 job.home.lost(job.eval)
             self.loop.call(job.cancel)
-            log.warning("eval %r of step %s is abandoned: %s", job.eval.name, job.eval.step, why)
             self._close_job(job, skip_of(job.eval, why))
+        for job in ours:
+            log.warning("eval %r of step %s is abandoned: %s", job.eval.name, job.eval.step, why)
         return ours
 
     def _claim(self, job: Job) -> bool:
@@ -371,7 +399,7 @@ class Running:
         if is_new and point is not None:
             point = self._record(job, point)
         if job.home is not None:
-            job.home.ended(job.eval)
+            job.home.ended(job.eval, has_result=point is not None and point.has_result)
         with self._changed:
             job.release()
             job.evaluator = None
@@ -390,8 +418,20 @@ class Running:
                 job.home.record(point)
                 if self.closed:
                     job.home.close()
+        except Exception as problem:
+            log.error("eval %r of step %s", point.label, point.step, exc_info=problem)
+        self.tell(point)
+        return point
+
+    def tell(self, point: CurvePoint) -> None:
+        """The sinks, of a point that is written already."""
+        try:
             fields = {key: v for key, v in heartbeat_fields(point).items() if v is not None}
             self.sinks.log(point.label, point.step, fields)
         except Exception as problem:
             log.error("eval %r of step %s", point.label, point.step, exc_info=problem)
-        return point
+
+
+def _no_threads_any_more(problem: BaseException | None) -> bool:
+    """What Python, from 3.12 on, says where a thread is to be started as it ends."""
+    return isinstance(problem, RuntimeError) and "interpreter shutdown" in str(problem)

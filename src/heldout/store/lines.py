@@ -257,11 +257,17 @@ def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> None:
 
 
 def _check_version(path: Path, found: Header, expected: str, newest: int) -> None:
-    if found.format != expected or not 1 <= found.version <= newest:
-        raise UnknownFormat(
-            f"{path} is {found.format!r} version {found.version}; this heldout reads {expected!r} "
-            f"up to version {newest}. A newer heldout may read it"
-        )
+    if found.format == expected and 1 <= found.version <= newest:
+        return
+    said = (
+        f"{path} is {found.format!r} version {found.version}; this heldout reads {expected!r} "
+        f"up to version {newest}"
+    )
+    if found.format != expected:
+        said += ". It is a file of another kind: give the path of one of this kind"
+    elif found.version > newest:
+        said += ". A newer heldout may read it"
+    raise UnknownFormat(said)
 
 
 # --- Repair -------------------------------------------------------------------------------------

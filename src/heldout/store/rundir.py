@@ -12,6 +12,7 @@ import platform
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal
@@ -223,6 +224,12 @@ def now() -> str:
 
 
 def package_versions() -> dict[str, str]:
+    return dict(_package_versions())
+
+
+@cache
+def _package_versions() -> dict[str, str]:
+    """Once a process: each look reads a package's whole metadata, and every eval makes a run."""
     found = {"heldout": heldout.__version__, "python": platform.python_version()}
     for name in ("numpy", "torch", "transformers"):
         try:

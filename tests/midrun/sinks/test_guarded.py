@@ -14,6 +14,7 @@ import pytest
 
 from heldout.errors import InvalidInput
 from heldout.midrun.sinks import Sinks
+from heldout.midrun.sinks.guarded import checked_sinks
 from tests.midrun.sinks.scenario import fields_of
 
 
@@ -378,6 +379,30 @@ class HasNoClose:
 def test_what_is_no_sink_is_refused(sink: Any) -> None:
     with pytest.raises(InvalidInput, match="a sink has log"):
         Sinks(sink)
+
+
+@pytest.mark.parametrize(
+    ("sinks", "message"),
+    [
+        (Keeps(), r"several, in a list, got .*Keeps.*put it into a list: \[sink\]"),
+        (Sinks, "several, in a list, got <class"),
+        (None, "several, in a list, got None"),
+        ([Keeps], r"It is a class: make one, Keeps\(…\)"),
+        ([Keeps(), lambda name, step, fields: None], r"CallableSink\(fn\) makes one of a function"),
+        ("wandb", "a sink has log.* got 'w'"),
+    ],
+)
+def test_what_is_not_a_list_of_sinks_is_refused_with_what_to_write(
+    sinks: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        checked_sinks(sinks)
+
+
+def test_sinks_may_come_in_any_iterable() -> None:
+    one, two = Keeps(), Keeps()
+    assert checked_sinks(sink for sink in (one, two)) == (one, two)
+    assert checked_sinks([]) == ()
 
 
 def test_nothing_is_said_where_nothing_was_lost(caplog: pytest.LogCaptureFixture) -> None:

@@ -167,6 +167,11 @@ def test_a_memory_of_nothing_is_refused(tmp_path: Path) -> None:
         TensorboardSink(tmp_path, remembered=0)
 
 
+def test_what_is_no_folder_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="logdir is a folder, the trainer's, got 3"):
+        TensorboardSink(3)  # type: ignore[arg-type]
+
+
 def test_results_in_random_order(tmp_path: Path) -> None:
     """100: each late one writes the later ones again, which in random order is half of them."""
     report = send(100, TensorboardSink(tmp_path))

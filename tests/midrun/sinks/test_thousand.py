@@ -120,10 +120,12 @@ def schedule(evals: AsyncEvalDispatcher, step: int, watched: Watched) -> None:
 def ours() -> Counter[str]:
     """How many objects of each kind of ours there are."""
     gc.collect()
-    kinds = (type(thing) for thing in gc.get_objects())
-    return Counter(
-        kind.__qualname__ for kind in kinds if str(kind.__module__).startswith("heldout.")
-    )
+    kinds = Counter(map(type, gc.get_objects()))
+    found: Counter[str] = Counter()
+    for kind, n in kinds.items():
+        if str(kind.__module__).startswith("heldout."):
+            found[kind.__qualname__] += n
+    return found
 
 
 def what(fields: dict[str, Any]) -> float | str:
@@ -250,7 +252,7 @@ def test_a_thousand_evals_leave_nothing_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("heldout"), "disabled", True)
-    watched, counts = Watched(), []
+    watched, counts = Watched(), [ours()]
     sinks = Sinks(
         CallableSink(lambda name, step, fields: None),
         JsonlSink(tmp_path / "evals.jsonl"),
@@ -264,8 +266,10 @@ def test_a_thousand_evals_leave_nothing_in_memory(
             evals.drain()
             counts.append(ours())
         assert sinks.close().complete
+    counts.append(ours())
     watched.check()
-    after_200, after_1000 = counts
-    waiting = {"Item", "Row"}  # for a sink; that has a bound of its own
+    before, after_200, after_1000, closed = counts
+    waiting = {"Item", "Row"}  # for a sink; there is a bound, and an end of it
     grown = {k: n - after_200[k] for k, n in after_1000.items() if n > after_200[k] + 8}
     assert not grown.keys() - waiting, grown
+    assert all(closed[kind] <= before[kind] for kind in waiting), closed

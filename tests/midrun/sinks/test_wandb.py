@@ -161,6 +161,10 @@ def test_results_that_wait_when_the_run_is_over_are_said(trainer: Any) -> None:
 def test_what_is_no_run_is_refused() -> None:
     with pytest.raises(InvalidInput, match="what wandb.init returned"):
         WandbRowSink("run-1")
+    with pytest.raises(InvalidInput, match="got 'proj'; a project is named by project="):
+        WandbSink("proj")
+    with pytest.raises(InvalidInput, match="what wandb.init returned, got 3"):
+        WandbSink(3)
 
 
 @pytest.mark.parametrize("way", ["step", "own step key", "commit=False"])

@@ -9,10 +9,12 @@ functions are opened here, and what cannot be copied faithfully is refused, with
 from __future__ import annotations
 
 import copy
+import dis
 import enum
 import functools
 import gc
 import logging
+import random
 import types
 import weakref
 from collections import OrderedDict, deque
@@ -20,12 +22,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from heldout.errors import InvalidInput
 
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _CONSTANT: tuple[type, ...] = (
     *(bool, int, float, complex, str, bytes, range, slice, enum.Enum, type(...), type),
-    *(types.ModuleType, types.BuiltinFunctionType, types.CodeType, logging.Logger),
+    *(types.ModuleType, types.CodeType, logging.Logger),
 )
 
 
@@ -42,6 +46,8 @@ def is_constant(value: Any) -> bool:
         return True
     import torch
 
+    if isinstance(value, types.BuiltinFunctionType):  # `append` of some list is none
+        return isinstance(value.__self__, types.ModuleType | type | None)
     return isinstance(value, (*_CONSTANT, torch.dtype, torch.device, torch.Size))
 
 
@@ -50,6 +56,36 @@ def is_flat(value: Any) -> bool:
     if type(value) is dict:
         return all(map(is_constant, value.values()))
     return type(value) in (list, tuple, set, frozenset) and all(map(is_constant, value))
+
+
+def is_optimizer(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.optim.Optimizer)
+
+
+def attributes_of(tensor: Any) -> dict[str, Any]:
+    """What somebody has hung on a tensor, but for what belongs to its training."""
+    held = getattr(tensor, "__dict__", None)
+    if not held:
+        return {}
+    return {
+        name: value
+        for name, value in held.items()
+        if "grad" not in name and "optim" not in name and not is_optimizer(value)
+    }
+
+
+def refilled(container: Any, content: Any) -> Any:
+    """The flat container with this content: the same one, where it can be; others may have it."""
+    if type(container) is not type(content) or isinstance(content, tuple | frozenset):
+        return type(content)(content)
+    container.clear()
+    if isinstance(container, list):
+        container += content
+    else:
+        container.update(content)
+    return container
 
 
 # --- Copying ------------------------------------------------------------------------------------
@@ -94,6 +130,8 @@ class Copier:
             if getattr(type(owner), function.__name__, None) is not function:
                 function = self(function, where)
             return types.MethodType(function, self(owner, where))
+        if kind is types.BuiltinFunctionType:
+            return getattr(self(value.__self__, where), value.__name__)
         if kind is types.FunctionType:
             return self._function(value, where)
         if kind is functools.partial:
@@ -173,11 +211,16 @@ def _why_not(torch: Any, value: Any) -> str | None:
         return f"it leads to an optimizer ({named}), so to the training itself"
     if isinstance(value, torch.utils.data.DataLoader | torch.utils.data.Dataset):
         return f"it leads to the data of the training ({named})"
-    if isinstance(value, torch.Generator):
+    if isinstance(value, torch.Generator | _GENERATORS):
         return "it holds a random generator, whose numbers two models cannot both draw"
     if isinstance(value, Iterator):
         return f"it holds a {named}, which can be read only once"
+    if hasattr(type(value), "__del__"):
+        return f"a {named} does something when it ends (__del__), and a copy would do it too"
     return None
+
+
+_GENERATORS = np.random.Generator | np.random.RandomState | random.Random
 
 
 # --- Comparing ----------------------------------------------------------------------------------
@@ -212,10 +255,38 @@ def described(value: Any, inside: tuple[int, ...] = ()) -> Any:
         return kind, [described(each, inside) for each in value]
     if isinstance(value, set | frozenset):
         return kind, {each if is_constant(each) else _Identity(each) for each in value}
-    alone = (torch.nn.Module, torch.Tensor, types.FunctionType, functools.partial)
-    if isinstance(value, alone) or not hasattr(value, "__dict__"):
+    if isinstance(value, torch.nn.Module | torch.Tensor):
         return _Identity(value)
-    return kind, [(name, described(each, inside)) for name, each in vars(value).items()]
+    if isinstance(value, np.ndarray):
+        content = value.tolist() if value.dtype.hasobject else value.tobytes()
+        return kind, value.dtype.str, value.shape, content
+    if isinstance(value, types.MethodType | types.BuiltinFunctionType):
+        function = getattr(value, "__func__", value.__name__)
+        return kind, described(function, inside), described(value.__self__, inside)
+    if isinstance(value, functools.partial):
+        return kind, described([value.func, value.args, value.keywords, vars(value)], inside)
+    if isinstance(value, types.FunctionType):
+        held = [_content(cell) for cell in value.__closure__ or ()]
+        held += [value.__defaults__, value.__kwdefaults__, vars(value)]
+        return _Identity(value), described(held, inside)
+    names = [name for base in kind.__mro__ for name in _slots(base) if hasattr(value, name)]
+    if not names and not hasattr(value, "__dict__"):
+        return _Identity(value)
+    own = {**{name: getattr(value, name) for name in names}, **getattr(value, "__dict__", {})}
+    return kind, [(name, described(each, inside)) for name, each in own.items()]
+
+
+def _slots(kind: type) -> list[str]:
+    names = vars(kind).get("__slots__", ())
+    names = (names,) if isinstance(names, str) else names
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def _content(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None  # it is empty
 
 
 # --- Searching ----------------------------------------------------------------------------------
@@ -233,9 +304,37 @@ def reached(root: Any, seen: set[int]) -> Iterator[Any]:
             continue
         seen.add(id(value))
         yield value
-        if isinstance(value, types.FunctionType):  # not its globals
+        if isinstance(value, types.FunctionType):
+            waiting += _globals_of(value)
             waiting += [value.__closure__, value.__defaults__, value.__kwdefaults__, vars(value)]
         elif isinstance(value, weakref.ref):
             waiting.append(value())
         else:
             waiting += gc.get_referents(value)
+
+
+def why_not_searched(value: Any) -> str | None:
+    """Why no double may lead there, though it is no part of the original."""
+    if not isinstance(value, types.FunctionType) or getattr(value, "_torchdynamo_disable", False):
+        return None
+    if getattr(value, "_torchdynamo_orig_callable", None) is None:
+        return None
+    return (
+        f"it leads to {value.__qualname__}, which is compiled by torch.compile, and compiling sets "
+        "random state that is the training's"
+    )
+
+
+def _globals_of(function: Any) -> list[Any]:
+    """What its code reads of its module: the names alone would have those of attributes, too."""
+    waiting, names = [function.__code__], set()
+    while waiting:
+        code = waiting.pop()
+        names |= {
+            each.argval for each in dis.get_instructions(code) if each.opname in _READS_GLOBALS
+        }
+        waiting += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+    return [function.__globals__[name] for name in names if name in function.__globals__]
+
+
+_READS_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME")

@@ -27,7 +27,7 @@ from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back
 from heldout.midrun.shadows.replica import Copy, Replica, Transfer
-from heldout.weights import fingerprint
+from heldout.weights import fingerprint, numbers, totals
 
 
 class PolicyVersion(NamedTuple):
@@ -47,7 +47,7 @@ class WeightSnapshot:
         self._pool = pool
         self._lock = threading.Lock()
         self._version: PolicyVersion | None = None
-        self._versions_of_shared = [tensor._version for tensor in shadow.replica.shared]
+        self._setting = _Setting.of_this_thread(pool._device)
 
     @property
     def model(self) -> Any:
@@ -63,33 +63,29 @@ class WeightSnapshot:
         return self._version
 
     def why_changed(self) -> str | None:
-        """Why its weights are no longer those that `version` names; None where they are.
+        """Why its weights are not those of its step; None where they are.
 
-        Frozen weights are shared with the model in training. Who writes to them all the same, as
-        merging adapters into them does, changes what is measured.
+        Frozen weights are shared with the model in training, or were copied only once. Who writes
+        to them all the same, as merging adapters into them does, changes what is measured. What
+        they add up to is kept at each snapshot, since torch does not count writes through `.data`.
         """
-        shared = self._held().replica.shared
-        if not shared:
+        shadow = self._held()
+        if not shadow.replica.fixed:
             return None
-        now = [tensor._version for tensor in shared]
-        if now == self._versions_of_shared:
-            # Writing through `.data` is not counted.
-            known, was = self.version().weights, self._version
-            self._version = None
-            try:
-                if self.version().weights == known:
-                    return None
-            finally:
-                self._version = was
+        with self.in_use():
+            if shadow.is_as_taken():
+                return None
+        shadow.replica.copy_all_again()
         return (
-            "frozen weights, which a shadow shares with the model in training, were written to "
-            'while they were evaluated; Shadows(copy="all") makes copies of them, too'
+            "frozen weights, which a shadow shares with the model in training or copies only once, "
+            'were written to before its eval was over; Shadows(copy="all") copies them each time'
         )
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Around what uses the shadow, in the thread that does: without gradients, on the shadow's
-        device, in a stream of its own, once the copy is there.
+        device, in a stream of its own, once the copy is there; with the default device and the
+        autocast that the trainer's thread had when it was taken.
 
         On the way out it is waited for until the device has done all of it, and configs and
         switches of the shadow are put back as they were.
@@ -98,7 +94,7 @@ class WeightSnapshot:
 
         shadow = self._held()
         kept = modules_put_back(modules_of(shadow.replica.model))
-        with shadow.current(), torch.no_grad(), _casts_kept(torch), kept:
+        with shadow.current(), torch.no_grad(), _casts_kept(torch), self._setting.entered(), kept:
             yield
 
     def release(self) -> None:
@@ -154,8 +150,11 @@ class Shadows:
             if self._taken == self.size:
                 return None
             self._taken += 1
+        import torch
+
         try:
-            return WeightSnapshot(self._filled(model), step=step, pool=self)
+            with torch.inference_mode(False):  # else nothing could be written to it outside of one
+                return WeightSnapshot(self._filled(model), step=step, pool=self)
         except BaseException:
             with self._lock:
                 self._taken -= 1
@@ -204,6 +203,8 @@ class _Shadow:
         self._copied: list[Any] = []
         self._finished: list[Any] = []
         self._host_reads = False
+        self._reference: list[Any] = []
+        """What the frozen weights of the original added up to when it was filled."""
         for tensor in (*replica.model.parameters(), *replica.model.buffers()):
             if tensor.is_cuda and tensor.device not in self._streams:
                 import torch
@@ -223,11 +224,19 @@ class _Shadow:
         with torch.no_grad():
             for group, (sources, targets) in groups.items():
                 _copy(torch, sources, targets, from_device=group.source.type == "cuda")
+        self._reference = totals([source for source, _ in self.replica.fixed])
         self._copied = [_recorded(torch, stream) for stream in streams.values()]
         self._host_reads = any(g.source.type == "cuda" != g.target.type for g in groups)
         for device in devices:
             if device.type not in ("cpu", "cuda"):
                 getattr(torch, device.type).synchronize()
+
+    def is_as_taken(self) -> bool:
+        """Whether its frozen weights are still the original's, as they were when it was filled."""
+        for event in self._copied:
+            event.synchronize()
+        now = totals([target for _, target in self.replica.fixed])
+        return numbers(now) == numbers(self._reference)
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -247,6 +256,40 @@ class _Shadow:
                 self._finished = [_recorded(torch, s) for s in self._streams.values()]
                 for event in self._finished:
                     event.synchronize()
+
+
+class _Setting(NamedTuple):
+    """What torch keeps for each thread and a forward pass depends on."""
+
+    device: Any
+    """Where tensors are made."""
+    casts: tuple[tuple[str, Any, bool], ...]
+    """Kinds of devices with autocast, its type, and whether casts are kept."""
+
+    @classmethod
+    def of_this_thread(cls, device: Any) -> _Setting:
+        import torch
+
+        default = torch.get_default_device()
+        if device is not None and default.type != "cpu":
+            default = torch.device(device)
+        kept = torch.is_autocast_cache_enabled()
+        kinds = [kind for kind in _KINDS if torch.is_autocast_enabled(kind)]
+        return cls(default, tuple((k, torch.get_autocast_dtype(k), kept) for k in kinds))
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        import torch
+
+        with ExitStack() as stack:
+            if torch.get_default_device() != self.device:  # it costs each call of torch a little
+                stack.enter_context(self.device)
+            for kind, dtype, kept in self.casts:
+                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=kept))
+            yield
+
+
+_KINDS = ("cpu", "cuda", "xpu", "mps")
 
 
 def _recorded(torch: Any, stream: Any) -> Any:

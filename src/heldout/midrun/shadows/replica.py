@@ -23,13 +23,17 @@ from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.midrun.shadows.attributes import (
     Copier,
+    attributes_of,
     described,
     is_constant,
     is_flat,
+    is_optimizer,
     reached,
+    refilled,
     refusal,
+    why_not_searched,
 )
-from heldout.weights import why_not_whole
+from heldout.weights import why_not_whole, writes
 
 Copy = Literal["trainable", "all"]
 _Way = Literal["each time", "once", "shared"]
@@ -73,8 +77,9 @@ class Replica:
 
     def __init__(self, model: Any, *, device: Any = None, copy: Copy = "trainable") -> None:
         self.original = unwrap(model)
-        self.shared: list[Any] = []
-        """Tensors of the double that lie in the original's memory."""
+        self.fixed: list[Transfer] = []
+        """Frozen tensors of the original, and those of the double that have their content without
+        being copied each time."""
         self._once: list[Transfer] = []
         """Still to be copied, and then never again."""
         self._loose: list[Transfer] = []
@@ -100,6 +105,7 @@ class Replica:
             return None
         transfers, self._once = self._once, []
         current: list[Any] = []
+        self.fixed = []
         for place in self._places:
             tensor = place.holder.get(place.key)
             current.append(tensor)
@@ -110,10 +116,17 @@ class Replica:
                 return None
             elif place.is_due(tensor):
                 transfers.append(Transfer(tensor, place.target))
+            if place.same_as is None and place.way != "each time":
+                self.fixed.append(Transfer(tensor, place.target))
             place.own[place.key] = place.target
         if any(source.shape != target.shape for source, target in self._loose):
             return None
         return transfers + self._loose
+
+    def copy_all_again(self) -> None:
+        """At the next time: frozen weights were written to, and torch has not counted it."""
+        for place in self._places:
+            place.version = None
 
 
 @dataclass(slots=True)
@@ -131,8 +144,11 @@ class _Place:
     shape: Any
     dtype: Any
     device: Any
+    stride: Any
     pointer: int
-    version: int
+    version: int | None
+    attributes: dict[str, Any] = field(default_factory=dict)
+    """What hangs on the tensor itself and is no constant, described."""
 
     def fits(self, tensor: Any) -> bool:
         if (
@@ -140,6 +156,8 @@ class _Place:
             or tensor.shape != self.shape
             or tensor.dtype is not self.dtype
             or tensor.device != self.device
+            or tensor.stride() != self.stride
+            or not self._follows(tensor)
         ):
             return False
         if self.way == "each time":
@@ -148,12 +166,22 @@ class _Place:
             return False
         return self.way == "once" or self.pointer == tensor.data_ptr()
 
+    def _follows(self, tensor: Any) -> bool:
+        held = attributes_of(tensor)
+        if self.target is not tensor:
+            for name, value in held.items():
+                if is_constant(value):
+                    vars(self.target)[name] = value
+                elif name not in self.attributes or described(value) != self.attributes[name]:
+                    return False
+        return True
+
     def is_due(self, tensor: Any) -> bool:
         if self.way != "once":
             return self.way == "each time"
         # It is frozen, but somebody may have loaded other weights since.
         was = self.pointer, self.version
-        self.pointer, self.version = tensor.data_ptr(), tensor._version
+        self.pointer, self.version = tensor.data_ptr(), writes(tensor)
         return was != (self.pointer, self.version)
 
 
@@ -172,10 +200,12 @@ class _Part:
     pre_hooks: dict[Any, Any]
     plain: list[str] = field(default_factory=list)
     """Attributes that are constants: they are handed on each time."""
-    flat: list[tuple[str, Any]] = field(default_factory=list)
-    """Containers of constants, as they were."""
+    flat: dict[str, tuple[Any, Any]] = field(default_factory=dict)
+    """Containers of constants, and as they were: a list of losses grows at each step."""
     deep: list[tuple[str, Any]] = field(default_factory=list)
     """All others, described."""
+    optimizers: list[str] = field(default_factory=list)
+    """Left out."""
 
     def follow(self, known: dict[int, Any]) -> bool:
         """`known` has, by `id`, what was compared already: many modules have the same config."""
@@ -194,10 +224,15 @@ class _Part:
             if not is_constant(value):
                 return False
             own[name] = value
-        for name, was in self.flat:
+        for name, (container, was) in self.flat.items():
             value = held.get(name)
-            if type(value) is not type(was) or value != was:
+            if type(value) is not type(was) or not is_flat(value):
                 return False
+            if value is not container or value != was:
+                own[name] = refilled(own.get(name) if value is container else None, value)
+                self.flat[name] = value, refilled(None, value)
+        if not all(is_optimizer(held.get(name)) for name in self.optimizers):
+            return False
         for name, was in self.deep:
             value = held.get(name)
             if known.get(id(value)) is not was:
@@ -248,6 +283,8 @@ class _Build:
                 memo[id(module)] = memo[id(module._orig_mod)]
         for name, module in named:
             self._tensors(name, module)
+        for place in self.replica._places:
+            self._attributes(place)
         for name, module in named:
             self._module(name, module)
         self._search(named)
@@ -269,6 +306,8 @@ class _Build:
                     if id(value) in live:
                         why = f"it still leads to the {type(value).__name__} in training"
                         raise refusal(_joined(path, key), why)
+                    if (reason := why_not_searched(value)) is not None:
+                        raise refusal(_joined(path, key), reason)
 
     # --- Tensors ---
 
@@ -295,9 +334,18 @@ class _Build:
         else:
             target, way = places[same_as].target, places[same_as].way
         own[key] = target
-        build = type(tensor), tensor.shape, tensor.dtype, tensor.device
-        content = tensor.data_ptr(), tensor._version
+        build = type(tensor), tensor.shape, tensor.dtype, tensor.device, tensor.stride()
+        content = tensor.data_ptr(), writes(tensor)
         places.append(_Place(holder, own, key, target, way, same_as, *build, *content))
+
+    def _attributes(self, place: _Place) -> None:
+        tensor = place.holder[place.key]
+        if place.same_as is not None or place.target is tensor:
+            return
+        for name, value in attributes_of(tensor).items():
+            vars(place.target)[name] = self.copied(value, f"{place.key}.{name}")
+            if not is_constant(value):
+                place.attributes[name] = described(value)
 
     def _loose(self, tensor: Any, where: str) -> Any:
         target, way = self._target(tensor, where)
@@ -315,7 +363,6 @@ class _Build:
             # A parameter of its own over the same memory: it stays frozen, and stays where it is,
             # if the original's is trained or put elsewhere one day.
             target = torch.nn.Parameter(tensor.detach(), False) if is_plain else tensor
-            self.replica.shared.append(target)
             return target, "shared"
         if not is_plain or tensor.layout is not torch.strided or tensor.device.type == "meta":
             what = f"{type(tensor).__name__}, {tensor.layout}, on {tensor.device}"
@@ -363,12 +410,15 @@ class _Build:
             elif is_constant(value):
                 own[name] = value
                 part.plain.append(name)
+            elif is_optimizer(value):  # as in stable-baselines3
+                own[name] = None
+                part.optimizers.append(name)
             elif name == "_hf_hook" and self.device is not None:
                 raise refusal(where, "accelerate has put it on devices of its own choice")
             else:
                 own[name] = self.copied(value, where)
                 if is_flat(value):
-                    part.flat.append((name, type(value)(value)))
+                    part.flat[name] = value, refilled(None, value)
                 else:
                     self.descriptions.setdefault(id(value), described(value))
                     part.deep.append((name, self.descriptions[id(value)]))

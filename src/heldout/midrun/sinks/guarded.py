@@ -19,7 +19,7 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,7 @@ from heldout.midrun.sinks.lane import Item, Lane, SinkReport, described
 
 log = logging.getLogger("heldout")
 
-__all__ = ["SinkReport", "Sinks", "SinksReport"]
+__all__ = ["SinkReport", "Sinks", "SinksReport", "checked_sinks"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +65,7 @@ class Sinks:
         _check_seconds("timeout", timeout)
         if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 1:
             raise InvalidInput(f"capacity is a whole number >= 1, got {capacity!r}")
-        for sink in sinks:
-            methods = (getattr(sink, "log", None), getattr(sink, "close", None))
-            if not all(map(callable, methods)) or isinstance(sink, type):
-                raise InvalidInput(
-                    f"a sink has log(name, step, fields) and close(), got {sink!r:.100}"
-                )
+        sinks = checked_sinks(sinks)
         self._clock = clock
         self._closed = False
         self._pid, self._said_forked = os.getpid(), False
@@ -144,6 +139,31 @@ class Sinks:
 
     def __exit__(self, *problem: object) -> None:
         self.close()
+
+
+def checked_sinks(sinks: Iterable[Sink]) -> tuple[Sink, ...]:
+    """All of them, if each is a sink; else what to write instead."""
+    if _is_sink(sinks) or isinstance(sinks, type) or not isinstance(sinks, Iterable):
+        hint = "; put it into a list: [sink]" if _is_sink(sinks) else ""
+        raise InvalidInput(f"sinks are several, in a list, got {sinks!r:.100}{hint}")
+    found = tuple(sinks)
+    for sink in found:
+        if _is_sink(sink):
+            continue
+        hint = ""
+        if isinstance(sink, type):
+            hint = f". It is a class: make one, {sink.__name__}(…)"
+        elif callable(sink):
+            hint = ". CallableSink(fn) makes one of a function"
+        raise InvalidInput(
+            f"a sink has log(name, step, fields) and close(), got {sink!r:.100}{hint}"
+        )
+    return found
+
+
+def _is_sink(thing: object) -> bool:
+    methods = (getattr(thing, "log", None), getattr(thing, "close", None))
+    return all(map(callable, methods)) and not isinstance(thing, type)
 
 
 def _names(sinks: tuple[Sink, ...]) -> list[str]:

@@ -49,7 +49,9 @@ class TensorboardSink:
                 f"logging to TensorBoard needs the package ({problem}): "
                 "pip install 'heldout[tensorboard]'"
             ) from None
-        if remembered < 1:
+        if not isinstance(logdir, str | os.PathLike):
+            raise InvalidInput(f"logdir is a folder, the trainer's, got {logdir!r:.100}")
+        if isinstance(remembered, bool) or not isinstance(remembered, int) or remembered < 1:
             raise InvalidInput(f"remembered is a whole number >= 1, got {remembered!r}")
         self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
         self._text, self._tensor_util = metadata, tensor_util

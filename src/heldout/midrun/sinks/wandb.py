@@ -43,6 +43,12 @@ class WandbSink:
         step_key: str = STEP_KEY,
     ) -> None:
         self._wandb = _package()
+        if isinstance(run, str):
+            raise InvalidInput(
+                f"run is what wandb.init returned, got {run!r:.100}; a project is named by project="
+            )
+        if run is not None and not hasattr(run, "id"):
+            raise InvalidInput(f"run is what wandb.init returned, got {run!r:.100}")
         self._trainer, self._project, self._group = run, project, group
         self._run_name, self._step_key = run_name, step_key
         self._run: Any = None

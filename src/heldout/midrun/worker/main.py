@@ -20,16 +20,21 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, NoReturn, TextIO
 
-from heldout.errors import InvalidInput
+from heldout.endpoints.batch import Answered
+from heldout.endpoints.batch import Request as Asked
+from heldout.errors import HeldoutError, InvalidInput
 from heldout.midrun.measure import Measured, Task, describe, measure
 from heldout.midrun.ranks import Alone
 from heldout.midrun.runners import Runner
 from heldout.midrun.worker.protocol import (
+    ENDS_ITSELF,
     Alive,
     Begin,
     Described,
@@ -49,7 +54,7 @@ from heldout.midrun.worker.protocol import (
     write_all,
 )
 from heldout.midrun.worker.shared import Snapshot, read_snapshot
-from heldout.midrun.worker.sharedfile import remove_abandoned
+from heldout.midrun.worker.sharedfile import remove_abandoned, remove_all_abandoned
 from heldout.weights import fingerprint, named_tensors
 
 log = logging.getLogger("heldout")
@@ -91,19 +96,26 @@ def built(begin: Begin) -> tuple[Any, Callable[[Any], Runner]]:
         import torch
 
         torch.cuda.set_device(begin.device)
-    given = policy_function(begin.spec)()
+    name = begin.spec.rpartition(":")[2]
+    try:
+        given = policy_function(begin.spec)()
+    except SystemExit as problem:
+        said = InvalidInput(f"sys.exit({problem.code!r}) was called, so there is no model")
+        raise said.with_traceback(problem.__traceback__) from None
     if not isinstance(given, tuple) or len(given) != 2 or not callable(given[1]):
         raise InvalidInput(
-            f"{begin.spec} returns (model, runner builder), as in `return model, "
+            f"{name}() returns (model, runner builder), as in `return model, "
             f"live_model(tokenizer, score_fn)`; got {given!r:.100}"
         )
     import torch
 
     model, builder = given
+    if isinstance(builder, torch.nn.Module) and not isinstance(model, torch.nn.Module):
+        raise InvalidInput(f"{name}() returns (runner builder, model): the model comes first")
     if begin.device is not None and isinstance(model, torch.nn.Module):
         model = model.to(begin.device)
     if not named_tensors(model):
-        raise InvalidInput(f"{begin.spec}: the model has no weights to replace: {model!r:.100}")
+        raise InvalidInput(f"the model has no weights to replace: {model!r:.100}")
     return model, builder
 
 
@@ -144,7 +156,7 @@ def load_into(model: Any, snapshot: Snapshot, *, cast: bool = False) -> None:
                 "the weights that are not trained are others in the worker than in training; have "
                 "policy() load the same ones, or give EvalWorker(…, copy='all')"
             )
-    with torch.no_grad():
+    with torch.inference_mode():  # there, tensors that were made in one may be written to, too
         for name, tensor in given.items():
             mine[name].data.copy_(tensor)
 
@@ -166,6 +178,8 @@ class Worker:
         self._seen: set[Path] = set()
         self._model: Any = None
         self._builder: Any = None
+        self._spec = ""
+        self._logged = False
         self._ended = threading.Event()
         self._parent = os.getppid()
 
@@ -173,17 +187,22 @@ class Worker:
         threading.Thread(target=self._listen, name="heldout-requests", daemon=True).start()
         try:
             while (request := self._asked.get()) is not None:
+                self._logged = False
                 try:
                     self._say(self._answer(request))
-                except Exception as problem:
-                    log.debug("request %s", type(request).__name__, exc_info=problem)
-                    self._say(Refused(request.number, described(problem)))
+                except Exception as problem:  # noqa: BLE001 - told to the training
+                    self._log_traceback(problem)
+                    reason = described(problem, known=self._spec.rpartition(":")[0])
+                    self._say(Refused(request.number, reason, self._logged))
         finally:
             self._ended.set()
 
     def _answer(self, request: Request) -> Message:
         number = request.number
         if isinstance(request, Begin):
+            self._spec = request.spec
+            if request.weights is not None:
+                self._seen.add(Path(request.weights))
             self._model, self._builder = built(request)
             return Ready(number)
         if isinstance(request, Load):
@@ -193,8 +212,34 @@ class Worker:
         if isinstance(request, Measure):
             found = measure(self._task(request), Alone()) or Measured(0, skipped="nothing was run")
             left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
-            return Ended.of(number, found, worn=left)
+            return Ended.of(number, found, worn=left, logged=self._logged)
         raise InvalidInput(f"nobody has asked for a {type(request).__name__}")
+
+    def _log_traceback(self, problem: BaseException) -> None:
+        """Those that are heldout's own say all there is to say."""
+        if not isinstance(problem, HeldoutError):
+            self._logged = True
+            traceback.print_exception(problem)
+
+    def _runner(self, model: Any) -> Runner:
+        """As it was built; but what goes wrong in it is printed, too."""
+        try:
+            runner = self._builder(model)
+        except Exception as problem:
+            self._log_traceback(problem)
+            raise
+        if not isinstance(runner, Runner):
+            return runner  # type: ignore[no-any-return]
+        inner = runner.answer
+
+        def answer(asked: Sequence[Asked], keep_going: Callable[[], bool]) -> Sequence[Answered]:
+            try:
+                return inner(asked, keep_going)
+            except Exception as problem:
+                self._log_traceback(problem)
+                raise
+
+        return replace(runner, answer=answer)
 
     def _task(self, request: Measure) -> Task:
         spoke = time.monotonic()
@@ -219,7 +264,7 @@ class Worker:
         return Task(
             step=request.step,
             samples=request.samples,
-            builder=self._builder,
+            builder=self._runner,
             getter=lambda: self._model,
             home=Path(request.home),
             pass_threshold=request.pass_threshold,
@@ -241,6 +286,7 @@ class Worker:
 
     def _listen(self) -> None:
         lines = Lines()
+        why = "the training is gone"
         try:
             # A child that the training has forked may hold the pipe open. The training is gone
             # all the same where somebody else has become our parent.
@@ -256,10 +302,11 @@ class Worker:
                         self._stopped.add(request.number)
                     else:
                         self._asked.put(request)
-        finally:
-            self._leave()
+        except Exception as problem:  # noqa: BLE001 - without requests there is nothing to do
+            why = f"no more requests can be read ({describe(problem)})"
+        self._leave(why)
 
-    def _leave(self) -> None:
+    def _leave(self, why: str) -> None:
         """Ends whatever is under way; then the process, and all that it has started."""
         # Works even where some extension never gives the interpreter back.
         faulthandler.dump_traceback_later(2 * LEAVE_SECONDS, exit=True)
@@ -267,9 +314,9 @@ class Worker:
         self._asked.put(None)
         if not self._ended.wait(LEAVE_SECONDS):
             self.clean()
-            end_group()
+            end_group(why)
         time.sleep(LEAVE_SECONDS)  # for what others do at exit
-        end_group()
+        end_group(why)
 
     def clean(self) -> None:
         """A training that was killed has left its files behind."""
@@ -281,10 +328,14 @@ class Worker:
             if waited > (0.1 if os.getppid() == self._parent else 2.0):
                 break
             time.sleep(0.01)
+        for folder in {path.parent for path in self._seen}:  # other snapshots that waited
+            remove_all_abandoned(folder)
 
 
-def end_group() -> None:
+def end_group(why: str) -> NoReturn:
     """This process and all that it has started."""
+    with suppress(Exception):
+        sys.stderr.write(f"{ENDS_ITSELF}: {why}\n")
     for stream in (sys.stdout, sys.stderr):
         with suppress(Exception):
             stream.flush()
@@ -293,14 +344,15 @@ def end_group() -> None:
     os._exit(1)
 
 
-def described(problem: BaseException) -> str:
-    """With the place to look at: the last line of a file that is not heldout's or python's."""
+def described(problem: BaseException, known: str = "") -> str:
+    """With the place to look at: the last line of a file that is not heldout's or python's. The
+    file that is `known` is not named."""
     trace, where = problem.__traceback__, ""
     libraries = (str(Path(__file__).parent.parent), sysconfig.get_path("stdlib"), "<")
     while trace is not None:
         file = trace.tb_frame.f_code.co_filename
         if not file.startswith(libraries) and "site-packages" not in file:
-            where = f" ({file}, line {trace.tb_lineno})"
+            where = f" ({'' if file == known else f'{file}, '}line {trace.tb_lineno})"
         trace = trace.tb_next
     return describe(problem) + where
 
@@ -313,7 +365,7 @@ def main() -> None:
         _lenient(stream)
     worker = Worker(incoming, outgoing)
     # The first to be registered is the last to be called.
-    atexit.register(lambda: end_group() if worker.gone else None)
+    atexit.register(lambda: end_group("the training is gone") if worker.gone else None)
     worker.run()
     worker.clean()
 

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -24,7 +24,14 @@ from typing import IO
 import msgspec
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.midrun.worker.protocol import Answer, Lines, Message, answers, encoded
+from heldout.midrun.worker.protocol import (
+    ENDS_ITSELF,
+    Answer,
+    Lines,
+    Message,
+    answers,
+    encoded,
+)
 
 LAST_LINES = 8
 LAST_BYTES = 4096
@@ -55,11 +62,16 @@ class WorkerProcess:
     def __init__(
         self, command: Sequence[str], *, environment: Mapping[str, str], log: Path | None
     ) -> None:
-        output = _output(log)
-        self._output_start = os.fstat(output.fileno()).st_size
-        child_reads, requests = os.pipe()
-        answers, child_writes = os.pipe()
-        try:
+        self._log = log
+        with ExitStack() as ours, ExitStack() as childs:
+            output = ours.enter_context(_output(log))
+            self._output_start = os.fstat(output.fileno()).st_size
+            child_reads, requests = os.pipe()
+            childs.callback(os.close, child_reads)
+            ours.callback(os.close, requests)
+            answers, child_writes = os.pipe()
+            childs.callback(os.close, child_writes)
+            ours.callback(os.close, answers)
             process = subprocess.Popen(
                 [*command, str(child_reads), str(child_writes)],
                 stdin=subprocess.DEVNULL,
@@ -69,14 +81,7 @@ class WorkerProcess:
                 pass_fds=(child_reads, child_writes),
                 start_new_session=True,
             )
-        except BaseException:
-            os.close(requests)
-            os.close(answers)
-            output.close()
-            raise
-        finally:
-            os.close(child_reads)
-            os.close(child_writes)
+            ours.pop_all()
         os.set_blocking(requests, False)
         self._held = _Held(process, requests, answers, output)
         self._lines, self._waiting = Lines(), deque[Answer]()
@@ -158,7 +163,13 @@ class WorkerProcess:
         while not _has_exited(self._held.process) and time.monotonic() < until:
             time.sleep(0.01)
         _kill_group(self._held.process)
-        return f"the eval worker {_ended(self._held.process.poll())}{self.last_lines()}"
+        last = self.last_lines()
+        ended = _ended(self._held.process.poll(), itself=ENDS_ITSELF in last)
+        return f"the eval worker {ended}{self.see_log()}{last}"
+
+    def see_log(self) -> str:
+        """Where to look, to put behind a reason."""
+        return "" if self._log is None else f"; see {self._log}"
 
 
 _started: weakref.WeakSet[WorkerProcess] = weakref.WeakSet()
@@ -173,9 +184,11 @@ def _output(log: Path | None) -> IO[bytes]:
     return os.fdopen(os.open(log, flags, 0o600), "r+b", buffering=0)
 
 
-def _ended(code: int | None) -> str:
+def _ended(code: int | None, *, itself: bool) -> str:
     if code is None:
         return "no longer answers"
+    if code < 0 and itself:
+        return "ended itself"
     if code >= 0:
         return f"ended by itself, with exit code {code}"
     with suppress(ValueError):
@@ -202,7 +215,8 @@ def _end(held: _Held, patience: float) -> None:
             _signal_group(held.process, signal.SIGTERM)
             _exits(held.process, TERM_SECONDS if patience else 0.2)
         _kill_group(held.process)
-        held.process.wait()
+        with suppress(subprocess.TimeoutExpired):  # the system may not be done with it
+            held.process.wait(TERM_SECONDS)
         if got:
             os.close(held.answers)
             held.output.close()

@@ -20,6 +20,8 @@ from heldout.types import Sample
 LINE_LIMIT = 2**31
 INSIDE = "HELDOUT_EVAL_WORKER"
 """Set in the environment of a worker, so that it starts none itself."""
+ENDS_ITSELF = "heldout: the eval worker ends itself"
+"""Printed before it does so by SIGKILL, which is not to be taken for the system's."""
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -35,6 +37,8 @@ class Begin(Message, frozen=True):
     path: list[str]
     """Where the training finds its modules."""
     device: str | None = None
+    weights: str | None = None
+    """The snapshot that will be loaded first: left behind if the training is killed meanwhile."""
 
 
 class Load(Message, frozen=True):
@@ -96,9 +100,11 @@ class Ended(Message, frozen=True):
     run: str | None = None
     worn: bool = False
     """Something of this eval is still running: the next one needs another worker."""
+    logged: bool = False
+    """There is a traceback in the log."""
 
     @classmethod
-    def of(cls, number: int, measured: Measured, *, worn: bool) -> Ended:
+    def of(cls, number: int, measured: Measured, *, worn: bool, logged: bool) -> Ended:
         return cls(
             number,
             measured.asked,
@@ -112,6 +118,7 @@ class Ended(Message, frozen=True):
             measured.rows,
             measured.run,
             worn,
+            logged,
         )
 
     def measured(self) -> Measured:
@@ -133,6 +140,8 @@ class Refused(Message, frozen=True):
     """This request cannot be answered, and why."""
 
     reason: str
+    logged: bool = False
+    """There is a traceback in the log."""
 
 
 Answer = Ready | Loaded | Described | Alive | Ended | Refused

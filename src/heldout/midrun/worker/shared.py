@@ -25,7 +25,15 @@ import msgspec
 
 from heldout.errors import InvalidInput
 from heldout.midrun.worker.sharedfile import SharedFile, open_shared
-from heldout.weights import Named, fingerprint, named_tensors, readable, why_not_whole
+from heldout.weights import (
+    Named,
+    fingerprint,
+    named_tensors,
+    readable,
+    totals,
+    why_not_whole,
+    writes,
+)
 
 FORMAT, VERSION = "heldout.weights", 1
 ALIGNMENT = 64
@@ -213,7 +221,8 @@ class SharedWeights:
         self._folder = None if folder is None else Path(folder)
         self._room: _Room | None = None
         self._header: Header | None = None
-        self._known: tuple[list[Any], str | None] = ([], None)
+        self._known = _Frozen()
+        self._totals = slice(0)
         self._maker = os.getpid()
 
     def write(self, model: Any, step: int) -> None:
@@ -223,10 +232,12 @@ class SharedWeights:
 
         if os.getpid() != self._maker:
             raise InvalidInput("a snapshot is written by the process that made room for it")
-        with torch.no_grad():
+        with torch.inference_mode(False), torch.no_grad():
             found = parts(model, self._copy)
             header = planned(found)
-            size = max((p.offset + p.bytes for p in header.tensors), default=ALIGNMENT)
+            end = _aligned(max((p.offset + p.bytes for p in header.tensors), default=ALIGNMENT))
+            sums = totals([each.tensor for each in found.frozen])
+            size = end + LENGTH * len(sums)
             if self._room is None or self._room.size < size:
                 self.close()
                 self._room = _Room(size, self._folder)
@@ -237,17 +248,32 @@ class SharedWeights:
                 for piece in header.tensors:
                     if (each := sources.pop(piece.offset, None)) is not None:
                         self._room.put(piece.offset, _bits(each))
+                self._totals = self._room.put_totals(end, sums)
             finally:
                 self._room.mark()
             weights = self._frozen(found.frozen)
             self._header = msgspec.structs.replace(header, step=step, frozen_weights=weights)
 
     def seal(self) -> Path:
-        """Where the snapshot is, once it is whole. In any thread; waits for copies under way."""
+        """Where the snapshot is, once it is whole. In any thread; waits for copies under way.
+
+        Raises InvalidInput where weights that are not trained were written to since their
+        fingerprint was taken, without torch counting it: the next one has it taken anew.
+        """
         if self._room is None or self._header is None:
             raise InvalidInput(
                 "there is no snapshot of weights: none was written, or not to its end"
             )
+        self._room.wait()
+        said = self._room.said(self._totals)
+        if self._known.totals not in (None, said):
+            self._known, self._header = _Frozen(), None
+            raise InvalidInput(
+                "weights that are not trained were written to (through `.data`, as merging "
+                "adapters does), so this snapshot was given up; EvalWorker(…, copy='all') hands "
+                "them over each time"
+            )
+        self._known = self._known._replace(totals=said)
         self._room.seal(msgspec.json.encode(self._header))
         return self._room.path
 
@@ -257,18 +283,30 @@ class SharedWeights:
             self._room = self._header = None
 
     def _frozen(self, frozen: Sequence[Named]) -> str | None:
-        """Taken again only where one of them is another tensor, or was written to."""
-        now = [(each.name, id(each.tensor), _version(each.tensor)) for each in frozen]
-        if now != self._known[0]:
-            self._known = (now, fingerprint(dict(frozen)) if frozen else None)
-        return self._known[1]
+        """Taken again only where one of them is another tensor, or was written to.
+
+        What a GPU adds up is not here yet: that is looked at by `seal`.
+        """
+        assert self._room is not None
+        here = all(_on_host(each.tensor) for each in frozen)
+        said = self._room.said(self._totals) if here else None
+        now = [(each.name, id(each.tensor), writes(each.tensor)) for each in frozen]
+        if now != self._known.tensors or (here and said != self._known.totals):
+            self._known = _Frozen(now, said, fingerprint(dict(frozen)) if frozen else None)
+        return self._known.weights
 
 
-def _version(tensor: Any) -> int:
-    try:
-        return int(tensor._version)
-    except RuntimeError:  # made in inference mode, where writes are not counted
-        return -1
+class _Frozen(NamedTuple):
+    """The weights that are not trained, when their fingerprint was taken."""
+
+    tensors: Sequence[Any] = ()
+    totals: bytes | None = None
+    """What they add up to (`heldout.weights.totals`): torch does not count all writes."""
+    weights: str | None = None
+
+
+def _on_host(tensor: Any) -> bool:
+    return bool(tensor.device.type == "cpu")
 
 
 class _Room:
@@ -293,7 +331,7 @@ class _Room:
         self.end = weakref.finalize(self, _end, *held)
 
     def open(self) -> None:
-        self._wait()
+        self.wait()
         self._file.mapping[:LENGTH] = bytes(LENGTH)
 
     def put(self, offset: int, bits: Any) -> None:
@@ -301,6 +339,17 @@ class _Room:
         if beside:
             self._devices.add(bits.device)
         self._content[offset : offset + len(bits)].copy_(bits, non_blocking=beside)
+
+    def put_totals(self, offset: int, sums: Sequence[Any]) -> slice:
+        """Whole numbers of 64 bits, device by device; where they are."""
+        import torch
+
+        start = offset
+        for device in dict.fromkeys(each.device for each in sums):
+            own = torch.stack([each for each in sums if each.device == device]).view(torch.uint8)
+            self.put(offset, own)
+            offset += len(own)
+        return slice(start, offset)
 
     def mark(self) -> None:
         """Behind everything that was put."""
@@ -314,12 +363,15 @@ class _Room:
             self._awaited[place] = self._round
         self._devices.clear()
 
+    def said(self, part: slice) -> bytes:
+        return bytes(self._file.mapping[part])
+
     def seal(self, header: bytes) -> None:
-        self._wait()
+        """Once everything is there."""
         self._file.mapping[LENGTH : LENGTH + len(header)] = header
         self._file.mapping[:LENGTH] = len(header).to_bytes(LENGTH, "little")
 
-    def _wait(self) -> None:
+    def wait(self) -> None:
         if not _arrived(self._file, self._awaited, COPY_SECONDS):
             raise InvalidInput(f"the weights had not left the GPU after {COPY_SECONDS:g} s")
 

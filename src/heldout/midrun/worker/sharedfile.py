@@ -2,8 +2,8 @@
 
 It lies in memory where there is a place for that (/dev/shm), is this user's alone, and goes when
 its maker closes it or ends. One whose maker was killed goes too: whoever makes such a file holds a
-lock on it, so a file that nobody holds is abandoned. No process id is believed, since containers
-may share the place and count their processes each from 1.
+lock on it, so a file that nobody holds is abandoned (forked children let go of it). No process id
+is believed, since containers may share the place and count their processes each from 1.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import secrets
 import stat
 import tempfile
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,10 +34,16 @@ class SharedFile:
         self._maker = os.getpid()
         self.path, self._fd = _reserved(size, folder)
         try:
-            self.mapping = mmap.mmap(self._fd, size)
+            # Opened again: a mapping keeps its file open, and with it the lock, in children too.
+            fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                self.mapping = mmap.mmap(fd, size)
+            finally:
+                os.close(fd)
         except BaseException:
             self.close()
             raise
+        _open.add(self)
 
     def close(self) -> None:
         """The mapping itself goes with the last tensor on it."""
@@ -49,6 +56,21 @@ class SharedFile:
                 self.path.unlink()
         with suppress(OSError):
             os.close(fd)
+
+
+_open: weakref.WeakSet[SharedFile] = weakref.WeakSet()
+
+
+def _let_go() -> None:
+    """In a forked child, which may outlive the maker."""
+    for file in list(_open):
+        fd, file._fd = file._fd, -1
+        if fd >= 0:
+            with suppress(OSError):
+                os.close(fd)
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 def open_shared(path: Path) -> mmap.mmap:
@@ -87,14 +109,18 @@ def remove_abandoned(path: Path) -> bool:
         os.close(fd)
 
 
+def remove_all_abandoned(folder: Path) -> None:
+    for left in folder.glob(f"{PREFIX}*"):
+        remove_abandoned(left)
+
+
 def _reserved(size: int, folder: Path | None) -> tuple[Path, int]:
     places = [folder] if folder is not None else [MEMORY, Path(tempfile.gettempdir())]
     problems = []
     for place in places:
         if not place.is_dir():
             continue
-        for left in place.glob(f"{PREFIX}*"):
-            remove_abandoned(left)
+        remove_all_abandoned(place)
         try:
             return _made(place, size)
         except OSError as problem:

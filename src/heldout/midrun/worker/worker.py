@@ -11,12 +11,15 @@ worker.
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -49,6 +52,8 @@ from heldout.types import Sample
 MODULE = "heldout.midrun.worker.main"
 SEND_SECONDS = 60.0
 LOG = "worker.log"
+TRIED_AGAIN = 10
+"""After two failures that are alike, `policy()` is called at one in so many evals."""
 
 _LAUNCHED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHED_BY = ("TORCHELASTIC_", "GROUP_", "ROLE_", "ACCELERATE_USE_", "FSDP_")
@@ -75,8 +80,9 @@ class Slot:
         """Only the worker, which has the frozen weights, knows the hash of all of them."""
         return PolicyVersion(self.step, None)
 
-    def why_changed(self) -> None:
+    def why_changed(self) -> str | None:
         """It does not: nothing in here is shared with the training."""
+        return None
 
     def release(self) -> None:
         pool, self._pool = self._pool, None
@@ -117,6 +123,9 @@ class EvalWorker:
     type than those in training. `start_timeout` bounds seconds until `policy()` has returned;
     `grace` those that a worker may take to end when time is up, before it is killed. What it
     prints goes to `log`, by default worker.log beside the curve.
+
+    Where `policy()` has failed twice in a row for the same reason, it is called again only at every
+    tenth eval; the others are skips at once.
     """
 
     def __init__(
@@ -138,7 +147,8 @@ class EvalWorker:
                 "an EvalWorker was made inside of an eval worker: put the training behind "
                 "`if __name__ == '__main__':`, or policy() into a file of its own"
             )
-        self.spec = _checked_spec(spec)
+        here = python == sys.executable and "PYTHONPATH" not in (environment or {})
+        self.spec = _checked_spec(spec, find=here)
         if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
             raise InvalidInput(f"slots is a whole number >= 1, got {slots!r}")
         for name, value in (("start_timeout", start_timeout), ("grace", grace)):
@@ -154,6 +164,8 @@ class EvalWorker:
         self._began = 0.0
         self._ready = self._closed = False
         self._number = 0
+        self._failed: tuple[str, int] = ("", 0)
+        """Why it last did not start, and at how many evals in a row it has been so."""
         self._samples: tuple[Sequence[Sample], list[Sample]] | None = None
         self._maker = os.getpid()
 
@@ -233,7 +245,7 @@ class EvalWorker:
     # --- One eval ---
 
     def _measure(self, task: Task, path: Path, samples: list[Sample]) -> Measured | None:
-        self._start(task)
+        self._start(task, path)
         number = self._send(Load, str(path), self._cast)
         loaded = self._wait(
             task, number, Loaded, what="loading the weights", since=time.monotonic()
@@ -249,12 +261,38 @@ class EvalWorker:
         asked = (samples[:size], task.step, task.seed, task.pass_threshold, str(task.home))
         ended = self._run(task, self._send(Measure, *asked))
         if isinstance(ended, Refused):
-            return Measured(size, skipped=ended.reason, weights=loaded.weights)
+            reason = ended.reason + self._see_log(ended)
+            return Measured(size, skipped=reason, weights=loaded.weights)
+        found = ended.measured()
+        if found.skipped is not None:
+            found = replace(found, skipped=found.skipped + self._see_log(ended))
         if ended.worn:
             self._retire()
-        return ended.measured()
+        return found
 
-    def _start(self, task: Task) -> None:
+    def _see_log(self, answer: Ended | Refused) -> str:
+        return self._process.see_log() if answer.logged and self._process is not None else ""
+
+    def _start(self, task: Task, path: Path) -> None:
+        if self._ready and self._process is not None:
+            return
+        reason, times = self._failed
+        if self._process is None and times >= 2 and (times - 1) % TRIED_AGAIN:
+            self._failed = reason, times + 1
+            raise WorkerGone(
+                f"the eval worker was not started, after it had failed in the same way before: "
+                f"{reason} (it is tried again at every {TRIED_AGAIN}th eval)"
+            )
+        try:
+            self._started(task, path)
+        except WorkerGone as problem:
+            if not self._closed:
+                said = str(problem)
+                self._failed = said, times + 1 if said == reason else 1
+            raise
+        self._failed = "", 0
+
+    def _started(self, task: Task, path: Path) -> None:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
         if self._process is None:
@@ -265,14 +303,11 @@ class EvalWorker:
                 environment=worker_environment(os.environ, self._environment),
                 log=self._log or task.home / LOG,
             )
-            self._send(
-                Begin, self.spec, [entry or str(Path.cwd()) for entry in sys.path], self._device
-            )
-        if self._ready:
-            return
+            entries = [entry or str(Path.cwd()) for entry in sys.path]
+            self._send(Begin, self.spec, entries, self._device, str(path))
         ready = self._wait(task, 1, Ready, what="starting", since=self._began)
         if isinstance(ready, Refused):
-            raise WorkerGone(f"{self.spec}: {ready.reason}")
+            raise WorkerGone(f"{self.spec}: {ready.reason}{self._see_log(ready)}")
         self._ready = True
 
     def _wait(
@@ -375,7 +410,8 @@ def worker_environment(own: Mapping[str, str], changes: Mapping[str, str | None]
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _checked_spec(spec: Any) -> str:
+def _checked_spec(spec: Any, *, find: bool) -> str:
+    """Without running anything of it, but for packages that a module is in."""
     place, _, name = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
     if not place or not name.isidentifier():
         raise InvalidInput(
@@ -384,11 +420,49 @@ def _checked_spec(spec: Any) -> str:
     if not place.endswith(".py"):
         if "/" in place or not all(part.isidentifier() for part in place.split(".")):
             raise InvalidInput(f"{place!r} is neither a file that ends in .py nor a module")
+        if find:
+            _check_module(place, name)
         return str(spec)
     path = Path(place).absolute()  # somebody may change the working directory
     if not path.is_file():
         raise InvalidInput(f"{path} does not exist; it was to define {name}()")
+    _check_defines(path, name)
     return f"{path}:{name}"
+
+
+def _check_module(place: str, name: str) -> None:
+    try:
+        found = importlib.util.find_spec(place)
+    except (ImportError, ValueError) as problem:  # of __main__, too
+        raise InvalidInput(f"module {place} cannot be found: {describe(problem)}") from None
+    if found is None:
+        raise InvalidInput(f"there is no module {place}; it was to define {name}()")
+    if found.origin is not None and found.origin.endswith(".py") and Path(found.origin).is_file():
+        _check_defines(Path(found.origin), name)
+
+
+def _check_defines(path: Path, name: str) -> None:
+    try:
+        names = set(_names(ast.parse(path.read_bytes()).body))
+    except (SyntaxError, ValueError) as problem:
+        raise InvalidInput(f"{path} cannot be read as Python: {problem}") from None
+    if not names & {name, "*", "__getattr__"}:
+        raise InvalidInput(
+            f"{path} does not define {name}(); it has {', '.join(sorted(names)) or 'nothing'}"
+        )
+
+
+def _names(body: Sequence[ast.AST]) -> Iterator[str]:
+    """What a module that begins like this has; "*" where it cannot be said."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((each.asname or each.name).partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        else:
+            yield from _names(list(ast.iter_child_nodes(node)))
 
 
 def _checked_environment(environment: Mapping[str, str | None]) -> dict[str, str | None]:
