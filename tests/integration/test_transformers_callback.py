@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,19 @@ from heldout import Sample, Score
 from heldout.errors import InvalidInput
 from heldout.integrations import transformers as ours
 from heldout.integrations.transformers import HeldoutCallback, log_fields
-from heldout.midrun import PeriodicEval, functions, live_model, read_points, score_answer
+from heldout.midrun import (
+    AsyncEvalDispatcher,
+    PeriodicEval,
+    Shadows,
+    functions,
+    live_model,
+    pending_evals,
+    read_points,
+    score_answer,
+    use_async_eval_dispatcher,
+)
 from heldout.midrun.curve import request_stop
+from heldout.midrun.sinks import CallableSink
 from heldout.weights import why_not_whole
 
 pytestmark = pytest.mark.integration
@@ -751,3 +763,70 @@ def test_a_second_training_of_another_model_is_measured_from_its_beginning(tmp_p
     make_trainer(tmp_path, HeldoutCallback(evals), steps=2, seed=5).train()
     assert steps_of(evals) == [0, 2, 0, 2]
     assert len({point.session for point in evals.points}) == 1
+
+
+# --- Beside the training ------------------------------------------------------------------------
+
+
+def train_beside(trainer: Any, **settings: Any) -> None:
+    with AsyncEvalDispatcher(**settings) as dispatcher, use_async_eval_dispatcher(dispatcher):
+        trainer.train()
+
+
+def test_beside_the_training_rows_hold_only_what_belongs_to_their_step(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, lambda eval, sample: eval / 10, at_start=True)
+    told: list[tuple[str, int]] = []
+    sink = CallableSink(lambda name, step, fields: told.append((name, step)))
+    trainer = make_trainer(tmp_path, steps=5)
+    HeldoutCallback(evals).attach(trainer)
+    train_beside(trainer, sinks=[sink])
+    assert sorted(steps_of(evals)) == [0, 2, 4, 5]
+    assert sorted(told) == [("rl_eval", step) for step in (0, 2, 4, 5)]
+    rows = eval_rows(trainer.state.log_history)
+    assert {row["eval_heldout_step"] == row["step"] for row in rows} == {True}
+    assert rows[-1]["eval_heldout_step"] == 5
+
+
+def test_beside_the_training_a_best_checkpoint_cannot_be_chosen(tmp_path: Path) -> None:
+    trainer = make_trainer(
+        tmp_path, save_strategy="best", metric_for_best_model="eval_heldout_reward"
+    )
+    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
+    with pytest.raises(InvalidInput, match="its result is not there yet"):
+        train_beside(trainer)
+
+
+def test_what_the_trainer_asks_for_is_measured_once_and_waited_for(tmp_path: Path) -> None:
+    evals = make_evals(tmp_path, every_steps=1)
+    trainer = make_trainer(tmp_path, steps=4, eval_strategy="steps", eval_steps=2)
+    HeldoutCallback(evals).attach(trainer)
+    train_beside(trainer)
+    points = read_points(evals.run_dir / "curve.jsonl")
+    assert sorted(p.step for p in points) == [1, 2, 3, 4]
+    assert {p.step for p in points if p.lag_steps is None} == {2}  # 4 is the last, and waited for
+    assert all(p.has_result for p in points)
+
+
+def test_an_eval_knows_the_checkpoint_of_its_weights(tmp_path: Path) -> None:
+    gate = threading.Event()
+
+    def slow(eval: int, sample: int) -> float:
+        assert gate.wait(60)
+        return 0.5
+
+    evals = make_evals(tmp_path, slow, shadows=Shadows(size=4))
+    trainer = make_trainer(tmp_path, steps=3, save_strategy="steps", save_steps=2)
+    HeldoutCallback(evals).attach(trainer)
+    seen: list[Any] = []
+
+    class Looks(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            if state.global_step == 3:
+                seen.extend(pending_evals(evals.run_dir))
+                gate.set()
+
+    trainer.add_callback(Looks())
+    trainer.callback_handler.callbacks.insert(1, trainer.callback_handler.callbacks.pop())
+    train_beside(trainer)
+    assert [(p.step, Path(p.saved_at).name) for p in seen] == [(2, "checkpoint-2")]
+    assert Path(seen[0].saved_at).is_dir()

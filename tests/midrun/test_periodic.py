@@ -885,6 +885,19 @@ def test_last_weights_that_are_others_than_those_of_the_cadence_are_measured(
     assert evals.run_final(10, model) is not None
 
 
+def test_two_in_one_run_directory_are_told_that_they_hide_each_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = periodic(tmp_path)
+    first.maybe_run(10)
+    second = periodic(tmp_path)
+    second.maybe_run(10)
+    assert "hide those of the other" not in caplog.text  # a notebook that was run again
+    first.maybe_run(20)
+    first.maybe_run(30)
+    assert caplog.text.count("hide those of the other") == 1
+
+
 def test_a_counter_that_goes_back_is_another_start(tmp_path: Path) -> None:
     evals = periodic(tmp_path)
     seen: list[list[int]] = []

@@ -8,6 +8,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 import torch
 
 from heldout.errors import InvalidInput
-from heldout.midrun.worker import sharedfile
+from heldout.midrun.worker import shared, sharedfile
 from heldout.midrun.worker.shared import ALIGNMENT, LENGTH, SharedWeights, read, read_snapshot
 from heldout.midrun.worker.sharedfile import SharedFile, open_shared, remove_abandoned
 from heldout.weights import fingerprint
@@ -115,6 +116,45 @@ def test_a_fingerprint_of_what_is_not_trained_is_taken_anew_when_it_was_written_
     with torch.no_grad():
         model.fixed.weight.add_(1)
     assert read_snapshot(sealed(weights, model)).header.frozen_weights != before
+
+
+def test_writes_that_torch_does_not_count_are_noticed(weights: SharedWeights) -> None:
+    model = Net()
+    before = read_snapshot(sealed(weights, model)).header.frozen_weights
+    model.fixed.weight.data += 1
+    after = read_snapshot(sealed(weights, model)).header.frozen_weights
+    assert after == fingerprint(
+        {"fixed.weight": model.fixed.weight, "fixed.bias": model.fixed.bias}
+    )
+    assert after != before
+
+
+def test_where_they_are_known_only_later_one_snapshot_is_given_up(
+    weights: SharedWeights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, which is not waited for in the thread that trains."""
+    monkeypatch.setattr(shared, "_on_host", lambda tensor: False)
+    model = Net()
+    sealed(weights, model, 1)
+    model.fixed.weight.data += 1
+    weights.write(model, 2)
+    with pytest.raises(InvalidInput, match=r"written to \(through `.data`"):
+        weights.seal()
+    with pytest.raises(InvalidInput, match="no snapshot"):
+        weights.seal()
+    assert read_snapshot(sealed(weights, model, 3)).header.frozen_weights == fingerprint(
+        {"fixed.weight": model.fixed.weight, "fixed.bias": model.fixed.bias}
+    )
+
+
+def test_what_is_first_written_in_inference_mode_can_be_written_again(
+    weights: SharedWeights,
+) -> None:
+    model = Net()
+    with torch.inference_mode():
+        model.register_buffer("made", torch.ones(2))
+        sealed(weights, model, 1)
+    assert read_snapshot(sealed(weights, model, 2)).header.step == 2
 
 
 def test_a_snapshot_stays_as_it_was_while_training_goes_on(weights: SharedWeights) -> None:
@@ -296,6 +336,27 @@ def test_a_forked_child_leaves_it_alone(tmp_path: Path) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert read_snapshot(path).header.step == 1
     weights.close()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_does_not_keep_it_from_being_abandoned(tmp_path: Path) -> None:
+    file = SharedFile(100, tmp_path)
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(writes)
+        os.read(reads, 1)  # until the parent closes it
+        os._exit(0)
+    os.close(reads)
+    assert not remove_abandoned(file.path)
+    os.close(file._fd)  # as when it is killed
+    file._fd = -1
+    until = time.monotonic() + 60.0  # the child may only just have begun
+    while not remove_abandoned(file.path) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not file.path.exists()
+    os.close(writes)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_file_that_nobody_holds_is_removed_by_the_next(tmp_path: Path) -> None:

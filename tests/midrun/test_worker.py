@@ -26,6 +26,7 @@ from heldout.midrun.comparable import describe_runner
 from heldout.midrun.measure import Measured, Task, measure
 from heldout.midrun.ranks import Alone
 from heldout.midrun.worker import main as worker_main
+from heldout.midrun.worker.process import WorkerProcess
 from heldout.midrun.worker.protocol import INSIDE, Answer, Begin, Loaded
 from heldout.midrun.worker.shared import SharedWeights, read_snapshot
 from heldout.midrun.worker.worker import EvalWorker, worker_environment
@@ -362,10 +363,73 @@ def test_a_policy_that_raises_is_a_skip_with_the_line_to_look_at(tmp_path: Path)
     log = tmp_path / "own.log"
     with EvalWorker(f"{FAILURES}:raises", log=log) as worker:
         found = results(worker, tmp_path, "1")
-        assert "RuntimeError: no weights to be had" in found.skipped
-        assert re.search(r"worker_failures.py, line \d+\)$", found.skipped)
+        assert "RuntimeError: no weights to be had (line " in found.skipped
+        assert found.skipped.count(str(FAILURES)) == 1
+        assert found.skipped.endswith(f"; see {log}")
         assert worker.pid is None
-    assert log.read_text() == "one line before\n"
+    said = log.read_text()
+    assert said.startswith("one line before\nTraceback")
+    assert f'File "{FAILURES}", line ' in said
+
+
+def test_a_policy_that_leaves_is_a_skip_that_says_so(tmp_path: Path) -> None:
+    with EvalWorker(f"{FAILURES}:leaves", log=tmp_path / "own.log") as worker:
+        found = results(worker, tmp_path, "1")
+    assert re.search(r"sys\.exit\('no GPU'\) was called, .* \(line \d+\)$", found.skipped)
+
+
+def test_a_policy_that_fails_in_the_same_way_is_not_called_at_every_eval(tmp_path: Path) -> None:
+    log, calls = tmp_path / "own.log", []
+    with EvalWorker(f"{FAILURES}:raises", log=log) as worker:
+        for _ in range(13):
+            found = results(worker, tmp_path, "1")
+            assert "no weights to be had" in found.skipped
+            calls.append(log.read_text().count("one line before"))
+    assert calls == [1, *[2] * 10, *[3] * 2]
+    assert found.skipped.startswith("the eval worker was not started, after it had failed")
+    assert found.skipped.count(str(log)) == 1
+
+
+def test_what_a_runner_raises_is_in_the_log(worker: EvalWorker, tmp_path: Path) -> None:
+    with EvalWorker(POLICY, log=tmp_path / "own.log") as own:
+        found = results(own, tmp_path, "raise")
+    said = (tmp_path / "own.log").read_text()
+    assert "Traceback" in said
+    assert "ArithmeticError: this cannot be answered" in said
+    assert "ArithmeticError" in str(found.skipped or found.results)
+    if found.skipped:
+        assert found.skipped.endswith(f"; see {tmp_path / 'own.log'}")
+
+
+def test_a_worker_that_can_be_asked_nothing_more_ends_itself_and_says_why(tmp_path: Path) -> None:
+    with EvalWorker(POLICY, log=tmp_path / "own.log") as own:
+        found = results(own, tmp_path, "close")
+    assert "the eval worker ended itself" in found.skipped
+    assert "memory" not in found.skipped
+    assert "no more requests can be read" in found.skipped
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    pipe, before, left = os.pipe, opened(), [1]
+
+    def one_more() -> tuple[int, int]:
+        if not left:
+            raise OSError(24, "Too many open files")
+        left.pop()
+        return pipe()
+
+    monkeypatch.setattr(os, "pipe", one_more)
+    with pytest.raises(OSError, match="Too many"):
+        WorkerProcess(["true"], environment={}, log=tmp_path / "log")
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError):
+        WorkerProcess([str(tmp_path / "none")], environment={}, log=tmp_path / "log")
+    assert opened() == before
 
 
 def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kept(
@@ -479,6 +543,75 @@ def test_a_training_that_is_killed_leaves_no_worker_and_no_memory(tmp_path: Path
     process.stdout.close()
 
 
+SLOW_START = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from heldout import Sample
+from heldout.midrun.measure import Task
+from heldout.midrun.worker import EvalWorker, sharedfile
+from tests.midrun import worker_policy
+
+home = Path(sys.argv[1])
+sharedfile.MEMORY = home / "memory"
+spec = Path(worker_policy.__file__).with_name("worker_failures.py")
+worker = EvalWorker(f"{spec}:never", slots=2, log=home / "log")
+first, second = [worker.try_snapshot(torch.nn.Linear(2, 2), step=n) for n in (1, 2)]
+child = os.fork()
+if child == 0:
+    while True:
+        signal.pause()
+said = []
+
+def keep_going(done, total):
+    if not said and "godot" in (home / "log").read_text():
+        said.append(1)
+        print(worker.pid, child, flush=True)
+    return True
+
+worker.measure(
+    Task(
+        step=1,
+        samples=[Sample("a", {"question": "1"})],
+        builder=worker_policy.builder,
+        getter=lambda: None,
+        home=home,
+        pass_threshold=0.5,
+        seed=0,
+        decide=lambda weights: 1,
+        admit=lambda functions: None,
+        keep_going=keep_going,
+    ),
+    first,
+)
+"""
+
+
+def test_a_training_that_is_killed_while_its_worker_starts_leaves_no_memory_though_a_child_lives(
+    tmp_path: Path,
+) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_START, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    pid, child = map(int, process.stdout.readline().split())
+    try:
+        assert len(list(memory.iterdir())) == 2
+        process.kill()
+        process.wait()
+        assert wait_until_gone(pid)
+        assert not gone(child)
+        assert list(memory.iterdir()) == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
 def test_ctrl_c_is_the_trainings_and_leaves_the_worker_to_it(tmp_path: Path) -> None:
     process = training(tmp_path)
     assert process.stdout is not None
@@ -528,11 +661,49 @@ def test_a_forked_child_has_nothing_to_do_with_it(worker: EvalWorker, tmp_path: 
         ("nowhere.py:policy", "does not exist"),
         ("a/b:policy", "nor a module"),
         ("a-b:policy", "nor a module"),
+        (f"{FAILURES}:nothing", r"does not define nothing\(\); it has .*raises"),
+        ("no_such_module:policy", "no module no_such_module"),
+        ("no_such_package.inner:policy", "cannot be found: ModuleNotFoundError"),
+        (f"{MODULE}:nothing", r"does not define nothing\(\)"),
     ],
 )
 def test_a_spec_that_cannot_be_meant_is_refused(spec: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         EvalWorker(spec)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def policy(): ...",
+        "async def policy(): ...",
+        "class policy: ...",
+        "policy = print",
+        "first, (policy, *rest) = print, (print,)",
+        "policy: object = print",
+        "from json import loads as policy",
+        "import policy.inner",
+        "from json import *",
+        "if True:\n    try:\n        policy = print\n    except Exception:\n        pass",
+        "def __getattr__(name): ...",
+    ],
+)
+def test_a_spec_may_name_whatever_a_file_has(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "evals.py"
+    path.write_text(line)
+    assert EvalWorker(f"{path}:policy").spec == f"{path}:policy"
+
+
+def test_a_file_that_is_not_python_is_refused_before_training(tmp_path: Path) -> None:
+    path = tmp_path / "evals.py"
+    path.write_text("def policy(:")
+    with pytest.raises(InvalidInput, match=r"cannot be read as Python: .*line 1"):
+        EvalWorker(f"{path}:policy")
+
+
+def test_a_module_that_only_the_worker_finds_is_looked_for_there(tmp_path: Path) -> None:
+    EvalWorker("no_such_module:policy", environment={"PYTHONPATH": str(tmp_path)})
+    EvalWorker("no_such_module:policy", python=str(tmp_path / "python"))
 
 
 @pytest.mark.parametrize(
@@ -622,6 +793,14 @@ def test_weights_that_do_not_fit_are_refused(snapshot: Any, change: Any, said: s
     assert mine.knows.item() == 0.0
 
 
+def test_a_model_that_was_made_in_inference_mode_takes_weights(snapshot: Any) -> None:
+    with torch.inference_mode():
+        mine, model = Network(), Network(4.0)
+        taken = snapshot(model)
+    worker_main.load_into(mine, taken)
+    assert mine.knows.item() == 4.0
+
+
 def test_another_type_is_cast_where_that_is_allowed(snapshot: Any) -> None:
     mine = Network().bfloat16()
     worker_main.load_into(mine, snapshot(Network(4.0)), cast=True)
@@ -639,7 +818,11 @@ def test_two_tensors_do_not_go_into_one(snapshot: Any) -> None:
 
 @pytest.mark.parametrize(
     ("function", "said"),
-    [("number", r"returns \(model, runner builder\)"), ("none", "no function")],
+    [
+        ("number", r"^number\(\) returns \(model, runner builder\)"),
+        ("swapped", r"^swapped\(\) returns \(runner builder, model\): the model comes first"),
+        ("none", "no function"),
+    ],
 )
 def test_what_policy_has_to_be_is_said(function: str, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from typing import Any
 
@@ -9,6 +10,16 @@ from typing import Any
 def raises() -> Any:
     print("one line before")
     raise RuntimeError("no weights to be had")
+
+
+def leaves() -> Any:
+    sys.exit("no GPU")
+
+
+def swapped() -> Any:
+    import torch
+
+    return raises, torch.nn.Linear(1, 1)
 
 
 def number() -> Any:

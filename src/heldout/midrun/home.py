@@ -39,8 +39,8 @@ class Home:
         """Held while lines are written, and made sure of: a slow disk holds it for long."""
         self._listing = threading.RLock()
         """Held while evals under way are looked at, and pending.json is replaced."""
-        self.has_eval = False
-        """Whether a `PeriodicEval` has been set up here."""
+        self._eval: weakref.ref[Any] | None = None
+        """The `PeriodicEval` that was set up here last."""
         self._curve: CurveWriter | None = None
         self._unwritten: list[CurvePoint] = []
         self._under_way: list[PendingEval] = []
@@ -54,13 +54,15 @@ class Home:
         """Sessions that this process has written a line of."""
         self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def join(self) -> str:
+    def join(self, periodic: Any) -> str:
         """The session of a `PeriodicEval` that is set up here: that of the dispatcher, if one was
         here before; a new one, if it is a second start of the training in one process."""
-        if self.has_eval:
-            return self.begin_session()
-        self.has_eval = True
-        return self.session
+        first, self._eval = self._eval is None, weakref.ref(periodic)
+        return self.session if first else self.begin_session()
+
+    def is_of(self, periodic: Any) -> bool:
+        """Whether no other was set up here after it."""
+        return self._eval is not None and self._eval() is periodic
 
     def begin_session(self) -> str:
         """Another start of the training: set up anew, or gone back to an earlier step."""

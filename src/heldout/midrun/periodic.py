@@ -144,7 +144,7 @@ class PeriodicEval:
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
         self._clock, self._ranks = clock, ranks
         self._home = home_of(self.run_dir, self)
-        self._session = self._home.join()
+        self._session = self._home.join(self)
         self._entered = False
         total = len(self.samples)
         budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
@@ -152,7 +152,7 @@ class PeriodicEval:
         self._seen: int | None = None
         self._reused = False
         elsewhere = runner_builder if isinstance(runner_builder, Elsewhere) else None
-        self._finishing = False
+        self._finishing = self._said_not_alone = False
         self._beside = Beside(label, shadows, elsewhere)
         self._stop: str | None = None
         self._earlier: list[CurvePoint] = []
@@ -557,7 +557,19 @@ class PeriodicEval:
             final=final,
         )
 
+    def _check_alone(self) -> None:
+        """Two trainings, or one that was set up twice by mistake."""
+        if not self._home.is_of(self) and not self._said_not_alone:
+            self._said_not_alone = True
+            log.warning(
+                "%s: another PeriodicEval of this process was set up on %s after this one, and "
+                "points of one hide those of the other; each needs a run_dir of its own",
+                self.label,
+                self.run_dir,
+            )
+
     def _publish(self, point: CurvePoint, instead_of: PendingEval | None = None) -> CurvePoint:
+        self._check_alone()
         if instead_of is not None:
             point = msgspec.structs.replace(point, session=instead_of.session)
             self._home.begun(instead_of)
