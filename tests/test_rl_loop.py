@@ -92,20 +92,6 @@ def ended(out: Path, *more: str) -> tuple[str, list[Any]]:
     return said.split()[-1], [(p.step, p.weights, p.summary, p.outcomes) for p in points]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Any]]:
-    folder: Path = tmp_path_factory.mktemp("rl_loop")
-    return ended(folder / "whole")
-
-
-def test_a_run_that_was_killed_goes_on_to_the_same_weights_and_the_same_curve(
-    whole: tuple[str, list[Any]], tmp_path: Path
-) -> None:
-    killed_at("step    6", [str(EXAMPLE)], tmp_path / "killed")
-    assert ended(tmp_path / "killed", "--resume") == whole
-    assert [step for step, *_ in whole[1]] == [0, 3, 6, 9]
-
-
 HANGING = """
 import runpy, sys, threading, torch
 
@@ -115,15 +101,19 @@ runpy.run_path({example!r}, run_name="__main__")
 """
 
 
-def test_an_eval_that_was_killed_beside_the_training_is_finished_on_its_own_weights(
-    whole: tuple[str, list[Any]], tmp_path: Path
+def test_a_run_that_was_killed_twice_goes_on_to_the_same_weights_and_the_same_curve(
+    tmp_path: Path,
 ) -> None:
-    out, code = tmp_path / "killed", HANGING.format(example=str(EXAMPLE))
-    killed_at("step    3", ["-c", code], out, "--async")
-    assert [(each.step, each.saved_at) for each in pending_evals(out)] == [
-        (0, str(out / "checkpoint-000000" / "training.pt"))
-    ]
-    assert ended(out, "--async", "--resume") == whole
+    """Once beside an eval, which is then finished on the weights that it was to measure."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    killed_at("step    3", ["-c", HANGING.format(example=str(EXAMPLE))], killed, "--async")
+    left = pending_evals(killed)[0]
+    assert (left.step, left.saved_at) == (0, str(killed / "checkpoint-000000" / "training.pt"))
+    killed_at("step    6", [str(EXAMPLE)], killed, "--resume")
+    assert pending_evals(killed) == []
+    weights, curve = ended(killed, "--async", "--resume")
+    assert (weights, curve) == ended(whole)
+    assert [step for step, *_ in curve] == [0, 3, 6, 9]
 
 
 def test_a_run_that_is_asked_to_stop_saves_where_it_stands_and_evaluates_it(

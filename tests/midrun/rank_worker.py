@@ -200,7 +200,7 @@ def first_cannot_decide(home: Path) -> Any:
         across="all",
         run_dir=home / f"rank{RANK}",
     )
-    evals._known_at = fails_at  # type: ignore[assignment,method-assign]
+    evals._trail.known_at = fails_at  # type: ignore[method-assign]
     return told(evals.maybe_run(1), model)
 
 

@@ -1,6 +1,7 @@
 """Evaluation in the middle of training: on a cadence, on the trainer's own weights, neutral.
 
-periodic     PeriodicEval: cadence, curve and heartbeats
+periodic     PeriodicEval: cadence and heartbeats
+trail        its points, those of earlier starts of the training included
 measure      one measurement: the model, isolated, through `heldout.evaluate`
 runners      how the policy is run and scored: `live_model`, `functions`
 budget       how much evaluating the training can bear

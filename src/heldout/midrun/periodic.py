@@ -28,23 +28,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import InvalidInput
 from heldout.isolation import is_beside_training, modules_of, untouched_random_state
 from heldout.midrun.beside import Beside
 from heldout.midrun.budget import SMALLEST, Budget
-from heldout.midrun.comparable import check_config, check_functions
 from heldout.midrun.curve import (
     CurvePoint,
     Outcome,
-    current_points,
-    forget_stop,
-    read_points,
     request_stop,
     stop_requested,
 )
 from heldout.midrun.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
 from heldout.midrun.heartbeats import Heartbeat, heartbeat_fields
-from heldout.midrun.home import home_of
 from heldout.midrun.measure import Elsewhere, Measured, Task, describe, measure
 from heldout.midrun.pending import PendingEval, Scheduled, checked_place, checked_step
 from heldout.midrun.ranks import Alone, Ranks, current_ranks, is_first_process
@@ -53,7 +48,8 @@ from heldout.midrun.runners import RunnerBuilder
 from heldout.midrun.samples import checked, digest, fixed_order
 from heldout.midrun.settings import NUM, Settings, check_counts, check_seconds
 from heldout.midrun.spending import Spending
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.midrun.trail import Trail
+from heldout.store.rundir import now
 from heldout.types import Sample
 from heldout.weights import fingerprint
 
@@ -134,8 +130,6 @@ class PeriodicEval:
         self.run_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self.rides_window = False
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
-        self.history: list[CurvePoint] = []
-        """Points of this start of the training; `points` has those before it, too."""
         self.samples = fixed_order(checked(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
         self.runner_builder, self._heartbeat, self._monitor = runner_builder, heartbeat_fn, monitor
@@ -143,20 +137,16 @@ class PeriodicEval:
         self._seed, self._at_start, self._across = seed, at_start, across
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
         self._clock, self._ranks = clock, ranks
-        self._home = home_of(self.run_dir, self)
-        self._session = self._home.join(self)
-        self._entered = False
+        self._trail = Trail(label, self.run_dir, self)
         total = len(self.samples)
         budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
         self._spending = Spending(budget, total, clock)
         self._seen: int | None = None
         self._reused = False
         elsewhere = runner_builder if isinstance(runner_builder, Elsewhere) else None
-        self._finishing = self._said_not_alone = False
+        self._finishing = False
         self._beside = Beside(label, shadows, elsewhere)
         self._stop: str | None = None
-        self._earlier: list[CurvePoint] = []
-        self._functions: dict[str, Any] | None = None
         if self.every_steps and is_first_process(ranks):
             self._enter()
 
@@ -190,7 +180,7 @@ class PeriodicEval:
         """
         self.begin()
         if self._seen is not None and step < self._seen:
-            self._start_again()
+            self._trail.start_again()
         dispatcher = self._visited(step)
         due = self.should_run(step)
         self._seen = step
@@ -229,9 +219,8 @@ class PeriodicEval:
             self.collect()
         elif not any(handle.step == step for handle in self._beside.under_way):
             point = self._run(step, model, partial(self._missing, step), final=True, whole=True)
-        self._say_complete()
-        results = [p for p in self.history if p.step == step and p.has_result]
-        return results[-1] if point is None and results else point
+        self._trail.say_complete()
+        return point or self._trail.result_at(step)
 
     def finish(self, pending: PendingEval, model: Any) -> CurvePoint | None:
         """One of `pending_evals`, now, on the weights that it was to measure.
@@ -242,7 +231,7 @@ class PeriodicEval:
             raise InvalidInput(
                 f"the eval of step {pending.step} is one of {pending.name!r}, not of {self.label!r}"
             )
-        if not self._home.is_left(pending):
+        if not self._trail.home.is_left(pending):
             raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
         found = fingerprint(model)
         if None not in (found, pending.weights) and found != pending.weights:
@@ -261,33 +250,21 @@ class PeriodicEval:
     def _missing(self, step: int, weights: str | None) -> int:
         """How many samples the last weights still need. Asked of the first process alone: the
         others have no history."""
-        for point in self.history:
-            if point.step != step:
-                continue
-            # The same weights would be skipped for the same reason, or cut at the same limit;
-            # beside a training the reason may have been that there was no time or no place.
-            if not point.has_result and None not in (weights, point.weights):
-                known = point.lag_steps is None
-            else:
-                known = _is_whole(point) or point.partial is not None
-            if known and _same(point.weights, weights):
-                return 0
-        return len(self.samples)
+        return 0 if self._trail.is_settled(step, weights) else len(self.samples)
 
     def begin(self) -> None:
         """Training starts now, as far as the budget is concerned; the first step says so, too."""
         self._spending.begin()
 
-    def _start_again(self) -> None:
-        """The counter went back: another training, or this one from a checkpoint."""
-        self._earlier += self.history
-        self.history = []
-        self._session = self._home.begin_session()
+    @property
+    def history(self) -> list[CurvePoint]:
+        """Points of this start of the training; `points` has those before it, too."""
+        return self._trail.history
 
     @property
     def points(self) -> list[CurvePoint]:
         """The curve as it stands, by step, earlier starts of this training included."""
-        return current_points([*self._earlier, *self.history])
+        return self._trail.points
 
     @property
     def stop_requested(self) -> str | None:
@@ -350,7 +327,7 @@ class PeriodicEval:
             pass_threshold=self._threshold,
             seed=self._seed,
             decide=lambda weights: len(self.samples),
-            admit=self._admit,
+            admit=self._trail.admit,
             keep_going=self._pulse(step, began, alive=alive),
         )
 
@@ -364,9 +341,9 @@ class PeriodicEval:
         whole: bool,
     ) -> int:
         """How many samples these weights need; a point that they have already goes to `known`."""
-        if not self._entered:
+        if not self._trail.entered:
             self._enter()
-        found = self._known_at(step, weights, whole=whole)
+        found = self._trail.known_at(step, weights, whole=whole)
         if found is not None:
             known.append(found)
         return affordable(weights) if found is None else 0
@@ -393,14 +370,18 @@ class PeriodicEval:
         try:
             if (self._ranks or current_ranks()).rank != 0:
                 return None
-            if not self._entered:
+            if not self._trail.entered:
                 self._enter()
             return self._beside.schedule(
                 dispatcher,
-                self._home,
+                self._trail.home,
                 partial(self._measure_beside, dispatcher, step, final),
                 PendingEval(
-                    self.label, checked_step(step), self._session, None, checked_place(saved_at)
+                    self.label,
+                    checked_step(step),
+                    self._trail.session,
+                    None,
+                    checked_place(saved_at),
                 ),
                 live,
                 must=final,
@@ -459,7 +440,7 @@ class PeriodicEval:
                     self._ask_to_stop(reason)
                 self._take_in(msgspec.structs.replace(ended.point, stop=reason))
         if self._finishing and not self._beside.under_way:
-            self._say_complete()
+            self._trail.say_complete()
 
     def _ask_to_stop(self, reason: str) -> None:
         """Where `heldout watch` looks, too: the line of the point is written already."""
@@ -487,20 +468,6 @@ class PeriodicEval:
         if given is not None:
             return lambda: given
         return self.model_getter or (lambda: None)
-
-    def _known_at(self, step: int, weights: str | None, *, whole: bool) -> CurvePoint | None:
-        """A result of an earlier start that need not be repeated: same step, same weights."""
-        for point in self.points:
-            if (
-                point.step == step
-                and point.session != self._session
-                and point.has_result
-                and point.partial is None
-                and (_is_whole(point) or not whole)
-                and _same(point.weights, weights)
-            ):
-                return point
-        return None
 
     def _pulse(
         self,
@@ -541,7 +508,7 @@ class PeriodicEval:
         return CurvePoint(
             label=self.label,
             step=step,
-            session=self._session,
+            session=self._trail.session,
             time=now(),
             seconds=seconds,
             summary=measured.summary,
@@ -557,27 +524,16 @@ class PeriodicEval:
             final=final,
         )
 
-    def _check_alone(self) -> None:
-        """Two trainings, or one that was set up twice by mistake."""
-        if not self._home.is_of(self) and not self._said_not_alone:
-            self._said_not_alone = True
-            log.warning(
-                "%s: another PeriodicEval of this process was set up on %s after this one, and "
-                "points of one hide those of the other; each needs a run_dir of its own",
-                self.label,
-                self.run_dir,
-            )
-
     def _publish(self, point: CurvePoint, instead_of: PendingEval | None = None) -> CurvePoint:
-        self._check_alone()
+        self._trail.check_alone()
         if instead_of is not None:
             point = msgspec.structs.replace(point, session=instead_of.session)
-            self._home.begun(instead_of)
+            self._trail.home.begun(instead_of)
         if (reason := self._watch(point)) is not None:
             point = msgspec.structs.replace(point, stop=reason)
-        self._home.record(point)
+        self._trail.home.record(point)
         if instead_of is not None:
-            self._home.ended(instead_of, has_result=point.has_result)
+            self._trail.home.ended(instead_of, has_result=point.has_result)
         if (dispatcher := get_async_eval_dispatcher()) is not None:
             dispatcher.tell(point)
         self._take_in(point)
@@ -587,11 +543,8 @@ class PeriodicEval:
         """What the monitor says to it."""
         if self._monitor is None or point.summary is None:
             return None
-        ours = point.session == self._session  # else it is one of an earlier start, and comes late
-        late, new = ([], [point]) if ours else ([point], [])
         try:
-            points = current_points([*self._earlier, *late, *self.history, *new])
-            reason = self._monitor(points)
+            reason = self._monitor(self._trail.points_with(point))
         except Exception as problem:
             log.warning("%s: the monitor failed", self.label, exc_info=problem)
             return None
@@ -603,8 +556,7 @@ class PeriodicEval:
         told = point.lag_steps is not None  # by the dispatcher
         if point.skipped and not told and not (self.history and self.history[-1].skipped):
             log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
-        # One of an earlier start may come late; among those of this one it would seem to be later.
-        (self.history if point.session == self._session else self._earlier).append(point)
+        self._trail.add(point)
         self._beat(self.label, heartbeat_fields(point))
 
     def _beat(self, name: str, fields: dict[str, Any]) -> None:
@@ -615,11 +567,7 @@ class PeriodicEval:
         except Exception as problem:
             log.warning("%s: heartbeat_fn failed", self.label, exc_info=problem)
 
-    # --- The run directory ---
-
     def _enter(self) -> None:
-        """Into the run directory. A curve of something else is refused, before training begins."""
-        run = RunDir(self.run_dir)
         config = {
             "kind": "midrun",
             "label": self.label,
@@ -629,49 +577,4 @@ class PeriodicEval:
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,
         }
-        self._home.enter()
-        self._earlier = self._own_points()
-        info = self._home.read_config()
-        if info is not None:
-            check_config(run.path, info.config, config, has_points=bool(self._earlier))
-            self._functions = info.functions if self._earlier else None
-        self._spending.take_over(self._earlier)
-        self._home.take_over()
-        self._earlier = self._own_points()
-        self._entered = True
-        run.write_info(RunInfo.new(config, self._functions or {}))
-        forget_stop(run.path)
-
-    def _own_points(self) -> list[CurvePoint]:
-        points = read_points(RunDir(self.run_dir).curve)
-        return [point for point in points if point.label == self.label]
-
-    def _admit(self, functions: dict[str, Any]) -> None:
-        """One curve, one scorer."""
-        if self._functions:
-            check_functions(self.run_dir, self._functions, functions)
-            return
-        self._functions = functions
-        run = RunDir(self.run_dir)
-        if run.run.exists():
-            info = run.read_info()
-            info.functions = functions
-            run.write_info(info)
-
-    def _say_complete(self) -> None:
-        try:
-            if self.history:
-                self._home.say_complete()
-            self._home.close()
-        except (RunDirectoryError, OSError) as problem:
-            log.warning("%s: %s", self.label, problem)
-
-
-def _is_whole(point: CurvePoint) -> bool:
-    """Whether it is of the whole held-out set."""
-    return point.has_result and point.partial is None and point.asked == point.of
-
-
-def _same(before: str | None, now: str | None) -> bool:
-    """Whether these are the same weights, as far as can be told."""
-    return before is None or now is None or before == now
+        self._spending.take_over(self._trail.enter(config))

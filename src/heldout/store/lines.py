@@ -264,7 +264,7 @@ def _check_version(path: Path, found: Header, expected: str, newest: int) -> Non
         f"up to version {newest}"
     )
     if found.format != expected:
-        said += ". It is a file of another kind: give the path of one of this kind"
+        said += ". That is another kind of file: is it the right path?"
     elif found.version > newest:
         said += ". A newer heldout may read it"
     raise UnknownFormat(said)
