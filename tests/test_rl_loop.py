@@ -106,7 +106,9 @@ def test_a_run_that_was_killed_twice_goes_on_to_the_same_weights_and_the_same_cu
 ) -> None:
     """Once beside an eval, which is then finished on the weights that it was to measure."""
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    killed_at("step    3", ["-c", HANGING.format(example=str(EXAMPLE))], killed, "--async")
+    hanging = ["-c", HANGING.format(example=str(EXAMPLE))]
+    killed_at("step    2", hanging, killed, "--async", "--save-every", "1")
+    assert (killed / "checkpoint-000001").exists()  # so that step 0 is not where it goes on
     left = pending_evals(killed)[0]
     assert (left.step, left.saved_at) == (0, str(killed / "checkpoint-000000" / "training.pt"))
     killed_at("step    6", [str(EXAMPLE)], killed, "--resume")

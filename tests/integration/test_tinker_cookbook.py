@@ -15,15 +15,6 @@ from typing import Any
 import httpx
 import pytest
 import tinker
-from tinker.types import RequestErrorCategory
-from tinker_cookbook.distillation import sdft, train_off_policy, train_on_policy
-from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
-from tinker_cookbook.preference import train_dpo
-from tinker_cookbook.rl import train
-from tinker_cookbook.supervised import train as supervised
-from tinker_cookbook.tokenizer_utils import register_tokenizer
-from tinker_cookbook.utils import ml_log, trace
-
 from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, ToolCall, Trajectory
 from heldout.environments import ToolEnvironment
 from heldout.errors import (
@@ -35,6 +26,7 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.integrations import versions
 from heldout.integrations.tinker_cookbook import (
     HeldoutEvaluator,
     TinkerEndpoint,
@@ -52,6 +44,15 @@ from heldout.midrun import (
     read_points,
     use_async_eval_dispatcher,
 )
+from tinker.types import RequestErrorCategory
+from tinker_cookbook.distillation import sdft, train_off_policy, train_on_policy
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+from tinker_cookbook.preference import train_dpo
+from tinker_cookbook.rl import train
+from tinker_cookbook.supervised import train as supervised
+from tinker_cookbook.tokenizer_utils import register_tokenizer
+from tinker_cookbook.utils import ml_log, trace
+
 from tests.integration.tinker_fake import (
     MODEL,
     FakeSampling,
@@ -974,10 +975,10 @@ def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: 
 # --- The package, and the page ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("found", ["0.4.9", "0.6.0", "0.50.1", "1.0"])
+@pytest.mark.parametrize("found", ["0.4.9", "0.5.7", "0.5", "0.6.0", "0.50.1", "1.0"])
 def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "version", lambda name: found)
-    with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5,<0\.6"):
+    monkeypatch.setattr(versions, "version", lambda name: found)
+    with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5\.8,<0\.6"):
         package.cookbook("renderers")
 
 
@@ -985,8 +986,8 @@ def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(package, "version", missing)
-    with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5,<0.6'"):
+    monkeypatch.setattr(versions, "version", missing)
+    with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5.8,<0.6'"):
         package.cookbook("renderers")
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import anyio
 import pytest
-
 from heldout import (
     Completion,
     EvalConfig,
@@ -36,7 +35,8 @@ from heldout import (
 )
 from heldout.config import describe_callable
 from heldout.errors import EnvironmentFailed, InvalidInput, SystemicFailure
-from heldout.integrations.verifiers import from_verifiers, package, to_verifiers
+from heldout.integrations import versions
+from heldout.integrations.verifiers import from_verifiers, to_verifiers
 from heldout.integrations.verifiers import messages as adapter_messages
 
 pytestmark = pytest.mark.integration
@@ -784,7 +784,7 @@ def test_trio_is_refused(vf: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("found", ["0.4.0", "0.30.1", "0.2.9", "1.3.0"])
 def test_another_version_is_refused_by_name(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(package, "version", lambda name: found)
+    monkeypatch.setattr(versions, "version", lambda name: found)
     with pytest.raises(InvalidInput, match=rf"verifiers {found} is installed.*>=0\.3,<0\.4"):
         from_verifiers(None)
 
@@ -795,7 +795,7 @@ def test_a_missing_package_is_named_with_the_command_to_install_it(
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(package, "version", missing)
+    monkeypatch.setattr(versions, "version", missing)
     with pytest.raises(InvalidInput, match="pip install 'verifiers>=0.3,<0.4'"):
         to_verifiers([], lambda trajectory, sample: Score())
 

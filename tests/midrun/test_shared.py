@@ -19,7 +19,7 @@ from heldout.errors import InvalidInput
 from heldout.midrun.worker import shared, sharedfile
 from heldout.midrun.worker.shared import ALIGNMENT, LENGTH, SharedWeights, read, read_snapshot
 from heldout.midrun.worker.sharedfile import SharedFile, open_shared, remove_abandoned
-from heldout.weights import fingerprint
+from heldout.weights import fingerprint, numbers, totals
 
 EVERY = ["float32", "float64", "bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "bool"]
 EVERY += ["uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "complex64"]
@@ -145,6 +145,25 @@ def test_where_they_are_known_only_later_one_snapshot_is_given_up(
     assert read_snapshot(sealed(weights, model, 3)).header.frozen_weights == fingerprint(
         {"fixed.weight": model.fixed.weight, "fixed.bias": model.fixed.bias}
     )
+
+
+@pytest.mark.parametrize("dtype", EVERY)
+@pytest.mark.parametrize("length", [1, 7, 8, 9, 24])
+def test_the_total_of_a_tensor_changes_with_each_of_its_bytes(dtype: str, length: int) -> None:
+    size = getattr(torch, dtype).itemsize
+    bits = torch.zeros((length + 1) * size, dtype=torch.uint8)
+    flat = bits.view(getattr(torch, dtype))
+    views = [flat, flat[1:], flat[: length // 2 * 2].view(2, -1).t()]
+    before = [numbers(totals([each])) for each in views]
+    for place in range(size, length // 2 * 2 * size):  # what all of them have
+        bits[place] = 1
+        assert all(numbers(totals([each])) != was for each, was in zip(views, before, strict=True))
+        bits[place] = 0
+
+
+def test_totals_of_what_has_no_bits_are_left_out() -> None:
+    found = totals([torch.empty(3, device="meta"), torch.empty(0), torch.eye(2).to_sparse()])
+    assert numbers(found) == []
 
 
 def test_what_is_first_written_in_inference_mode_can_be_written_again(

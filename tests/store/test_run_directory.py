@@ -12,9 +12,6 @@ import duckdb
 import msgspec
 import pyarrow.parquet
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Stop, Trajectory
 from heldout.analysis import group_by, summarize
 from heldout.errors import (
@@ -25,9 +22,13 @@ from heldout.errors import (
     StorageFull,
     UnknownFormat,
 )
+from heldout.store import rundir
 from heldout.store.columns import slice_keys
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
-from heldout.store.rundir import RunDir, find_run
+from heldout.store.rundir import RunDir, RunInfo, find_run
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from tests.conftest import RunEval, make_samples
 
 
@@ -457,3 +458,19 @@ def test_rows_decode_without_the_conversation() -> None:
     said = b'"trajectory":{"messages":[1,2,3],"stop":{"ended_by":"no_reply"}}'
     line = b'{"index":1,"sample":{"id":"a","input":{}},' + said + b"}"
     assert msgspec.json.decode(line, type=Row).sample.id == "a"
+
+
+def test_versions_are_looked_up_once_and_each_run_has_its_own_copy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = RunInfo.new({}, {}).versions
+
+    def again(name: str) -> str:
+        raise AssertionError(f"{name} is looked up again")
+
+    monkeypatch.setattr(rundir, "version", again)
+    second = RunInfo.new({}, {}).versions
+    assert first == second
+    assert {"heldout", "python", "numpy"} <= first.keys()
+    first["numpy"] = "changed"
+    assert RunInfo.new({}, {}).versions == second

@@ -59,7 +59,7 @@ from heldout.midrun.ranks import is_first_process
 from heldout.midrun.results import Result
 from heldout.midrun.running import Evaluator, Job, Running, Snapshot
 from heldout.midrun.sinks import Sink
-from heldout.midrun.sinks.guarded import Sinks
+from heldout.midrun.sinks.guarded import Sinks, checked_sinks
 
 log = logging.getLogger("heldout")
 
@@ -131,7 +131,7 @@ class AsyncEvalDispatcher:
         if self.run_dir is not None and self.is_first:
             self._home = _entered(self.run_dir, self)
         # Last: they have threads.
-        own = () if isinstance(sinks, Sinks) else tuple(sinks)
+        own = () if isinstance(sinks, Sinks) else checked_sinks(sinks)
         guarded = sinks if isinstance(sinks, Sinks) else Sinks(*own if self.is_first else ())
         self._nowhere = self.run_dir is None and not own and guarded is not sinks
         self.has_scheduled = False

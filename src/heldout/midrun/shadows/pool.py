@@ -289,7 +289,7 @@ class _Setting(NamedTuple):
             yield
 
 
-_KINDS = ("cpu", "cuda", "xpu", "mps")
+_KINDS = ("cpu", "cuda", "xpu")
 
 
 def _recorded(torch: Any, stream: Any) -> Any:
