@@ -15,6 +15,15 @@ from typing import Any
 import httpx
 import pytest
 import tinker
+from tinker.types import RequestErrorCategory
+from tinker_cookbook.distillation import sdft, train_off_policy, train_on_policy
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+from tinker_cookbook.preference import train_dpo
+from tinker_cookbook.rl import train
+from tinker_cookbook.supervised import train as supervised
+from tinker_cookbook.tokenizer_utils import register_tokenizer
+from tinker_cookbook.utils import ml_log, trace
+
 from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, ToolCall, Trajectory
 from heldout.environments import ToolEnvironment
 from heldout.errors import (
@@ -44,15 +53,6 @@ from heldout.midrun import (
     read_points,
     use_async_eval_dispatcher,
 )
-from tinker.types import RequestErrorCategory
-from tinker_cookbook.distillation import sdft, train_off_policy, train_on_policy
-from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
-from tinker_cookbook.preference import train_dpo
-from tinker_cookbook.rl import train
-from tinker_cookbook.supervised import train as supervised
-from tinker_cookbook.tokenizer_utils import register_tokenizer
-from tinker_cookbook.utils import ml_log, trace
-
 from tests.integration.tinker_fake import (
     MODEL,
     FakeSampling,

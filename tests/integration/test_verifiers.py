@@ -18,6 +18,7 @@ from typing import Any
 
 import anyio
 import pytest
+
 from heldout import (
     Completion,
     EvalConfig,

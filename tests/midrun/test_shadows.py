@@ -975,6 +975,13 @@ def test_what_hangs_on_a_model_is_compared_by_its_content(make: Any) -> None:
         change()
 
 
+def test_what_a_function_encloses_stays_as_it_was() -> None:
+    model, change = _with_a_closure()
+    snapshot = take(Shadows(), model)
+    change()
+    assert evaluated(snapshot, lambda shadow: shadow().tolist()) == [1.0] * 3
+
+
 def test_a_frozen_weight_that_is_laid_out_otherwise_is_noticed() -> None:
     model = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
     shadows = Shadows()

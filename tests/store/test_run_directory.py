@@ -12,6 +12,9 @@ import duckdb
 import msgspec
 import pyarrow.parquet
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Stop, Trajectory
 from heldout.analysis import group_by, summarize
 from heldout.errors import (
@@ -26,9 +29,6 @@ from heldout.store import rundir
 from heldout.store.columns import slice_keys
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
 from heldout.store.rundir import RunDir, RunInfo, find_run
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-
 from tests.conftest import RunEval, make_samples
 
 

@@ -145,20 +145,19 @@ class Copier:
         return self._object(value, where)
 
     def _function(self, function: Any, where: str) -> Any:
-        """One with cells of its own, where there is anything in them that has to be copied."""
+        """One with cells of its own: who has the original's may put something else into them."""
         if (compiled := getattr(function, "_torchdynamo_orig_callable", None)) is not None:
             return self(compiled, where)
         cells = tuple(types.CellType() for _ in function.__closure__ or ())
         made = types.FunctionType(function.__code__, function.__globals__, closure=cells)
         self._memo[id(function)] = made  # it may lead to itself
-        other = False
+        other = bool(cells)
         for cell, of in zip(cells, function.__closure__ or (), strict=True):
             try:
                 content = of.cell_contents
             except ValueError:
                 continue  # it is empty
             cell.cell_contents = self(content, f"{where}: what its function encloses")
-            other = other or cell.cell_contents is not content
         for part in ("__defaults__", "__kwdefaults__", "__dict__"):
             held = getattr(function, part)
             items = held.items() if isinstance(held, dict) else enumerate(held or ())
