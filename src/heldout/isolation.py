@@ -19,7 +19,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -98,6 +98,45 @@ def beside_training() -> Iterator[None]:
 
 def is_beside_training() -> bool:
     return getattr(_this_thread, "beside", False)
+
+
+@contextmanager
+def refusing_draws() -> Iterator[None]:
+    """Torch's global random state is not drawn from in here, in this thread: NotBeside, before
+    anything is drawn. With a generator of one's own, anything may be."""
+    torch = _torch()
+    if torch is None:
+        yield
+        return
+    with _guard(torch)():
+        yield
+
+
+@cache
+def _guard(torch: Any) -> Any:
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Refuse(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            given = kwargs or {}
+            if torch.Tag.nondeterministic_seeded in operator.tags and _draws(operator, args, given):
+                raise NotBeside(f"{operator} draws from the random state that training draws from")
+            return operator(*args, **given)
+
+    return Refuse
+
+
+def _draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Attention counts among what is random, and is not, without dropout."""
+    if kwargs.get("generator") is not None:
+        return False
+    names = [argument.name for argument in operator._schema.arguments]
+    if "dropout_p" not in names:
+        return True
+    place = names.index("dropout_p")
+    return bool(args[place] if place < len(args) else kwargs.get("dropout_p", 0.0))
 
 
 @contextmanager

@@ -286,6 +286,31 @@ def test_no_global_random_state_is_touched_in_the_thread(tmp_path: Path, gates: 
     assert drawn == expected
 
 
+def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
+    tmp_path: Path,
+) -> None:
+    class Draws(Gates):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            answers = super().generate(model, prompts, max_new)
+            torch.multinomial(torch.ones(4), 1, generator=torch.Generator())
+            torch.nn.functional.scaled_dot_product_attention(*torch.ones(3, 1, 2, 4, 8))
+            return [a if torch.rand(()).item() >= 0 else "?" for a in answers]
+
+    gates = Draws()
+    here = evals_of(tmp_path / "here", Counter(4), gates)
+    evals = evals_of(tmp_path, Counter(4), gates)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+    assert torch.equal(torch.rand(4), expected)
+    assert gates.beside == [True, False]
+    point = here.run_eval(10)
+    assert point is not None
+    assert evals.history[0].outcomes == point.outcomes
+
+
 # --- The end ------------------------------------------------------------------------------------
 
 
@@ -555,7 +580,7 @@ def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
         gates.open.set()
     reasons = [p.skipped for p in sorted(points_of(tmp_path), key=lambda p: p.step)]
     assert reasons[0] == "not finished after max_seconds=0.05"
-    assert reasons[1:] == ["all snapshots were in use, by evals that were given up on"] * 2
+    assert reasons[1:] == ["all snapshots were in use, by none that is under way here"] * 2
 
 
 def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(

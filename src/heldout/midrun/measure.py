@@ -11,7 +11,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from heldout.isolation import (
     NotBeside,
     beside_training,
     isolated,
+    refusing_draws,
     untouched_random_state,
     wait_for_device,
 )
@@ -268,7 +269,8 @@ def _mostly_here(task: Task, runner: Runner, model: Any) -> Answer:
     def answer(requests: Sequence[Request], keep_going: Callable[[], bool]) -> Sequence[Answered]:
         nonlocal said
         try:
-            return runner.answer(requests, keep_going)
+            with nullcontext() if runner.own_random else refusing_draws():
+                return runner.answer(requests, keep_going)
         except NotBeside as problem:
             why = problem
 

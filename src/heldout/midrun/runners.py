@@ -51,6 +51,9 @@ class Runner:
     timeout: float | None = 600.0
     """Seconds that one item may take for itself: its environment, tools and scoring. Waiting for
     the model, which answers all items of a batch at once, does not count."""
+    own_random: bool = False
+    """Whether `answer` draws from generators of its own alone. Where it is not known to, torch's
+    global state is guarded while an eval runs beside the training, which takes time."""
     describe: Callable[[], dict[str, Any]] = dict
     """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
     that a batch costs the same when it is not full."""
@@ -214,6 +217,7 @@ def live_model(
             score_fn,
             sampling=sampling,
             rows=rows,
+            own_random=True,
             describe=decoder.describe,
             **settings,
         )

@@ -203,7 +203,7 @@ class Running:
                 return Offer(taken=True, dropped=dropped)
             others = [j for j in self.queue.items() if j.source is job.source and j is not job]
             if job.source is not None and not others:
-                refused = "all snapshots were in use, by evals that were given up on"
+                refused = "all snapshots were in use, by none that is under way here"
             elif self.queue.when_full == "wait" or job.must:
                 refused = ""
         self.queue.remove(job)
