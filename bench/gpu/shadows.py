@@ -191,6 +191,37 @@ def outputs(bench: Bench, shape: str, model: Any) -> None:
     bench.tell(shape, "outputs", rounds=rounds, wrong_outputs=wrong, not_repeatable=unknown)
 
 
+def on_a_large_base(bench: Bench) -> None:
+    """Few weights are trained, on many that are frozen: they are shared, and watched."""
+    width, layers = (8192, 104) if bench.on_cuda and not bench.tiny else (64, 4)
+    with bench.device:
+        kind = torch.bfloat16 if bench.on_cuda else torch.float32
+        base = [torch.nn.Linear(width, width, bias=False, dtype=kind) for _ in range(layers)]
+        model = torch.nn.Sequential(*base, torch.nn.Linear(width, 64, dtype=kind))
+    for layer in base:
+        layer.requires_grad_(False)
+    held_up(bench, "frozen", model, None)
+    shadows, seconds = Shadows(), []
+    for number in range(5):
+        snapshot = taken(shadows, model, number)
+
+        def check(snapshot: WeightSnapshot = snapshot) -> Any:
+            with snapshot.in_use():
+                began = time.perf_counter()
+                changed = snapshot.why_changed()
+                return time.perf_counter() - began, changed
+
+        took, changed = beside(check)()
+        bench.wrong += changed is not None
+        seconds.append(took)
+        snapshot.release()
+    bench.tell("frozen", "why_changed", **ms(seconds))
+    snapshot = taken(shadows, model, 9)
+    base[-1].weight.data[-1, -1] += 1
+    bench.wrong += snapshot.why_changed() is None
+    snapshot.release()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else "")
     parser.add_argument("--device", default="cuda")
@@ -208,6 +239,7 @@ def main() -> None:
             race(bench, shape, bench.model(shape), place)
         outputs(bench, shape, bench.model(shape))
         del model
+    on_a_large_base(bench)
     print(json.dumps({"wrong": bench.wrong}), flush=True)
     sys.exit(1 if bench.wrong else 0)
 
