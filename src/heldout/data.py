@@ -23,12 +23,12 @@ from typing import Annotated, Any, NamedTuple
 import msgspec
 
 from heldout.errors import (
-    DuplicateSampleId,
     InvalidInput,
     ResumeMismatch,
     RunDirectoryError,
 )
 from heldout.overlaps import content_of, overlaps, refuse_overlaps, some_of
+from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import UNENCODABLE, plain_value
 from heldout.store.lines import open_to_read, refuse_unknown, storage_error
 from heldout.store.rundir import replace_file
@@ -67,11 +67,7 @@ class BufferFile(msgspec.Struct):
 
 def epoch_order(samples: Sequence[Sample], seed: int, epoch: int) -> list[Sample]:
     """The samples as this epoch has them, in whichever order they are given here."""
-
-    def place(sample: Sample) -> bytes:
-        return hashlib.blake2b(f"{seed}:{epoch}:{sample.id}".encode(), digest_size=16).digest()
-
-    return sorted(samples, key=place)
+    return ordered_by_id(samples, f"{seed}:{epoch}")
 
 
 class Digests(NamedTuple):
@@ -141,11 +137,7 @@ class DataBuffer:
             raise InvalidInput(f"seed is a whole number >= 0, of 63 bits at most, got {seed!r}")
         self._samples = tuple(samples)
         self._by_id: dict[str, Sample] = {}
-        for position, sample in enumerate(self._samples):
-            if not isinstance(sample, Sample):
-                raise InvalidInput(f"a buffer holds Samples, got {sample!r:.200}")
-            if sample.id in self._by_id:
-                raise DuplicateSampleId(sample.id, position)
+        for sample in distinct(self._samples, wanted="a buffer holds Samples"):
             try:
                 sample.id.encode()
             except UnicodeEncodeError:

@@ -17,11 +17,12 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout.errors import InvalidInput
 from heldout.isolation import modules_of
 
 log = logging.getLogger("heldout")
@@ -56,6 +57,16 @@ def fingerprint(model: Any) -> str | None:
     except _UNREADABLE as problem:
         log.debug("weights have no fingerprint: %s: %s", type(problem).__name__, problem)
         return None
+
+
+Copy = Literal["trainable", "all"]
+"""Which weights a snapshot has copies of: parameters that require gradients, or all."""
+
+
+def checked_copy(copy: Any) -> Copy:
+    if copy not in get_args(Copy):
+        raise InvalidInput(f"copy is 'trainable' or 'all', got {copy!r}")
+    return cast(Copy, copy)
 
 
 class Named(NamedTuple):

@@ -17,7 +17,7 @@ import torch
 
 from heldout.errors import InvalidInput
 from heldout.midrun.worker import shared, sharedfile
-from heldout.midrun.worker.shared import ALIGNMENT, LENGTH, SharedWeights, read, read_snapshot
+from heldout.midrun.worker.shared import ALIGNMENT, LENGTH, SharedWeights, read_snapshot
 from heldout.midrun.worker.sharedfile import SharedFile, open_shared, remove_abandoned
 from heldout.weights import fingerprint, numbers, totals
 
@@ -43,6 +43,10 @@ def weights(tmp_path: Path) -> Any:
     made = SharedWeights(folder=tmp_path)
     yield made
     made.close()
+
+
+def read(path: Path) -> dict[str, Any]:
+    return read_snapshot(path).tensors
 
 
 def sealed(weights: SharedWeights, model: Any, step: int = 1) -> Path:

@@ -260,7 +260,7 @@ class AsyncEvalDispatcher:
             raise InvalidInput("an evaluator is a function, not its call: leave out the brackets")
         if not callable(evaluator):
             raise InvalidInput(f"an evaluator is a function, got {evaluator!r:.100}")
-        handle = Scheduled(pending.step, pending.name, self._is_here, self.wait_for)
+        handle = Scheduled(pending.step, pending.name, lambda: self.waits_for_ever, self.wait_for)
         source = getattr(getattr(snapshot, "func", snapshot), "__self__", None)
         return Job(evaluator, pending, handle, home, snapshot, source=source)
 
@@ -329,9 +329,6 @@ class AsyncEvalDispatcher:
     @property
     def waits_for_ever(self) -> bool:
         """Whether to wait here would be for ever: evals run in the event loop of this thread."""
-        return self._is_here()
-
-    def _is_here(self) -> bool:
         return self._running.loop.is_here
 
     # --- Draining ---
@@ -353,7 +350,7 @@ class AsyncEvalDispatcher:
         )
 
     def _check_elsewhere(self, what: str) -> None:
-        if self._is_here():
+        if self.waits_for_ever:
             raise InvalidInput(
                 f"{what} would wait in the event loop that the evals run in, for ever; there, use "
                 "`await adrain()`, and `async with`"

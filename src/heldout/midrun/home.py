@@ -88,10 +88,6 @@ class Home:
         with self._writing:
             self._curve = curve_writer(self.run.curve)
 
-    @property
-    def entered(self) -> bool:
-        return self._curve is not None
-
     # --- The curve ---
 
     def record(self, point: CurvePoint) -> None:

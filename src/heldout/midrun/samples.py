@@ -8,20 +8,14 @@ from typing import Any
 
 import msgspec
 
-from heldout.errors import DuplicateSampleId, InvalidInput
+from heldout.errors import InvalidInput
+from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import plain_value
 from heldout.types import Sample
 
 
 def checked(samples: Iterable[Sample]) -> list[Sample]:
-    found = list(samples)
-    seen: set[str] = set()
-    for position, sample in enumerate(found):
-        if not isinstance(sample, Sample):
-            raise InvalidInput(f"held-out samples are Samples, got {sample!r:.200}")
-        if sample.id in seen:
-            raise DuplicateSampleId(sample.id, position)
-        seen.add(sample.id)
+    found = list(distinct(samples, wanted="held-out samples are Samples"))
     if not found:
         raise InvalidInput("there are no samples to evaluate")
     return found
@@ -29,12 +23,7 @@ def checked(samples: Iterable[Sample]) -> list[Sample]:
 
 def fixed_order(samples: Sequence[Sample], seed: int) -> list[Sample]:
     """An order that depends on seed and ids alone: its beginnings are the nested subsets."""
-
-    def place(sample: Sample) -> bytes:
-        text = f"{seed}:{sample.id}".encode("utf-8", "surrogatepass")
-        return hashlib.blake2b(text, digest_size=16).digest()
-
-    return sorted(samples, key=place)
+    return ordered_by_id(samples, seed)
 
 
 def digest(samples: Sequence[Sample]) -> str:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 
 from heldout.chat import message_of, messages_of, to_chat_api
 from heldout.errors import (
-    DuplicateSampleId,
     InvalidInput,
     RenderMismatch,
     SystemicFailure,
@@ -25,6 +24,7 @@ from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
+from heldout.samples import distinct
 from heldout.types import Message, Sample
 
 SUPPORTED, TESTED = ">=1.16,<2", "1.16.0"
@@ -234,13 +234,7 @@ class _Item:
 def _items(samples: Iterable[Sample], prepare_messages: PrepareMessages | None) -> list[_Item]:
     """The samples with their opening messages, which are made once: dataset and rollout agree."""
     items: list[_Item] = []
-    seen: set[str] = set()
-    for position, sample in enumerate(samples):
-        if not isinstance(sample, Sample):
-            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
-        if sample.id in seen:
-            raise DuplicateSampleId(sample.id, position)
-        seen.add(sample.id)
+    for sample in distinct(samples, wanted="a rollout starts from a Sample"):
         if prepare_messages is None:
             opening = messages_of(sample.input, f"sample {sample.id!r}: input")
         else:

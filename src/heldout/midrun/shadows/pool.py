@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back
-from heldout.midrun.shadows.replica import Copy, Replica, Transfer
-from heldout.weights import fingerprint, numbers, totals
+from heldout.midrun.shadows.replica import Replica, Transfer
+from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals
 
 
 class PolicyVersion(NamedTuple):
@@ -126,10 +126,8 @@ class Shadows:
     def __init__(self, *, size: int = 1, device: Any = None, copy: Copy = "trainable") -> None:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise InvalidInput(f"size is a whole number of at least 1, got {size!r}")
-        if copy not in ("trainable", "all"):
-            raise InvalidInput(f'copy is "trainable" or "all", got {copy!r}')
         self.size = size
-        self._device, self._copy = device, copy
+        self._device, self._copy = device, checked_copy(copy)
         self._lock = threading.Lock()
         self._idle: list[_Shadow] = []
         self._taken = 0

@@ -33,9 +33,8 @@ from heldout.midrun.shadows.attributes import (
     refusal,
     why_not_searched,
 )
-from heldout.weights import why_not_whole, writes
+from heldout.weights import Copy, why_not_whole, writes
 
-Copy = Literal["trainable", "all"]
 _Way = Literal["each time", "once", "shared"]
 
 _FORWARD_HOOKS = ("_forward_hooks", "_forward_pre_hooks")

@@ -3,7 +3,7 @@
     weights = SharedWeights()
     weights.write(model, step=50)        # in the thread that trains; copies go on in the background
     path = weights.seal()                # in any thread: waits for them
-    read(path)                           # in the other process: {name: tensor}, nothing is copied
+    read_snapshot(path).tensors          # in the other process: by name, nothing is copied
 
 A file is a length (8 bytes, 0 while it is being written), a header in JSON and raw bytes. The
 header says of each tensor its name, type, shape and place. Of the weights that are not trained only
@@ -19,14 +19,16 @@ import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
 from heldout.errors import InvalidInput
 from heldout.midrun.worker.sharedfile import SharedFile, open_shared
 from heldout.weights import (
+    Copy,
     Named,
+    checked_copy,
     fingerprint,
     named_tensors,
     readable,
@@ -49,7 +51,6 @@ DTYPES = (
     *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
     "float4_e2m1fn_x2",
 )
-Copy = Literal["trainable", "all"]
 
 
 # --- The format ---------------------------------------------------------------------------------
@@ -83,11 +84,6 @@ class Header(msgspec.Struct, frozen=True):
 class Snapshot(NamedTuple):
     header: Header
     tensors: dict[str, Any]
-
-
-def read(path: str | Path) -> dict[str, Any]:
-    """The tensors by name, on the file itself: they change with it."""
-    return read_snapshot(path).tensors
 
 
 def read_snapshot(path: str | Path) -> Snapshot:
@@ -215,9 +211,7 @@ class SharedWeights:
     """
 
     def __init__(self, *, copy: Copy = "trainable", folder: str | Path | None = None) -> None:
-        if copy not in ("trainable", "all"):
-            raise InvalidInput(f"copy is 'trainable' or 'all', got {copy!r}")
-        self._copy: Copy = copy
+        self._copy = checked_copy(copy)
         self._folder = None if folder is None else Path(folder)
         self._room: _Room | None = None
         self._header: Header | None = None

@@ -45,9 +45,10 @@ from heldout.midrun.worker.protocol import (
     Stop,
     Verdict,
 )
-from heldout.midrun.worker.shared import Copy, SharedWeights
+from heldout.midrun.worker.shared import SharedWeights
 from heldout.store.journal import UNENCODABLE, plain_value
 from heldout.types import Sample
+from heldout.weights import Copy
 
 MODULE = "heldout.midrun.worker.main"
 SEND_SECONDS = 60.0
