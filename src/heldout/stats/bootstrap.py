@@ -1,0 +1,399 @@
+"""Aggregates of a score matrix, runs x tasks, with stratified bootstrap intervals.
+
+    bootstrap(scores, "interquartile_mean")     one algorithm over its tasks
+    bootstrap_improvement(x, y)                 the chance that a run of x beats one of y
+
+The statistics are those of R. Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of
+the Statistical Precipice" (arXiv 2108.13264), and of its package rliable: runs are drawn with
+replacement within each task, independently for each task, and the interval is between percentiles
+(B. Efron (1979), Annals of Statistics 7). It speaks for other runs on the same tasks, not for
+other tasks. Runs are taken to be independent; few runs (three, say) give too narrow an interval.
+
+A resample is not built. How often each run was drawn says everything about it, and those counts
+are rows of small integers, which one operation handles for thousands of resamples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heldout.errors import InvalidInput
+from heldout.stats.summaries import CONFIDENCE, Floats, Interval
+
+Statistic = Literal["interquartile_mean", "mean", "median", "optimality_gap"]
+Counts = NDArray[np.unsignedinteger[Any]]
+
+REPETITIONS = 50_000
+TRIMMED = 0.25
+"""The share of all scores that an interquartile mean leaves out on each side."""
+
+WIDEST = 4096
+"""So many resamples at a time, at most: their counts are meant to stay in the cache."""
+CACHED = 2**21
+BLOCK = 64
+"""So many rows of counts are looked at before it is known whether they matter."""
+
+
+@dataclass(frozen=True, slots=True)
+class BootstrapEstimate:
+    """A statistic of the scores as they are, and the interval from resampling them.
+
+    `interval` is None where no task has two different scores to draw from, as with one run: all
+    resamples are the same then, and say nothing about the next run.
+    """
+
+    value: float
+    interval: Interval | None
+    confidence: float
+    repetitions: int
+    seed: int
+
+
+# --- Statistics ---------------------------------------------------------------------------------
+
+
+def interquartile_mean(scores: ArrayLike) -> float:
+    """The mean of the middle half of all scores, pooled over runs and tasks (Agarwal 2021, 4.3).
+
+    A quarter of the scores, rounded down, is left out on each side.
+    """
+    ordered = np.sort(_score_matrix(scores), axis=None)
+    cut = int(TRIMMED * len(ordered))
+    return float(ordered[cut : len(ordered) - cut].mean())
+
+
+def mean_over_tasks(scores: ArrayLike) -> float:
+    """The mean over tasks of the mean over runs."""
+    return float(_score_matrix(scores).mean(axis=0).mean())
+
+
+def median_over_tasks(scores: ArrayLike) -> float:
+    """The median over tasks of the mean over runs, which is what papers call median score."""
+    return float(np.median(_score_matrix(scores).mean(axis=0)))
+
+
+def optimality_gap(scores: ArrayLike, *, optimum: float = 1.0) -> float:
+    """By how much scores miss `optimum` on average; higher ones count as it (Agarwal 2021, 4.3)."""
+    return float(optimum - np.minimum(_score_matrix(scores), optimum).mean())
+
+
+def improvement_probability(x: ArrayLike, y: ArrayLike) -> float:
+    """The chance that a run of x beats one of y on the same task, mean over tasks.
+
+    For each task the statistic of Mann and Whitney (1947, Annals of Mathematical Statistics 18)
+    over the number of pairs: a tie is half a win (Agarwal 2021, 4.3). How large a win is, it does
+    not say.
+    """
+    ours, theirs = _paired_tasks(x, y)
+    wins = 0
+    for task in range(ours.shape[1]):
+        column = np.sort(theirs[:, task])
+        wins += int(np.searchsorted(column, ours[:, task], side="left").sum())
+        wins += int(np.searchsorted(column, ours[:, task], side="right").sum())
+    return wins / (2 * len(ours) * theirs.size)
+
+
+# --- Intervals ----------------------------------------------------------------------------------
+
+
+def bootstrap(
+    scores: ArrayLike,
+    statistic: Statistic = "interquartile_mean",
+    *,
+    repetitions: int = REPETITIONS,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+    optimum: float = 1.0,
+) -> BootstrapEstimate:
+    """A statistic of scores (runs x tasks) with its percentile interval (Agarwal 2021, 4.2).
+
+    `optimum` is for the optimality gap. The same seed draws the same runs for every statistic.
+    """
+    matrix = _score_matrix(scores)
+    values = _resampled(matrix, statistic, repetitions, seed, optimum)
+    point: dict[Statistic, Callable[[Floats], float]] = {
+        "interquartile_mean": interquartile_mean,
+        "mean": mean_over_tasks,
+        "median": median_over_tasks,
+        "optimality_gap": lambda matrix: optimality_gap(matrix, optimum=optimum),
+    }
+    interval = _percentiles(values, confidence) if _varies(matrix) else None
+    return BootstrapEstimate(point[statistic](matrix), interval, confidence, repetitions, seed)
+
+
+def bootstrap_improvement(
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    repetitions: int = REPETITIONS,
+    confidence: float = CONFIDENCE,
+    seed: int = 0,
+) -> BootstrapEstimate:
+    """The probability of improvement of x over y with its percentile interval (Agarwal 2021, 4.3).
+
+    Runs of x and of y are drawn independently. Where every x beats every y, so does it in every
+    resample: the interval is then a point, and too good to be true for few runs.
+    """
+    ours, theirs = _paired_tasks(x, y)
+    values = _improvements(ours, theirs, repetitions, seed)
+    interval = _percentiles(values, confidence) if _varies(ours) or _varies(theirs) else None
+    value = improvement_probability(ours, theirs)
+    return BootstrapEstimate(value, interval, confidence, repetitions, seed)
+
+
+def bootstrap_distribution(
+    scores: ArrayLike,
+    statistic: Statistic = "interquartile_mean",
+    *,
+    repetitions: int = REPETITIONS,
+    seed: int = 0,
+    optimum: float = 1.0,
+) -> Floats:
+    """The statistic of each resample, of which `bootstrap` takes percentiles."""
+    return _resampled(_score_matrix(scores), statistic, repetitions, seed, optimum)
+
+
+def _percentiles(values: Floats, confidence: float) -> Interval:
+    if not 0 < confidence < 1:
+        raise InvalidInput(f"confidence is {confidence}; it lies between 0 and 1, as 0.95 does")
+    low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(float(low), float(high))
+
+
+def _varies(matrix: Floats) -> bool:
+    return bool((matrix != matrix[0]).any())
+
+
+# --- Resampling ---------------------------------------------------------------------------------
+
+
+def _resampled(
+    matrix: Floats, statistic: Statistic, repetitions: int, seed: int, optimum: float
+) -> Floats:
+    if statistic == "interquartile_mean":
+        return _interquartile_means(matrix, repetitions, seed)
+    if statistic == "mean":
+        return np.asarray(_task_means(matrix, repetitions, seed).mean(axis=0))
+    if statistic == "median":
+        return np.asarray(np.median(_task_means(matrix, repetitions, seed), axis=0))
+    if statistic == "optimality_gap":
+        capped = np.minimum(matrix, optimum)
+        return np.asarray(optimum - _task_means(capped, repetitions, seed).mean(axis=0))
+    raise InvalidInput(f"no statistic {statistic!r}; there are {', '.join(get_args(Statistic))}")
+
+
+def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
+    """The interquartile mean of each resample, from the counts of the pooled, sorted scores."""
+    runs, tasks = matrix.shape
+    pooled = matrix.T.ravel()
+    order = np.argsort(pooled, kind="stable")
+    place = np.empty(matrix.size, dtype=np.intp)
+    place[order] = np.arange(matrix.size)
+    rows = place.reshape(tasks, runs)
+    ordered = pooled[order]
+    gaps = np.diff(ordered, append=ordered[-1])
+    cut = int(TRIMMED * matrix.size)
+    chunks = _chunks(repetitions, matrix.size)
+    draw = _Draw(_generator(seed), runs, chunks.width)
+    counts = np.empty((matrix.size, chunks.width), dtype=draw.counts.dtype)
+    sums = np.empty(chunks.padded)
+    for chunk in chunks:
+        for task in range(tasks):
+            counts[rows[task]] = draw()
+        sums[chunk] = _trimmed_sums(counts, gaps, cut)
+    return float(ordered[matrix.size // 2]) + sums[:repetitions] / (matrix.size - 2 * cut)
+
+
+def _trimmed_sums(counts: Counts, gaps: Floats, cut: int) -> Floats:
+    """The sum of what trimming keeps, each score less the middle one, for each column of counts.
+
+    With C(i) the number drawn of the i + 1 lowest scores, clip(C(i), cut, size - cut) - cut of
+    those are kept. Summed by parts, sum w(i) v(i) becomes a sum over the gaps between neighbours,
+    times how many are kept on the far side of the gap, as seen from the middle. So a score far out
+    that is trimmed adds exactly nothing, and rows that are trimmed in all columns can be left out.
+    """
+    size, width = counts.shape
+    middle = size // 2
+    small = np.int16 if size < 2**15 and counts.dtype == np.uint8 else np.int64
+    buffer = np.empty((BLOCK, width), dtype=small)
+    below = np.zeros(width, dtype=small)
+    sums = np.zeros(width)
+    starts = [*range(0, middle, BLOCK), *range(middle, size, BLOCK)]
+    for first, last in zip(starts, [*starts[1:], size], strict=True):
+        block, cumulative = counts[first:last], buffer[: last - first]
+        before, below = below, below + block.sum(axis=0, dtype=small)
+        if first < middle:
+            seen_from_middle, trimmed = cut, below.max() <= cut
+        else:
+            seen_from_middle, trimmed = size - cut, before.min() >= size - cut
+        if trimmed or not gaps[first:last].any():
+            continue
+        _accumulate(before, block, cumulative)
+        np.clip(cumulative, cut, size - cut, out=cumulative)
+        cumulative -= small(seen_from_middle)
+        sums -= np.einsum("i,ij->j", gaps[first:last], cumulative)
+    return sums
+
+
+def _accumulate(start: NDArray[Any], counts: Counts, out: NDArray[Any]) -> None:
+    """Running sums down the rows. `np.cumsum` goes column by column, many times slower."""
+    for above, row, target in zip([start, *out[:-1]], counts, out, strict=True):
+        np.add(above, row, out=target, dtype=out.dtype)
+
+
+def _task_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
+    """The mean of each task (a row) in each resample (a column)."""
+    runs, tasks = matrix.shape
+    center = matrix.mean(axis=0)
+    distance = matrix - center
+    chunks = _chunks(repetitions, matrix.size)
+    draw = _Draw(_generator(seed), runs, chunks.width)
+    means = np.empty((tasks, chunks.padded))
+    for chunk in chunks:
+        for task in range(tasks):
+            means[task, chunk] = np.einsum("i,ij->j", distance[:, task], draw())
+    return np.asarray(means[:, :repetitions] / runs + center[:, None])
+
+
+def _improvements(ours: Floats, theirs: Floats, repetitions: int, seed: int) -> Floats:
+    """The probability of improvement in each resample.
+
+    With the runs of y in order, the number drawn of those below a score is a cumulative count; a
+    score between `left` and `right` of them ties with the rest, and a tie is half a win.
+    """
+    tasks = ours.shape[1]
+    pairs = len(ours) * len(theirs)
+    small = np.int32 if pairs < 2**30 else np.int64
+    theirs = np.sort(theirs, axis=0)
+    chunks = _chunks(repetitions, 8 * max(len(ours), len(theirs)))
+    rng = _generator(seed)
+    draw_ours = _Draw(rng, len(ours), chunks.width)
+    draw_theirs = _Draw(rng, len(theirs), chunks.width)
+    beaten = np.zeros((len(theirs) + 1, chunks.width), dtype=small)
+    doubled, tied = (np.empty((len(ours), chunks.width), dtype=small) for _ in range(2))
+    wins = np.zeros(chunks.padded, dtype=np.int64)
+    for chunk in chunks:
+        for task in range(tasks):
+            _accumulate(beaten[0], draw_theirs(), beaten[1:])
+            left = np.searchsorted(theirs[:, task], ours[:, task], side="left")
+            right = np.searchsorted(theirs[:, task], ours[:, task], side="right")
+            # "clip" is never needed, and without it numpy would copy what it has taken.
+            np.take(beaten, left, axis=0, out=doubled, mode="clip")
+            np.take(beaten, right, axis=0, out=tied, mode="clip")
+            doubled += tied
+            doubled *= draw_ours()
+            wins[chunk] += doubled.sum(axis=0)
+    return np.asarray(wins[:repetitions] / (2 * pairs * tasks))
+
+
+# --- Draws --------------------------------------------------------------------------------------
+
+
+def _generator(seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.SFC64(seed))  # the fastest of numpy's
+
+
+@dataclass(frozen=True, slots=True)
+class _Chunks:
+    """Slices of `width` resamples; the last may go beyond those asked for, up to `padded`."""
+
+    width: int
+    padded: int
+
+    def __iter__(self) -> Iterator[slice]:
+        return (slice(i, i + self.width) for i in range(0, self.padded, self.width))
+
+
+def _chunks(repetitions: int, bytes_each: int) -> _Chunks:
+    if repetitions < 1:
+        raise InvalidInput(f"repetitions is {repetitions}; an interval needs at least one")
+    width = min(WIDEST, max(BLOCK, CACHED // bytes_each), repetitions)
+    return _Chunks(width, -(-repetitions // width) * width)
+
+
+class _Draw:
+    """Called, says how often each run (a row) is among as many draws with replacement.
+
+    For `width` resamples (the columns) of one task. What it returns is overwritten by the next
+    call: fresh memory for every step would cost more than the steps do.
+    """
+
+    def __init__(self, rng: np.random.Generator, runs: int, width: int) -> None:
+        self.rng, self.runs = rng, runs
+        # A cell is a run of a resample; there are as many draws as cells.
+        self.counts: Counts = np.empty((runs, width), dtype=np.uint8 if runs < 2**8 else np.uint32)
+        self._product = np.empty((runs, width), dtype=np.uint32)
+        self._low = np.empty(runs * width, dtype=np.uint16)
+        self._uneven = np.empty(runs * width, dtype=np.bool_)
+        self._cells = np.empty((runs, width), dtype=np.intp)
+        self._columns = np.arange(width, dtype=np.uint32)
+
+    def __call__(self) -> Counts:
+        runs, width = self.counts.shape
+        if runs <= 2**12:
+            self._few()
+            self._product *= np.uint32(width)
+            np.add(self._product, self._columns, out=self._product)
+            self._cells[...] = self._product
+        else:
+            self._cells[...] = self.rng.integers(0, runs, size=(runs, width))
+            self._cells *= width
+            self._cells += self._columns
+        self.counts.fill(0)
+        np.add.at(self.counts.reshape(-1), self._cells.reshape(-1), self.counts.dtype.type(1))
+        return self.counts
+
+    def _few(self) -> None:
+        """Whole numbers below `runs`, all exactly equally likely.
+
+        Sixteen random bits times `runs`, of which the upper half counts: D. Lemire (2019), "Fast
+        Random Integer Generation in an Interval", ACM TOMACS 29. Those that would make some
+        numbers likelier than others are drawn again.
+        """
+        product = self._product.reshape(-1)
+        size = len(product)
+        bits = self.rng.bit_generator.random_raw(-(-size // 4)).view(np.uint16)[:size]
+        np.multiply(bits, np.uint32(self.runs), out=product, dtype=np.uint32)
+        np.multiply(bits, np.uint16(self.runs), out=self._low)
+        np.less(self._low, 2**16 % self.runs, out=self._uneven)
+        np.right_shift(product, np.uint32(16), out=product)
+        again = np.flatnonzero(self._uneven)
+        product[again] = self.rng.integers(0, self.runs, size=len(again))
+
+
+# --- What was given -----------------------------------------------------------------------------
+
+
+def _score_matrix(scores: ArrayLike, what: str = "scores") -> Floats:
+    matrix = np.asarray(scores, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.size == 0:
+        raise InvalidInput(
+            f"{what} has shape {matrix.shape}; it is a matrix with a row for each run and a "
+            "column for each task, at least one of each"
+        )
+    wrong = np.argwhere(~np.isfinite(matrix))
+    if len(wrong):
+        run, task = wrong[0]
+        raise InvalidInput(
+            f"{what} has {matrix[run, task]} at run {run}, task {task} ({len(wrong)} such in all); "
+            "a run without a score has to be left out or counted as what it was worth"
+        )
+    with np.errstate(over="ignore"):
+        if not np.isfinite(np.ptp(matrix) * matrix.size):
+            raise InvalidInput(f"{what} are too far apart: their differences are infinite")
+    return matrix
+
+
+def _paired_tasks(x: ArrayLike, y: ArrayLike) -> tuple[Floats, Floats]:
+    ours, theirs = _score_matrix(x, "x"), _score_matrix(y, "y")
+    if ours.shape[1] != theirs.shape[1]:
+        raise InvalidInput(
+            f"x has {ours.shape[1]} tasks and y {theirs.shape[1]}; column by column they are "
+            "compared, so both need the same tasks in the same order"
+        )
+    return ours, theirs

@@ -1,0 +1,328 @@
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats  # type: ignore[import-untyped]
+
+from heldout.errors import InvalidInput
+from heldout.stats import bootstrap as module
+from heldout.stats.bootstrap import (
+    Statistic,
+    bootstrap,
+    bootstrap_distribution,
+    bootstrap_improvement,
+    improvement_probability,
+    interquartile_mean,
+    mean_over_tasks,
+    median_over_tasks,
+    optimality_gap,
+)
+
+SCORE = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))
+
+
+@st.composite
+def matrices(draw: st.DrawFn, tasks: int | None = None) -> Any:
+    runs, columns = draw(st.integers(1, 9)), tasks or draw(st.integers(1, 9))
+    flat = draw(st.lists(SCORE, min_size=runs * columns, max_size=runs * columns))
+    return np.array(flat).reshape(runs, columns)
+
+
+def direct(scores: Any, statistic: Statistic, repetitions: int, seed: int) -> Any:
+    """The statistic of resamples that are built one by one."""
+    rng = np.random.default_rng(seed)
+    runs, tasks = scores.shape
+    found: Any = {
+        "interquartile_mean": lambda drawn: stats.trim_mean(drawn, 0.25, axis=None),
+        "mean": np.mean,
+        "median": lambda drawn: np.median(drawn.mean(axis=0)),
+        "optimality_gap": lambda drawn: 1 - np.minimum(drawn, 1).mean(),
+    }[statistic]
+    return np.array(
+        [
+            found(scores[rng.integers(0, runs, (runs, tasks)), np.arange(tasks)])
+            for _ in range(repetitions)
+        ]
+    )
+
+
+# --- Statistics ---------------------------------------------------------------------------------
+
+
+@given(matrices())
+@settings(max_examples=80, deadline=None)
+def test_the_interquartile_mean_is_scipys_trimmed_mean_of_all_scores(scores: Any) -> None:
+    expected = stats.trim_mean(scores, 0.25, axis=None)
+    assert interquartile_mean(scores) == pytest.approx(expected, rel=1e-12, abs=1e-9)
+
+
+def test_the_other_statistics_are_those_of_the_paper() -> None:
+    scores = [[0.0, 1.0, 10.0], [1.0, 2.0, 20.0]]
+    assert mean_over_tasks(scores) == pytest.approx(34 / 6)
+    assert median_over_tasks(scores) == 1.5
+    assert optimality_gap(scores) == pytest.approx(1 / 6)
+    assert optimality_gap(scores, optimum=2.0) == pytest.approx((2 + 1 + 1) / 6)
+
+
+@given(st.data())
+@settings(max_examples=80, deadline=None)
+def test_the_probability_of_improvement_is_mann_and_whitneys_statistic(data: Any) -> None:
+    x = data.draw(matrices())
+    y = data.draw(matrices(x.shape[1]))
+    each = [
+        stats.mannwhitneyu(x[:, t], y[:, t], method="asymptotic").statistic
+        for t in range(x.shape[1])
+    ]
+    expected = np.mean(each) / (len(x) * len(y))
+    assert improvement_probability(x, y) == pytest.approx(expected, abs=1e-12)
+    assert improvement_probability(y, x) == pytest.approx(1 - expected, abs=1e-12)
+
+
+# --- Resamples ----------------------------------------------------------------------------------
+
+
+@given(matrices(), st.integers(0, 1000))
+@settings(max_examples=80, deadline=None)
+def test_counts_give_what_building_the_resamples_gives(scores: Any, seed: int) -> None:
+    """Resamples built from the same counts, trimmed by scipy."""
+    runs, tasks = scores.shape
+    width = 7
+    draw = module._Draw(module._generator(seed), runs, width)
+    counts = np.stack([draw().copy() for _ in range(tasks)])  # task, run, resample
+    built = [
+        np.stack([np.repeat(scores[:, t], counts[t, :, i]) for t in range(tasks)], axis=1)
+        for i in range(width)
+    ]
+    near: dict[str, Any] = {"rel": 1e-9, "abs": 1e-9 * max(1.0, float(np.abs(scores).max()))}
+
+    def found(statistic: Statistic) -> Any:
+        return bootstrap_distribution(scores, statistic, repetitions=width, seed=seed)
+
+    expected = [stats.trim_mean(drawn, 0.25, axis=None) for drawn in built]
+    assert found("interquartile_mean") == pytest.approx(expected, **near)
+    assert found("mean") == pytest.approx([mean_over_tasks(d) for d in built], **near)
+    assert found("median") == pytest.approx([median_over_tasks(d) for d in built], **near)
+    assert found("optimality_gap") == pytest.approx([optimality_gap(d) for d in built], **near)
+
+
+@given(st.data(), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_improvement_by_counts_is_that_of_the_resamples_built(data: Any, seed: int) -> None:
+    x = data.draw(matrices())
+    y = data.draw(matrices(x.shape[1]))
+    width, tasks = 5, x.shape[1]
+    rng = module._generator(seed)
+    ours, theirs = module._Draw(rng, len(x), width), module._Draw(rng, len(y), width)
+    of_y, of_x = zip(*((theirs().copy(), ours().copy()) for _ in range(tasks)), strict=True)
+    ordered = np.sort(y, axis=0)
+    expected = [
+        improvement_probability(
+            np.stack([np.repeat(x[:, t], of_x[t][:, i]) for t in range(tasks)], axis=1),
+            np.stack([np.repeat(ordered[:, t], of_y[t][:, i]) for t in range(tasks)], axis=1),
+        )
+        for i in range(width)
+    ]
+    assert module._improvements(x, y, width, seed) == pytest.approx(expected, abs=1e-12)
+
+
+@pytest.mark.parametrize("statistic", get_args(Statistic))
+def test_the_distribution_is_that_of_direct_resampling(statistic: Statistic) -> None:
+    scores = np.random.default_rng(3).gamma(1.0, size=(5, 7))
+    ours = bootstrap_distribution(scores, statistic, repetitions=20_000, seed=1)
+    theirs = direct(scores, statistic, 4_000, seed=2)
+    assert stats.ks_2samp(ours, theirs).pvalue > 0.01
+
+
+def test_few_runs_are_drawn_as_often_as_their_chances_say() -> None:
+    """All 27 ways to draw three of three runs are equally likely: exact probabilities."""
+    draw = module._Draw(module._generator(0), 3, 27_000)
+    seen = {tuple(column) for column in draw().T.tolist()}
+    columns = draw().T
+    ways = [
+        tuple(np.bincount(way, minlength=3).tolist())
+        for way in itertools.product(range(3), repeat=3)
+    ]
+    kinds = sorted(set(ways))
+    assert seen == set(kinds)
+    observed = [int((columns == kind).all(axis=1).sum()) for kind in kinds]
+    expected = [1000 * ways.count(kind) for kind in kinds]
+    assert stats.chisquare(observed, expected).pvalue > 0.001
+
+
+@pytest.mark.parametrize("runs", [1, 2, 10, 100, 255, 256, 300, 3000, 5000])
+def test_every_resample_has_as_many_draws_as_runs_and_favours_none(runs: int) -> None:
+    width = max(16, 200_000 // runs)
+    counts = module._Draw(module._generator(4), runs, width)().astype(np.int64)
+    assert (counts.sum(axis=0) == runs).all()
+    if runs > 1:
+        assert stats.chisquare(counts.sum(axis=1)).pvalue > 0.001
+
+
+def test_numbers_that_would_be_too_likely_are_drawn_again() -> None:
+    """Of 65536 values 2**16 % 4095 = 16 are too many; left in, 16 runs would be drawn more."""
+
+    class Bits:
+        def random_raw(self, size: int) -> Any:
+            every = np.arange(2**16, dtype=np.uint16)
+            return np.resize(every, 4 * size).view(np.uint64)
+
+    class Generator:
+        bit_generator = Bits()
+        asked = 0
+
+        def integers(self, low: int, high: int, *, size: int) -> Any:
+            self.asked += size
+            return np.zeros(size, dtype=np.int64)
+
+    generator = Generator()
+    draw = module._Draw(generator, 4095, 17)  # type: ignore[arg-type]
+    draw._few()
+    once = draw._product.reshape(-1)[: 2**16]
+    assert generator.asked >= 2**16 % 4095
+    times = np.bincount(once, minlength=4095)
+    assert set(times[1:].tolist()) == {16}
+
+
+def test_chunks_do_not_show_in_the_result() -> None:
+    scores = np.random.default_rng(0).normal(size=(300, 40))  # 174 resamples at a time
+    for repetitions in (1, 63, 175, 349):
+        values = bootstrap_distribution(scores, repetitions=repetitions)
+        assert values.shape == (repetitions,)
+        assert len(np.unique(values)) == repetitions
+        assert np.abs(values).max() < 0.1
+
+
+@pytest.mark.parametrize("shape", [(200, 170), (300, 20)])
+def test_many_scores_do_not_overflow_small_integers(shape: tuple[int, int]) -> None:
+    scores = np.random.default_rng(6).normal(size=shape)
+    draw = module._Draw(module._generator(9), shape[0], 2)
+    counts = np.stack([draw().copy() for _ in range(shape[1])], axis=1)  # run, task, resample
+    expected = [
+        stats.trim_mean(np.repeat(scores.ravel(), counts[:, :, i].ravel()), 0.25) for i in range(2)
+    ]
+    found = bootstrap_distribution(scores, repetitions=2, seed=9)
+    assert found == pytest.approx(expected, abs=1e-12)
+
+
+def test_a_large_matrix_agrees_with_direct_resampling_in_its_interval() -> None:
+    scores = np.random.default_rng(5).lognormal(size=(60, 30))
+    ours = bootstrap_distribution(scores, repetitions=5_000)
+    theirs = direct(scores, "interquartile_mean", 1_000, seed=1)
+    assert ours.std() == pytest.approx(theirs.std(), rel=0.1)
+    assert ours.mean() == pytest.approx(theirs.mean(), abs=4 * theirs.std() / math.sqrt(1000))
+
+
+# --- Intervals ----------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_interval_and_another_seed_another() -> None:
+    scores = np.random.default_rng(0).normal(size=(6, 5))
+    first = bootstrap(scores, repetitions=500, seed=7)
+    assert bootstrap(scores, repetitions=500, seed=7) == first
+    assert bootstrap(scores, repetitions=500, seed=8).interval != first.interval
+    better = bootstrap_improvement(scores, scores + 0.1, repetitions=500, seed=7)
+    assert bootstrap_improvement(scores, scores + 0.1, repetitions=500, seed=7) == better
+
+
+def test_the_global_random_state_is_left_alone() -> None:
+    np.random.seed(0)
+    before = np.random.get_state()[1].copy()  # type: ignore[index]
+    bootstrap([[0.0], [1.0]], repetitions=100)
+    assert (before == np.random.get_state()[1]).all()  # type: ignore[index]
+
+
+def test_an_interval_encloses_the_percentiles_of_its_distribution() -> None:
+    scores = np.random.default_rng(0).normal(size=(6, 5))
+    estimate = bootstrap(scores, "median", repetitions=2000, confidence=0.8, seed=3)
+    values = bootstrap_distribution(scores, "median", repetitions=2000, seed=3)
+    assert estimate.interval is not None
+    expected = np.percentile(values, [10, 90])
+    assert [estimate.interval.low, estimate.interval.high] == pytest.approx(expected)
+    assert estimate.value == median_over_tasks(scores)
+
+
+def test_one_run_has_no_interval() -> None:
+    for statistic in get_args(Statistic):
+        estimate = bootstrap([[0.5, 0.25, 1.0]], statistic, repetitions=100)
+        assert estimate.interval is None
+    assert bootstrap([[0.5, 0.25, 1.0]], "mean", repetitions=9).value == pytest.approx(1.75 / 3)
+    assert bootstrap_improvement([[1.0]], [[0.0]], repetitions=100).interval is None
+    assert bootstrap_improvement([[1.0]], [[0.0], [2.0]], repetitions=100).interval is not None
+
+
+def test_one_task_is_the_ordinary_bootstrap() -> None:
+    column = np.random.default_rng(2).normal(size=(40, 1))
+    estimate = bootstrap(column, "mean", repetitions=20_000)
+    theirs = stats.bootstrap(
+        (column[:, 0],), np.mean, n_resamples=20_000, method="percentile", random_state=1
+    ).confidence_interval
+    assert estimate.interval is not None
+    assert estimate.interval.low == pytest.approx(theirs.low, abs=0.02)
+    assert estimate.interval.high == pytest.approx(theirs.high, abs=0.02)
+
+
+def test_scores_that_are_all_alike_stay_what_they_are() -> None:
+    scores = np.full((5, 4), 0.1)
+    assert bootstrap(scores, repetitions=50).interval is None
+    assert set(bootstrap_distribution(scores, repetitions=50).tolist()) == {0.1}
+    assert bootstrap_improvement(scores, scores, repetitions=50).value == 0.5
+
+
+def test_ties_are_half_a_win_in_every_resample() -> None:
+    x = np.array([[0.0], [1.0]])
+    values = module._improvements(x, np.full((3, 1), 1.0), 2000, 0)
+    assert set(values.tolist()) == {0.0, 0.25, 0.5}
+
+
+def test_a_score_far_out_that_is_trimmed_costs_no_digits() -> None:
+    scores = np.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1e15]] * 2)
+    values = bootstrap_distribution(scores, repetitions=50)
+    assert values == pytest.approx([0.45] * 50, abs=1e-14)
+
+
+def test_the_probability_of_improvement_over_itself_is_a_half() -> None:
+    scores = np.random.default_rng(0).normal(size=(10, 6))
+    estimate = bootstrap_improvement(scores, scores, repetitions=4000)
+    assert estimate.value == 0.5
+    assert estimate.interval is not None
+    assert estimate.interval.low < 0.5 < estimate.interval.high
+    assert estimate.interval.low + estimate.interval.high == pytest.approx(1, abs=0.02)
+
+
+# --- What was given -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_a_score_that_is_no_number_is_refused_with_its_place(bad: float) -> None:
+    scores = np.zeros((3, 4))
+    scores[1, 2] = bad
+    with pytest.raises(InvalidInput, match=f"scores has {bad} at run 1, task 2"):
+        bootstrap(scores)
+    with pytest.raises(InvalidInput, match=f"y has {bad} at run 1, task 2"):
+        bootstrap_improvement(np.zeros((2, 4)), scores)
+
+
+@pytest.mark.parametrize("scores", [[], [[]], [1.0, 2.0], 3.0, [[[1.0]]]])
+def test_what_is_no_matrix_is_refused(scores: Any) -> None:
+    with pytest.raises(InvalidInput, match="a row for each run"):
+        interquartile_mean(scores)
+
+
+def test_other_wrong_arguments_are_refused() -> None:
+    scores = [[0.0, 1.0], [1.0, 0.5]]
+    with pytest.raises(InvalidInput, match="x has 2 tasks and y 1"):
+        bootstrap_improvement(scores, [[0.0]])
+    with pytest.raises(InvalidInput, match="repetitions is 0"):
+        bootstrap(scores, repetitions=0)
+    with pytest.raises(InvalidInput, match="confidence is 95"):
+        bootstrap(scores, repetitions=10, confidence=95)
+    with pytest.raises(InvalidInput, match="no statistic 'iqm'.*interquartile_mean"):
+        bootstrap(scores, "iqm", repetitions=10)  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput, match="too far apart"):
+        bootstrap([[1e308], [-1e308]])

@@ -1,0 +1,229 @@
+"""How many samples it takes, against brute force, scipy and simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats as scipy_stats
+
+from heldout.errors import InvalidInput
+from heldout.stats.paired import paired_difference
+from heldout.stats.power import (
+    VarianceComponents,
+    minimum_detectable,
+    paired_components,
+    required_repeats,
+    required_samples,
+    samples_for,
+    variance_components,
+)
+
+variances = st.floats(0, 4).map(lambda x: round(x, 3))
+
+
+# --- Components ---------------------------------------------------------------------------------
+
+
+def test_components_of_equal_repeats_are_those_of_the_analysis_of_variance() -> None:
+    values = np.random.default_rng(1).normal(size=(7, 4))
+    found = variance_components(values.ravel(), samples=np.repeat(np.arange(7), 4))
+    within = values.var(axis=1, ddof=1).mean()
+    assert found.within == pytest.approx(within)
+    assert found.between == pytest.approx(values.mean(axis=1).var(ddof=1) - within / 4)
+    assert found.total == pytest.approx((found.between or 0) + within)
+    assert (found.samples, found.repeated) == (7, 7)
+
+
+@pytest.mark.parametrize("repeats", [(2, 2, 2, 2, 2, 2), (1, 1, 2, 3, 5, 8)])
+def test_components_are_unbiased_whatever_the_numbers_of_repeats(repeats: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(4)
+    samples = np.repeat(np.arange(len(repeats)), repeats)
+    between, within = [], []
+    for _ in range(6000):
+        chance = rng.beta(1, 1, size=len(repeats))  # variance 1/12, mean variance within 1/6
+        found = variance_components(rng.random(len(samples)) < chance[samples], samples=samples)
+        assert found.between is not None
+        assert found.within is not None
+        between.append(found.between)
+        within.append(found.within)
+    for estimates, truth in ((between, 1 / 12), (within, 1 / 6)):
+        error = np.std(estimates) / math.sqrt(len(estimates))
+        assert abs(np.mean(estimates) - truth) < 4 * error
+
+
+def test_components_of_a_difference_are_unbiased() -> None:
+    rng = np.random.default_rng(9)
+    questions = 8
+    samples_a, samples_b = np.repeat(np.arange(questions), 2), np.tile(np.arange(questions), 3)
+    found = []
+    for _ in range(5000):
+        hard, gain = rng.normal(size=questions), rng.normal(0.5, 0.7, size=questions)
+        a = hard[samples_a] + rng.normal(0, 1.0, size=len(samples_a))
+        b = (hard + gain)[samples_b] + rng.normal(0, 0.5, size=len(samples_b))
+        found.append(paired_components(a, b, samples_a=samples_a, samples_b=samples_b))
+    for name, truth in (("between", 0.49), ("within_a", 1.0), ("within_b", 0.25)):
+        estimates = [getattr(each, name) for each in found]
+        assert abs(np.mean(estimates) - truth) < 4 * np.std(estimates) / math.sqrt(len(estimates))
+
+
+def test_one_answer_a_question_tells_only_the_sum() -> None:
+    found = variance_components([1, 0, 0, 1, 1], samples=list("abcde"))
+    assert (found.between, found.within, found.repeated) == (None, None, 0)
+    assert found.total == pytest.approx(0.6 * 0.4 * 5 / 4)
+
+
+def test_a_difference_without_repeats_on_one_side_is_not_taken_apart() -> None:
+    found = paired_components(
+        [1.0, 2.0, 3.0, 5.0], [2.0, 9.0], samples_a=list("xxyy"), samples_b=list("yx")
+    )
+    assert found.between is None
+    assert found.within_a == pytest.approx((0.5 + 2.0) / 2)
+    assert found.within_b is None
+
+
+# --- How many -----------------------------------------------------------------------------------
+
+
+def test_samples_follow_from_the_formula() -> None:
+    found = samples_for(0.1, 0.12, within_b=0.18, detect=0.03, repeats_a=2, repeats_b=3)
+    z = scipy_stats.norm.ppf(0.975) + scipy_stats.norm.ppf(0.8)
+    assert found == math.ceil(z**2 * (0.1 + 0.06 + 0.06) / 0.03**2)
+
+
+@pytest.mark.parametrize("repeats", [1, 4])
+def test_that_many_samples_have_the_power_asked_for(repeats: int) -> None:
+    between, within, detect = 0.5, 1.0, 0.3
+    n = samples_for(
+        between, within, within_b=within, detect=detect, repeats_a=repeats, repeats_b=repeats
+    )
+    rng = np.random.default_rng(13)
+    clusters = np.repeat(np.arange(n), repeats)
+    seen = 0
+    for _ in range(2000):
+        gain = rng.normal(detect, math.sqrt(between), size=n)
+        a, b = rng.normal(0, math.sqrt(within), size=(2, len(clusters)))
+        p_value = paired_difference(a, b + gain[clusters], clusters=clusters).p_value
+        seen += p_value is not None and p_value < 0.05
+    assert seen / 2000 == pytest.approx(0.8, abs=0.03)
+
+
+@given(variances, variances, st.integers(1, 8), st.floats(0.05, 1))
+def test_where_repeats_tell_the_two_apart_there_is_one_answer(
+    between: float, within: float, repeats: int, detect: float
+) -> None:
+    run = VarianceComponents(100, 100, between + within, between, within)
+    found = required_samples(run, detect=detect, repeats=repeats, correlation=0.5)
+    assert found.samples == found.at_least
+    assert found.samples == samples_for(
+        between, within, within_b=within, detect=detect, repeats_a=repeats, repeats_b=repeats
+    )
+
+
+@given(st.floats(0, 1), st.integers(1, 8), st.floats(0, 1), st.floats(0.01, 0.3))
+def test_without_repeats_the_answer_brackets_every_split_of_the_variance(
+    split: float, repeats: int, correlation: float, detect: float
+) -> None:
+    one = required_samples(
+        VarianceComponents(50, 0, 0.24, None, None),
+        detect=detect,
+        repeats=repeats,
+        correlation=correlation,
+    )
+    known = required_samples(
+        VarianceComponents(50, 50, 0.24, 0.24 * split, 0.24 * (1 - split)),
+        detect=detect,
+        repeats=repeats,
+        correlation=correlation,
+    )
+    assert one.at_least <= known.samples <= one.samples
+
+
+def test_a_variance_between_that_came_out_negative_counts_as_none() -> None:
+    run = VarianceComponents(20, 20, 0.2, -0.05, 0.25)
+    assert required_samples(run, detect=0.1) == required_samples(
+        VarianceComponents(20, 20, 0.25, 0.0, 0.25), detect=0.1
+    )
+
+
+@given(variances, variances, variances, st.integers(2, 500), st.floats(0.05, 1))
+def test_repeats_are_the_fewest_with_which_the_samples_are_enough(
+    between: float, within_a: float, within_b: float, samples: int, detect: float
+) -> None:
+    def needed(repeats: int) -> int:
+        return samples_for(
+            between,
+            within_a,
+            within_b=within_b,
+            detect=detect,
+            repeats_a=repeats,
+            repeats_b=repeats,
+        )
+
+    found = required_repeats(between, within_a, within_b=within_b, detect=detect, samples=samples)
+    if found is None:
+        assert needed(10**9) >= samples
+    else:
+        assert needed(found) <= samples
+        assert found == 1 or needed(found - 1) >= samples
+
+
+def test_no_number_of_repeats_makes_up_for_too_few_questions() -> None:
+    assert required_repeats(0.2, 0.1, within_b=0.1, detect=0.02, samples=200) is None
+
+
+@pytest.mark.parametrize("clusters", [6, 12, 40, 400])
+def test_the_minimum_detectable_difference_is_seen_four_times_in_five(clusters: int) -> None:
+    found = minimum_detectable(1.0, clusters)
+    assert found is not None
+    law = scipy_stats.nct(clusters - 1, found)
+    critical = scipy_stats.t(clusters - 1).ppf(0.975)
+    assert law.sf(critical) + law.cdf(-critical) == pytest.approx(0.8, abs=0.02)
+
+
+def test_pairs_without_spread_have_no_minimum_detectable_difference() -> None:
+    assert minimum_detectable(0.0, 10) is None
+    assert minimum_detectable(None, 1) is None
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    run = VarianceComponents(20, 20, 0.25, 0.1, 0.15)
+    with pytest.raises(InvalidInput, match="above 0"):
+        required_samples(run, detect=0)
+    with pytest.raises(InvalidInput, match="above 0"):
+        required_samples(run, detect=math.nan)
+    with pytest.raises(InvalidInput, match="at least once"):
+        required_samples(run, detect=0.1, repeats=0)
+    with pytest.raises(InvalidInput, match="correlation"):
+        required_samples(run, detect=0.1, correlation=2)
+    with pytest.raises(InvalidInput, match="power"):
+        required_samples(run, detect=0.1, power=80)
+    with pytest.raises(InvalidInput, match="alpha"):
+        minimum_detectable(0.1, 10, alpha=5)
+    with pytest.raises(InvalidInput, match="standard error"):
+        minimum_detectable(math.nan, 10)
+    with pytest.raises(InvalidInput, match="finite"):
+        samples_for(math.nan, 0.1, within_b=0.1, detect=0.1)
+    with pytest.raises(InvalidInput, match="at least 0"):
+        samples_for(0.1, -0.1, within_b=0.1, detect=0.1)
+    with pytest.raises(InvalidInput, match="at least 2 samples"):
+        required_repeats(0.1, 0.1, within_b=0.1, detect=0.1, samples=1)
+
+
+def test_runs_that_cannot_tell_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="at least 2 of them, got 1"):
+        variance_components([1.0, 2.0], samples=["x", "x"])
+    with pytest.raises(InvalidInput, match=r"values\[0\] is None"):
+        variance_components([None, 2.0], samples=["x", "y"])
+    with pytest.raises(InvalidInput, match="samples has 1 ids for 2 values"):
+        variance_components([1.0, 2.0], samples=["x"])
+    with pytest.raises(InvalidInput, match="samples_b has 1 ids for 2 values"):
+        paired_components([1.0], [1.0, 2.0], samples_a=["x"], samples_b=["x"])
+    with pytest.raises(InvalidInput, match="1 samples are only in a and 2 only in b"):
+        paired_components([1.0], [1.0, 2.0], samples_a=["x"], samples_b=["y", "z"])

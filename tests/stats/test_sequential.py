@@ -1,0 +1,361 @@
+"""Verdicts on a curve: false alarms under repeated looking, power, plateaus, advice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import FrozenInstanceError
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats  # type: ignore[import-untyped]
+
+from heldout.stats.sequential import (
+    Kind,
+    Reference,
+    Verdict,
+    advise,
+    critical_value,
+    gain_interval,
+    judge,
+    monitor,
+    spending_share,
+)
+from heldout.stats.summaries import Floats
+
+
+def steady(
+    levels: Sequence[float], n: int, rng: np.random.Generator, *, shared: float = 0.9
+) -> Floats:
+    """Rewards of samples that flip at random each look around a difficulty of their own."""
+    own = rng.standard_normal(n)
+    cuts = np.array([NormalDist().inv_cdf(level) for level in levels])[:, None]
+    fresh = rng.standard_normal((len(levels), n))
+    return (math.sqrt(shared) * own + math.sqrt(1 - shared) * fresh < cuts).astype(np.float64)
+
+
+def drifting(p: float, looks: int, n: int, rng: np.random.Generator) -> Floats:
+    """Each look a tenth of the samples is drawn anew, and stays so."""
+    state, rows = rng.random(n) < p, []
+    for _ in range(looks):
+        state = np.where(rng.random(n) < 0.1, rng.random(n) < p, state)
+        rows.append(state)
+    return np.array(rows, dtype=np.float64)
+
+
+def kinds(rows: Floats, **options: object) -> list[Kind]:
+    return [verdict.kind for verdict in monitor(rows, **{"effect": 0.05, **options})]  # type: ignore[arg-type]
+
+
+def alarmed(said: Sequence[Kind]) -> bool:
+    return "improving" in said or "regressing" in said
+
+
+# --- False alarms -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [20, 100, 400])
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+def test_a_flat_curve_of_50_looks_has_at_most_5_percent_false_alarms(n: int, p: float) -> None:
+    rng = np.random.default_rng([n, round(100 * p)])
+    curves = [steady([p] * 51, n, rng, shared=s) for s in (0.9, 0.6, 0.0) for _ in range(20)]
+    curves += [drifting(p, 51, n, rng) for _ in range(60)]
+    false = sum(alarmed(kinds(rows)) for rows in curves)
+    assert false / len(curves) <= 0.05
+
+
+def test_the_same_flat_curves_fool_an_uncorrected_comparison_with_the_first() -> None:
+    rng = np.random.default_rng(0)
+    fooled = 0
+    for _ in range(60):
+        rows = drifting(0.5, 51, 100, rng)
+        p_values = [stats.ttest_rel(row, rows[0]).pvalue for row in rows[10:]]
+        fooled += min(p_values) < 0.05
+    assert fooled / 60 > 0.2
+
+
+def test_a_fall_from_a_best_look_picked_by_its_mean_is_no_false_alarm() -> None:
+    rng = np.random.default_rng(1)
+    references: tuple[Reference, ...] = ("best",)
+    false = sum(
+        alarmed(kinds(drifting(0.5, 51, 100, rng), references=references)) for _ in range(60)
+    )
+    assert false / 60 <= 0.05
+
+
+def test_few_losing_much_against_many_winning_little_does_not_fool_small_samples() -> None:
+    # The mean stays; 1 sample in 20 falls from .95 to 0. At n = 20, 36% of draws have none of it.
+    rng = np.random.default_rng(2)
+    false = 0
+    for _ in range(200):
+        after = np.where(rng.random(20) < 0.05, 0.0, 1.0)
+        rows = np.vstack([np.full((3, 20), 0.95), np.tile(after, (12, 1))])
+        false += alarmed(kinds(rows, bounds=(0.0, 1.0)))
+    assert false / 200 <= 0.05
+
+
+def test_copies_in_clusters_do_not_raise_false_alarms() -> None:
+    rng = np.random.default_rng(3)
+    groups = np.repeat(np.arange(40), 10).tolist()
+    curves = [np.repeat(drifting(0.5, 31, 40, rng), 10, axis=1) for _ in range(40)]
+    with_clusters = sum(alarmed([v.kind for v in monitor(c, groups, effect=0.05)]) for c in curves)
+    without = sum(alarmed(kinds(c)) for c in curves)
+    assert with_clusters / 40 <= 0.05
+    assert without / 40 > 0.3
+
+
+def test_errors_at_random_do_not_raise_false_alarms() -> None:
+    rng = np.random.default_rng(4)
+    false = 0
+    for missing in ("pairwise", "complete"):
+        for _ in range(40):
+            rows = steady([0.5] * 41, 100, rng)
+            rows[rng.random(rows.shape) < 0.02] = np.nan
+            false += alarmed(kinds(rows, missing=missing))
+    assert false / 80 <= 0.05
+
+
+# --- Power --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("gain", "expected"), [(0.1, "improving"), (-0.1, "regressing")])
+def test_a_trend_of_10_points_over_20_looks_is_found_at_200_samples(
+    gain: float, expected: Kind
+) -> None:
+    rng = np.random.default_rng(5)
+    levels = (0.5 + np.linspace(0, gain, 21)).tolist()
+    said = [kinds(steady(levels, 200, rng)) for _ in range(30)]
+    assert sum(expected in row for row in said) >= 27
+
+
+def test_a_collapse_is_found_within_the_next_looks_though_the_start_was_worse_still() -> None:
+    rng = np.random.default_rng(6)
+    levels = [*np.linspace(0.2, 0.8, 21), 0.4, 0.4]
+    found = monitor(steady(levels, 200, rng), effect=0.05)[-1]
+    assert (found.kind, found.reference) == ("regressing", "window")
+    assert found.since == 22 - 8
+
+
+def test_a_slow_fall_from_the_best_is_found_by_the_best_reference() -> None:
+    rng = np.random.default_rng(7)
+    levels = [*np.linspace(0.5, 0.8, 15), *np.linspace(0.8, 0.5, 60)]
+    rows = steady(levels, 300, rng)
+    found = monitor(rows, effect=0.05, references=("best",))[-1]
+    assert found.kind == "regressing"
+    assert found.since is not None
+    assert 8 <= found.since <= 24
+
+
+# --- Plateaus -----------------------------------------------------------------------------------
+
+
+def test_a_long_flat_stretch_with_many_samples_is_a_plateau_though_the_curve_rose_before() -> None:
+    rng = np.random.default_rng(8)
+    levels = [*np.linspace(0.3, 0.6, 10), *[0.6] * 15]
+    found = judge(steady(levels, 1500, rng), effect=0.05)
+    assert (found.kind, found.reason, found.reference) == (
+        "plateau",
+        "gain below effect",
+        "window",
+    )
+    assert found.interval is not None
+    assert found.interval.high < 0.05
+
+
+def test_a_climb_by_the_effect_is_not_called_a_plateau() -> None:
+    rng = np.random.default_rng(9)
+    levels = (0.3 + 0.05 / 8 * np.arange(41)).tolist()
+    wrong = sum("plateau" in kinds(steady(levels, 1000, rng)) for _ in range(60))
+    assert wrong / 60 <= 0.05
+
+
+def test_few_samples_that_show_no_gain_are_no_plateau() -> None:
+    said = kinds(steady([0.5] * 30, 20, np.random.default_rng(10)))
+    assert set(said) == {"cannot tell"}
+
+
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0)])
+def test_rewards_that_are_all_zero_say_nothing_at_few_samples(
+    bounds: tuple[float, float] | None,
+) -> None:
+    assert set(kinds(np.zeros((20, 20)), bounds=bounds)) == {"cannot tell"}
+
+
+# --- What a verdict says ------------------------------------------------------------------------
+
+
+def test_the_first_look_cannot_tell_and_has_spent_nothing() -> None:
+    found = judge([[1.0, 0.0, 1.0]], effect=0.1)
+    assert (found.kind, found.reason, found.alpha_spent) == ("cannot tell", "first look", 0.0)
+    assert found.comparisons == ()
+
+
+def test_a_verdict_names_blocks_samples_and_errors() -> None:
+    rows: list[list[float | None]] = [[0.0, 1.0, 0.0, 1.0]] * 10
+    rows[9] = rows[8] = rows[7] = [None, 1.0, 0.0, 1.0]
+    first, window = judge(rows, effect=0.1, window=5).comparisons  # type: ignore[arg-type]
+    assert (first.old, first.new) == ((0, 2), (7, 9))
+    assert (window.old, window.new) == ((4, 5), (8, 9))
+    assert (first.n, first.dropped, first.estimate) == (3, 1, 0.0)
+    with pytest.raises(FrozenInstanceError):
+        first.n = 4  # type: ignore[misc]
+
+
+def test_a_sample_that_ever_errored_is_left_out_of_complete_comparisons() -> None:
+    rows = np.tile([0.0, 1.0, 0.0, 1.0], (10, 1))
+    rows[5, 0] = np.nan
+    pairwise = judge(rows, effect=0.1, missing="pairwise")
+    complete = judge(rows, effect=0.1, missing="complete")
+    assert (pairwise.comparisons[0].n, complete.comparisons[0].n) == (4, 3)
+
+
+def test_the_minimum_detectable_gain_is_found_four_times_in_five() -> None:
+    rng = np.random.default_rng(11)
+    alpha, sd, n = 0.01, 0.3, 200
+    flat = [gain_interval(rng.normal(0, sd, n), alpha=alpha, scale=1.0) for _ in range(300)]
+    size = float(np.mean([gain.minimum_detectable for gain in flat if gain is not None]))
+    gains = [gain_interval(rng.normal(size, sd, n), alpha=alpha, scale=1.0) for _ in range(600)]
+    found = sum(gain is not None and gain.interval.low > 0 for gain in gains)
+    assert 0.75 < found / 600 < 0.86
+
+
+# --- The parts ----------------------------------------------------------------------------------
+
+
+def test_the_interval_is_scipys_paired_t_once_the_floor_is_small() -> None:
+    rng = np.random.default_rng(12)
+    a, b = rng.normal(size=5000), rng.normal(0.1, size=5000)
+    gain = gain_interval(b - a, alpha=0.01, scale=8)
+    expected = stats.ttest_rel(b, a).confidence_interval(0.99)
+    assert gain is not None
+    assert gain.interval.low == pytest.approx(expected.low, abs=0.002)
+    assert gain.interval.high == pytest.approx(expected.high, abs=0.002)
+    floor = 2 * (8 / 5000) ** 2
+    assert math.sqrt(gain.stderr**2 - floor) == pytest.approx(stats.sem(b - a))
+
+
+def test_the_floor_is_the_spread_of_two_more_samples() -> None:
+    gain = gain_interval(np.zeros(50), alpha=0.05, scale=1.0)
+    assert gain is not None
+    assert gain.stderr == pytest.approx(math.sqrt(2) / 50)
+
+
+@given(st.integers(1, 200), st.integers(1, 2000))
+def test_shares_of_alpha_sum_to_what_is_said_to_be_spent(half: int, looks: int) -> None:
+    total = sum(spending_share(t, half_spent=half) for t in range(1, looks + 1))
+    assert total == pytest.approx(looks / (looks + half))
+
+
+def test_the_spent_alpha_of_a_verdict_is_the_sum_of_the_shares_so_far() -> None:
+    found = monitor(steady([0.5] * 15, 30, np.random.default_rng(0)), effect=0.1)
+    shares = [c.alpha_share for verdict in found for c in verdict.comparisons]
+    assert found[-1].alpha_spent == pytest.approx(sum(shares))
+    assert found[-1].alpha_spent < 0.05
+
+
+@pytest.mark.parametrize("correlation", [0.3, 0.8, 0.96])
+@pytest.mark.parametrize("alpha", [0.01, 0.0005])
+def test_the_critical_value_is_scipys_bivariate_normal_one(
+    correlation: float, alpha: float
+) -> None:
+    previous = 2.5
+    c = critical_value(alpha, correlation=correlation, previous=previous)
+    joint = stats.multivariate_normal(cov=[[1, correlation], [correlation, 1]])
+
+    def beyond(value: float) -> float:
+        inside = joint.cdf([value, previous], lower_limit=[-value, -previous])
+        return float(2 * stats.norm.cdf(previous) - 1 - inside)
+
+    assert beyond(c) <= alpha * 1.001 + 1e-7
+    assert beyond(c - 0.011) > alpha
+    assert c <= critical_value(alpha)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(2, 14), st.integers(1, 12))
+@settings(max_examples=40, deadline=None)
+def test_a_look_is_judged_by_what_was_seen_up_to_it(seed: int, looks: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows = rng.integers(0, 2, (looks, n)) * np.linspace(1, 3, looks)[:, None]
+    rows[rng.random(rows.shape) < 0.1] = np.nan
+    options = {"effect": 0.1, "window": 3, "references": ("first", "window", "best")}
+    found = monitor(rows, **options)  # type: ignore[arg-type]
+    for look in range(looks):
+        assert found[look] == judge(rows[: look + 1], **options)  # type: ignore[arg-type]
+
+
+@given(st.integers(0, 2**32 - 1), st.floats(0.1, 50), st.floats(-5, 5))
+@settings(max_examples=40, deadline=None)
+def test_verdicts_do_not_depend_on_the_scale_of_rewards_and_turn_with_their_sign(
+    seed: int, factor: float, shift: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    rows = steady(np.linspace(0.2, 0.8, 12).tolist(), 40, rng)
+    same = monitor(rows * factor + shift, effect=1e-9)
+    turned = {"improving": "regressing", "regressing": "improving", "cannot tell": "cannot tell"}
+    plain = [v.kind for v in monitor(rows, effect=1e-9)]
+    assert [v.kind for v in same] == plain
+    assert [v.kind for v in monitor(-rows, effect=1e-9)] == [turned[kind] for kind in plain]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"effect": 0.0}, "effect must be more than 0"),
+        ({"effect": 0.1, "alpha": 1.0}, "alpha"),
+        ({"effect": 0.1, "window": 1}, "window"),
+        ({"effect": 0.1, "references": ()}, "references"),
+        ({"effect": 0.1, "references": ("last",)}, "references"),
+        ({"effect": 0.1, "missing": "zero"}, "missing"),
+        ({"effect": 0.1, "half_spent": 0}, "half_spent"),
+        ({"effect": 0.1, "bounds": (0.0, 0.5)}, "outside the bounds"),
+        ({"effect": 0.1, "clusters": ["a"]}, "1 clusters for 3 samples"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(options: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        monitor([[0.0, 1.0, 1.0], [0.0, 1.0, 0.0]], **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("rewards", [[], [1.0], [[math.inf, 1.0]]])
+def test_rewards_that_are_no_finite_table_are_refused(rewards: list[float]) -> None:
+    with pytest.raises(ValueError):
+        judge(rewards, effect=0.1)
+
+
+# --- Advice -------------------------------------------------------------------------------------
+
+
+def said(*row: Kind) -> list[Verdict]:
+    return [
+        Verdict(kind, "interval too wide", look, None, None, None, None, 0.0, None, 0.05, ())
+        for look, kind in enumerate(row)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("row", "stop", "in_a_row"),
+    [
+        (("cannot tell",) * 50, False, 50),
+        (("improving",) * 5, False, 5),
+        (("improving", "regressing"), True, 1),
+        (("plateau", "plateau"), False, 2),
+        (("plateau", "plateau", "plateau"), True, 3),
+        (("plateau", "plateau", "cannot tell", "plateau"), False, 1),
+    ],
+)
+def test_advice_is_to_stop_on_a_fall_or_a_lasting_plateau_only(
+    row: tuple[Kind, ...], stop: bool, in_a_row: int
+) -> None:
+    advice = advise(said(*row))
+    assert (advice.stop, advice.in_a_row, advice.because) == (stop, in_a_row, row[-1])
+    assert advice.since == len(row) - in_a_row
+
+
+def test_advice_can_be_told_never_to_stop_for_a_kind() -> None:
+    assert not advise(said("regressing"), regressing=None).stop
+    assert not advise(said("plateau", "plateau", "plateau"), plateau=None).stop
+    with pytest.raises(ValueError, match="at least one verdict"):
+        advise([])
