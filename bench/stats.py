@@ -45,7 +45,7 @@ def matrices(case: str) -> tuple[Any, Any]:
 
 
 def by_heldout(case: str, repetitions: int) -> dict[str, float]:
-    from heldout.stats.bootstrap import bootstrap, bootstrap_improvement
+    from heldout.stats.resampling import bootstrap, bootstrap_improvement
 
     x, y = matrices(case)
     start = time.process_time()

@@ -16,17 +16,15 @@ from heldout.errors import InvalidInput
 from heldout.stats import Moments
 from heldout.stats.paired import (
     PairedDifference,
-    holm,
     mcnemar_exact,
     paired_difference,
-    paired_slices,
-    student_p_value,
-    student_quantile,
     tango_interval,
-    unpaired_difference,
 )
+from heldout.stats.slices import holm, paired_slices
+from heldout.stats.student import student_p_value, t_quantile
+from heldout.stats.unpaired import unpaired_difference
 
-Z = student_quantile(0.975, math.inf)
+Z = t_quantile(0.975, math.inf)
 score = st.integers(-1000, 1000).map(lambda x: x / 8)
 pairs = st.lists(st.tuples(score, score), min_size=2, max_size=30)
 binary_pairs = st.lists(st.tuples(st.integers(0, 1), st.integers(0, 1)), min_size=2, max_size=30)
@@ -50,7 +48,7 @@ def test_the_t_distribution_is_scipys_at_any_degrees_of_freedom(degrees: float) 
     for t in (0.0, 0.01, 1.0, -2.5, 8.0):
         assert student_p_value(t, degrees) == pytest.approx(2 * law.sf(abs(t)), rel=1e-7)
     for p in (0.51, 0.8, 0.975, 0.99999):
-        assert student_quantile(p, degrees) == pytest.approx(law.ppf(p), rel=1e-7)
+        assert t_quantile(p, degrees) == pytest.approx(law.ppf(p), rel=1e-7)
 
 
 def test_a_t_too_large_to_square_has_no_chance() -> None:
@@ -235,7 +233,7 @@ def test_clusters_leave_no_exact_test() -> None:
 
 def test_the_repeats_of_one_question_that_all_tie_count_as_one_pair() -> None:
     found = paired_difference([1] * 40, [1] * 40, clusters=np.repeat(np.arange(10), 4))
-    t = student_quantile(0.975, 9)
+    t = t_quantile(0.975, 9)
     assert found.interval is not None
     assert found.interval.high == pytest.approx(t**2 / (10 + t**2))
 
@@ -244,7 +242,7 @@ def test_every_pair_given_twice_counts_once() -> None:
     a, b = outcomes(6, 1, 3)
     found = paired_difference(a * 2, b * 2, clusters=list(range(10)) * 2)
     # Ten questions, one of which goes for the mean that their spread is measured from.
-    expected = tango_interval(5.4, 0.9, 9, student_quantile(0.975, 9))
+    expected = tango_interval(5.4, 0.9, 9, t_quantile(0.975, 9))
     assert found.interval is not None
     assert found.interval.low == pytest.approx(expected.low)
     assert found.interval.high == pytest.approx(expected.high)

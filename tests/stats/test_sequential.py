@@ -13,17 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
-from heldout.stats.sequential import (
-    Kind,
-    Reference,
-    Verdict,
-    advise,
-    critical_value,
-    gain_interval,
-    judge,
-    monitor,
-    spending_share,
-)
+from heldout.stats.alpha import critical_value, spending_share
+from heldout.stats.gains import gain_interval
+from heldout.stats.sequential import Kind, Reference, Verdict, advise, judge, monitor
 from heldout.stats.summaries import Floats
 
 

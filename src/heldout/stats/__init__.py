@@ -1,10 +1,46 @@
 """Error bars, comparisons and verdicts: pure functions over numbers, numpy only.
 
 summaries    means with clustered errors and intervals, from a stream
+passk        pass@k and pass^k
+resampling   interquartile mean and its kin, over runs x tasks, by stratified bootstrap
+paired       a difference on the same items; unpaired: on different ones; slices: many at once
+power        how many samples and repeats it takes to see a difference
+sequential   what a curve allows one to say, at every look (of alpha and gains)
+winner       the best of several, with an interval that knows it was picked
+
+given        what is asked of the numbers that come in
+student      Student's t distribution
 """
 
 from __future__ import annotations
 
+from heldout.stats.paired import PairedDifference, paired_difference
+from heldout.stats.passk import PassRate, pass_at_k, pass_hat_k
+from heldout.stats.power import (
+    PairedComponents,
+    RequiredSamples,
+    VarianceComponents,
+    minimum_detectable,
+    paired_components,
+    required_repeats,
+    required_samples,
+    samples_for,
+    variance_components,
+)
+from heldout.stats.resampling import (
+    BootstrapEstimate,
+    Statistic,
+    bootstrap,
+    bootstrap_improvement,
+    improvement_probability,
+    interquartile_mean,
+    mean_over_tasks,
+    median_over_tasks,
+    optimality_gap,
+)
+from heldout.stats.sequential import Advice, Verdict, advise, judge, monitor
+from heldout.stats.slices import SliceDifference, holm, paired_slices, slice_differences
+from heldout.stats.student import t_quantile
 from heldout.stats.summaries import (
     CONFIDENCE,
     Floats,
@@ -12,17 +48,54 @@ from heldout.stats.summaries import (
     Ints,
     Moments,
     median_interval,
-    t_quantile,
     wilson,
 )
+from heldout.stats.unpaired import UnpairedDifference, unpaired_difference
+from heldout.stats.winner import Winner, best_of
 
 __all__ = [
     "CONFIDENCE",
+    "Advice",
+    "BootstrapEstimate",
     "Floats",
     "Interval",
     "Ints",
     "Moments",
+    "PairedComponents",
+    "PairedDifference",
+    "PassRate",
+    "RequiredSamples",
+    "SliceDifference",
+    "Statistic",
+    "UnpairedDifference",
+    "VarianceComponents",
+    "Verdict",
+    "Winner",
+    "advise",
+    "best_of",
+    "bootstrap",
+    "bootstrap_improvement",
+    "holm",
+    "improvement_probability",
+    "interquartile_mean",
+    "judge",
+    "mean_over_tasks",
     "median_interval",
+    "median_over_tasks",
+    "minimum_detectable",
+    "monitor",
+    "optimality_gap",
+    "paired_components",
+    "paired_difference",
+    "paired_slices",
+    "pass_at_k",
+    "pass_hat_k",
+    "required_repeats",
+    "required_samples",
+    "samples_for",
+    "slice_differences",
     "t_quantile",
+    "unpaired_difference",
+    "variance_components",
     "wilson",
 ]

@@ -13,13 +13,14 @@ question are not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
+from heldout.stats.given import Ids, check_confidence, cluster_codes
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval, Ints, Moments
 
 NAMED = 5
@@ -47,7 +48,7 @@ def pass_at_k(
     successes: ArrayLike,
     *,
     k: int,
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Ids | None = None,
     names: Sequence[str] | None = None,
     confidence: float = CONFIDENCE,
 ) -> PassRate:
@@ -65,7 +66,7 @@ def pass_hat_k(
     successes: ArrayLike,
     *,
     k: int,
-    clusters: Sequence[Hashable] | None = None,
+    clusters: Ids | None = None,
     names: Sequence[str] | None = None,
     confidence: float = CONFIDENCE,
 ) -> PassRate:
@@ -81,18 +82,16 @@ def _averaged(
     attempts: ArrayLike,
     successes: ArrayLike,
     k: int,
-    clusters: Sequence[Hashable] | None,
+    clusters: Ids | None,
     names: Sequence[str] | None,
     confidence: float,
 ) -> PassRate:
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence is {confidence}; it lies between 0 and 1, as 0.95 does")
+    check_confidence(confidence)
     values = by_question(attempts, successes, k=k, names=names)
-    numbers = _cluster_numbers(clusters, len(values))
-    moments = Moments()
-    # Moments wants the values of a cluster next to each other.
-    order = np.argsort(numbers, kind="stable")
-    moments.add(values[order], numbers[order])
+    codes = np.arange(len(values), dtype=np.int64)
+    if clusters is not None:
+        codes = cluster_codes(clusters, len(values))
+    moments = Moments.of(values, codes)
     return PassRate(
         k=k,
         value=float(values.mean()),
@@ -102,17 +101,6 @@ def _averaged(
         questions=len(values),
         clusters=moments.clusters,
     )
-
-
-def _cluster_numbers(clusters: Sequence[Hashable] | None, questions: int) -> Ints:
-    if clusters is None:
-        return np.arange(questions, dtype=np.int64)
-    if len(clusters) != questions:
-        raise InvalidInput(
-            f"{len(clusters)} clusters for {questions} questions; each question belongs to one"
-        )
-    numbers: dict[Hashable, int] = {}
-    return np.array([numbers.setdefault(name, len(numbers)) for name in clusters], dtype=np.int64)
 
 
 # --- For each question --------------------------------------------------------------------------

@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats.paired import Ids, checked_values, cluster_codes, student_quantile
+from heldout.stats.given import Ids, checked_values, cluster_codes
+from heldout.stats.student import t_quantile
 from heldout.stats.summaries import Floats, Ints
 
 ALPHA = 0.05
@@ -278,7 +279,7 @@ def minimum_detectable(
     if not stderr or clusters < 2:
         return None
     degrees = clusters - 1
-    return (student_quantile(1 - alpha / 2, degrees) + student_quantile(power, degrees)) * stderr
+    return (t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)) * stderr
 
 
 def _z(power: float, alpha: float) -> float:

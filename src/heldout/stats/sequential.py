@@ -25,14 +25,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from statistics import NormalDist
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from heldout.stats.summaries import Floats, Interval, Ints, t_quantile
+from heldout.errors import InvalidInput
+from heldout.stats.alpha import HALF_SPENT, critical_value, least_correlation, spending_share
+from heldout.stats.gains import gain_interval
+from heldout.stats.given import Ids, cluster_codes
+from heldout.stats.summaries import Floats, Interval, Ints
 
 Kind = Literal["improving", "regressing", "plateau", "cannot tell"]
 
@@ -64,9 +66,7 @@ Reason = Literal[
 ]
 
 ALPHA = 0.05
-POWER = 0.8
 WINDOW = 8
-HALF_SPENT = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,134 +132,12 @@ class Advice:
     """Verdicts in a row that would mean stop; None for a kind that never does."""
 
 
-# --- Alpha --------------------------------------------------------------------------------------
-
-
-def spending_share(look: int, *, half_spent: int = HALF_SPENT) -> float:
-    """The part of alpha that the look-th comparison (from 1) may use; the parts sum to 1.
-
-    h / ((t + h - 1) (t + h)): after t looks t / (t + h) is spent, so half of it after h looks and
-    never all. The choice of shares is free (Lan and DeMets 1983, Biometrika 70; the sum of the
-    errors bounds the error). 6 / (pi^2 t^2) spends 61% on the first look, where a trend has not
-    begun yet; at look 20 this one allows eight times as much.
-    """
-    if look < 1 or half_spent < 1:
-        raise ValueError(f"look and half_spent start at 1, got {look} and {half_spent}")
-    return half_spent / ((look + half_spent - 1) * (look + half_spent))
-
-
-@lru_cache(maxsize=65536)
-def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = math.inf) -> float:
-    """The c with P(|Z| > c and |Y| <= previous) = alpha, rounded up to hundredths.
-
-    Z is this look's standardised error and Y that of the look before, normal with a correlation
-    of at least `correlation`. The chance that any look errs is at most the sum over looks of the
-    chance that it errs where the one before did not (Worsley 1982, Biometrika 69). Windows of two
-    neighbouring looks are nearly the same, so this c is smaller than the one for alpha alone.
-    """
-    if not 0 < alpha < 1 or not 0 <= correlation < 1:
-        raise ValueError(f"need 0 < alpha < 1 and 0 <= correlation < 1: {alpha}, {correlation}")
-    alone = -NormalDist().inv_cdf(alpha / 2)
-    if correlation == 0 or math.isinf(previous):
-        return math.ceil(alone * 100) / 100
-    points, weights = _LEGENDRE
-    y = previous * points
-    density = previous * weights * np.exp(-y * y / 2) / math.sqrt(2 * math.pi)
-    spread = math.sqrt(2 * (1 - correlation**2))
-
-    def beyond(c: float) -> float:
-        tails = [
-            (math.erfc((c - mean) / spread) + math.erfc((c + mean) / spread)) / 2
-            for mean in (correlation * y).tolist()
-        ]
-        return float(np.dot(density, tails))
-
-    # In hundredths: c at `low` misses too often, at `high` it does not.
-    low, high = 0, math.ceil(alone * 100)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if beyond(middle / 100) <= alpha else (middle, high)
-    return high / 100
-
-
-_LEGENDRE = np.polynomial.legendre.leggauss(64)
-
-
-def _least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float:
-    """A lower 95% bound for how the errors of two comparisons correlate (Fisher 1921), on a grid.
-
-    Over the samples that both have; by cluster, where there are some.
-    """
-    both = ~np.isnan(now) & ~np.isnan(before)
-    if both.sum() < 5:
-        return 0.0
-    x, y = now[both] - now[both].mean(), before[both] - before[both].mean()
-    if groups is not None:
-        x, y = (np.bincount(groups[both], weights=values) for values in (x, y))
-        present = np.bincount(groups[both]) > 0
-        x, y = x[present], y[present]
-    norm = math.sqrt(float(np.dot(x, x)) * float(np.dot(y, y)))
-    if norm <= 0 or len(x) < 5:
-        return 0.0
-    r = min(0.999, abs(float(np.dot(x, y)) / norm))
-    return max(0.0, math.floor(math.tanh(math.atanh(r) - 1.645 / math.sqrt(len(x) - 3)) * 50) / 50)
-
-
-# --- One interval -------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """A mean difference with its interval."""
-
-    estimate: float
-    interval: Interval
-    stderr: float
-    minimum_detectable: float
-
-
-def gain_interval(
-    differences: Floats, clusters: Ints | None = None, *, alpha: float, scale: float
-) -> Gain | None:
-    """Mean of paired differences with a t interval that few samples do not break.
-
-    The standard error is clustered (Miller 2024, arXiv 2411.00640) with G - 1 degrees of freedom.
-    To its square is added 2 (scale * largest cluster / n)^2, where `scale` is the largest possible
-    difference: the spread of two more samples, one that rose all the way and one that fell (after
-    Agresti and Min 2005, Statistics in Medicine 24). When none of n samples changed, or all by the
-    same little, the spread seen is zero and says nothing about changes too rare to have been
-    drawn; a Wald interval breaks there. None for fewer than two clusters, or a scale of zero.
-    """
-    n = len(differences)
-    if clusters is None:
-        groups, largest = n, 1.0
-    else:
-        _, members = np.unique(clusters, return_inverse=True)
-        sizes = np.bincount(members)
-        groups, largest = len(sizes), float(sizes.max(initial=0))
-    if groups < 2 or scale <= 0:
-        return None
-    mean = float(differences.mean())
-    residuals: Floats = differences - mean
-    if clusters is not None:
-        residuals = np.bincount(members, weights=residuals).astype(np.float64)
-    square = groups / (groups - 1) * float(np.dot(residuals, residuals)) / n**2
-    floor = 2 * (scale * largest / n) ** 2
-    stderr = math.sqrt(square + floor)
-    quantile = t_quantile(1 - alpha / 2, groups - 1)
-    margin = quantile * stderr
-    detectable = (quantile + NormalDist().inv_cdf(POWER)) * stderr
-    # A mean of differences cannot be larger than the largest of them can be.
-    low, high = max(-scale, mean - margin), min(scale, mean + margin)
-    return Gain(mean, Interval(min(low, mean), max(high, mean)), stderr, detectable)
-
-
 # --- Verdicts -----------------------------------------------------------------------------------
 
 
 def judge(
     rewards: ArrayLike,
-    clusters: Sequence[Any] | None = None,
+    clusters: Ids | None = None,
     *,
     effect: float,
     alpha: float = ALPHA,
@@ -293,7 +171,7 @@ def judge(
 
 def monitor(
     rewards: ArrayLike,
-    clusters: Sequence[Any] | None = None,
+    clusters: Ids | None = None,
     *,
     effect: float,
     alpha: float = ALPHA,
@@ -305,7 +183,7 @@ def monitor(
 ) -> tuple[Verdict, ...]:
     """The verdict at every look, each as `judge` gave it when that look was the last."""
     table = _table(rewards)
-    groups = _groups(clusters, table.shape[1])
+    groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
     _check(effect, alpha, window, references, missing, half_spent)
     share = alpha / len(references)
     before: dict[Reference, _Made] = {}
@@ -337,7 +215,7 @@ def advise(
     "cannot tell" go on: not to have found a gain is no reason to stop.
     """
     if not verdicts:
-        raise ValueError("advice needs at least one verdict: run an eval first")
+        raise InvalidInput("advice needs at least one verdict: run an eval first")
     latest = verdicts[-1]
     in_a_row = 0
     for verdict in reversed(verdicts):
@@ -395,7 +273,7 @@ def _make(
     if reference != "best":
         # A reference picked by its rewards has no neighbour to share with.
         correlation = (
-            0.0 if before is None else _least_correlation(differences, before.differences, groups)
+            0.0 if before is None else least_correlation(differences, before.differences, groups)
         )
         critical = critical_value(
             alpha,
@@ -529,7 +407,7 @@ def _scale(table: Floats, bounds: tuple[float, float] | None) -> float:
         return float(present.max() - present.min()) if len(present) else 0.0
     low, high = bounds
     if len(present) and (present.min() < low or present.max() > high):
-        raise ValueError(
+        raise InvalidInput(
             f"rewards from {present.min():g} to {present.max():g} lie outside the bounds "
             f"{low:g} to {high:g}: widen the bounds, or leave them out"
         )
@@ -542,19 +420,10 @@ def _scale(table: Floats, bounds: tuple[float, float] | None) -> float:
 def _table(rewards: ArrayLike) -> Floats:
     table: NDArray[np.float64] = np.asarray(rewards, dtype=np.float64)
     if table.ndim != 2 or len(table) == 0:
-        raise ValueError(f"rewards are looks x samples, got the shape {table.shape}")
+        raise InvalidInput(f"rewards are looks x samples, got the shape {table.shape}")
     if np.isinf(table).any():
-        raise ValueError("a reward is infinite: leave it out (NaN) or give it a finite value")
+        raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
     return table
-
-
-def _groups(clusters: Sequence[Any] | None, samples: int) -> Ints | None:
-    if clusters is None:
-        return None
-    if len(clusters) != samples:
-        raise ValueError(f"{len(clusters)} clusters for {samples} samples: give one for each")
-    names: dict[Any, int] = {}
-    return np.array([names.setdefault(name, len(names)) for name in clusters], dtype=np.int64)
 
 
 def _check(
@@ -566,15 +435,15 @@ def _check(
     half_spent: int,
 ) -> None:
     if not effect > 0:
-        raise ValueError(f"effect must be more than 0, got {effect}: a gain worth having")
+        raise InvalidInput(f"effect must be more than 0, got {effect}: a gain worth having")
     if not 0 < alpha < 1:
-        raise ValueError(f"alpha must lie between 0 and 1, got {alpha}")
+        raise InvalidInput(f"alpha must lie between 0 and 1, got {alpha}")
     if window < 2:
-        raise ValueError(f"window must be at least 2 evals, got {window}")
+        raise InvalidInput(f"window must be at least 2 evals, got {window}")
     if half_spent < 1:
-        raise ValueError(f"half_spent must be at least 1 look, got {half_spent}")
+        raise InvalidInput(f"half_spent must be at least 1 look, got {half_spent}")
     known = ("first", "window", "best")
     if not references or len(set(references)) != len(references) or set(references) - set(known):
-        raise ValueError(f"references are some of {known}, once each, got {tuple(references)}")
+        raise InvalidInput(f"references are some of {known}, once each, got {tuple(references)}")
     if missing not in ("pairwise", "complete"):
-        raise ValueError(f"missing is 'pairwise' or 'complete', got {missing!r}")
+        raise InvalidInput(f"missing is 'pairwise' or 'complete', got {missing!r}")

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heldout.stats.student import t_quantile
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -58,6 +59,14 @@ class Moments:
     _open: int | None = None
     _open_D: float = 0.0
     _open_m: int = 0
+
+    @classmethod
+    def of(cls, values: Floats, clusters: Ints) -> Moments:
+        """Of values whose clusters come in any order."""
+        order = np.argsort(clusters, kind="stable")
+        moments = cls()
+        moments.add(values[order], clusters[order])
+        return moments
 
     def add(self, values: Floats, clusters: Ints) -> None:
         if len(values) == 0:
@@ -231,57 +240,3 @@ def _finite(x: float) -> float | None:
 def _root(x: float) -> float | None:
     """Square root of what cannot be negative but for rounding; None where it overflowed."""
     return math.sqrt(max(0.0, x)) if math.isfinite(x) else None
-
-
-# --- Student's t --------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=1024)
-def t_quantile(p: float, df: int) -> float:
-    """The p-quantile of Student's t with df degrees of freedom, for p > 0.5."""
-    if df < 1 or not 0.5 < p < 1:
-        raise ValueError(f"t_quantile needs df >= 1 and 0.5 < p < 1, got df={df}, p={p}")
-    low, high = 0.0, 2.0
-    while _t_cdf(high, df) < p:
-        low, high = high, high * 2
-    while high - low > 1e-13 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if _t_cdf(middle, df) < p:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def _t_cdf(t: float, df: int) -> float:
-    return 1 - _incomplete_beta(df / 2, 0.5, df / (df + t * t)) / 2
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    """Regularised incomplete beta function, by its continued fraction (modified Lentz)."""
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    log_front = (
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
-    c, d = 1.0, 1 / _nonzero(1 - (a + b) * x / (a + 1))
-    fraction = d
-    for m in range(1, 500):
-        for numerator in (
-            m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
-            -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1)),
-        ):
-            d = 1 / _nonzero(1 + numerator * d)
-            c = _nonzero(1 + numerator / c)
-            fraction *= c * d
-        if abs(c * d - 1) < 1e-16:
-            break
-    return math.exp(log_front) * fraction / a
-
-
-def _nonzero(x: float) -> float:
-    return x if abs(x) > 1e-300 else 1e-300

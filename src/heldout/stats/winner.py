@@ -12,15 +12,16 @@ the floor under the error is for few samples and rates near 0 or 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from heldout.stats.summaries import CONFIDENCE, Floats, Interval, t_quantile
+from heldout.errors import InvalidInput
+from heldout.stats.given import Ids, cluster_codes
+from heldout.stats.student import t_quantile
+from heldout.stats.summaries import CONFIDENCE, Floats, Interval
 
 DRAWS = 10_000
 SELECTION_SHARE = 0.1
@@ -53,7 +54,7 @@ class Winner:
 
 def best_of(
     rewards: ArrayLike,
-    clusters: Sequence[Any] | None = None,
+    clusters: Ids | None = None,
     *,
     seed: int,
     confidence: float = CONFIDENCE,
@@ -77,15 +78,15 @@ def best_of(
     """
     table = np.asarray(rewards, dtype=np.float64)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"rewards are checkpoints x samples, got the shape {table.shape}")
+        raise InvalidInput(f"rewards are checkpoints x samples, got the shape {table.shape}")
     if np.isinf(table).any():
-        raise ValueError("a reward is infinite: leave it out (NaN) or give it a finite value")
+        raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
     if not 0 < confidence < 1 or draws < 100:
-        raise ValueError(f"need 0 < confidence < 1 and draws >= 100, got {confidence}, {draws}")
+        raise InvalidInput(f"need 0 < confidence < 1 and draws >= 100, got {confidence}, {draws}")
     present = ~np.isnan(table)
     counts = present.sum(axis=1)
     if counts.min() < 2:
-        raise ValueError(
+        raise InvalidInput(
             f"checkpoint {int(counts.argmin())} has {int(counts.min())} rewards: two at least are "
             "needed to know its error"
         )
@@ -120,7 +121,7 @@ def best_of(
 def _noise(
     table: Floats,
     means: Floats,
-    clusters: Sequence[Any] | None,
+    clusters: Ids | None,
     seed: int,
     confidence: float,
     draws: int,
@@ -139,18 +140,13 @@ def _noise(
     residuals = np.where(present, table - means[:, None], 0.0) / counts[:, None]
     largest = 1.0
     if clusters is not None:
-        if len(clusters) != table.shape[1]:
-            raise ValueError(
-                f"{len(clusters)} clusters for {table.shape[1]} samples: give one for each"
-            )
-        names: dict[Any, int] = {}
-        members = np.array([names.setdefault(name, len(names)) for name in clusters])
-        summed = np.zeros((len(table), len(names)))
+        members = cluster_codes(clusters, table.shape[1])
+        summed = np.zeros((len(table), int(members.max()) + 1))
         np.add.at(summed.T, members, residuals.T)
         residuals, largest = summed, float(np.bincount(members).max())
     groups = residuals.shape[1]
     if groups < 2:
-        raise ValueError("all samples are in one cluster: two at least are needed")
+        raise InvalidInput("all samples are in one cluster: two at least are needed")
     tail = (1 + confidence) / 2
     scale = (bounds[1] - bounds[0]) if bounds else float(np.nanmax(table) - np.nanmin(table))
     floor = 2 * (scale / 2 * largest / counts) ** 2

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
 from heldout.errors import InvalidInput
-from heldout.stats import bootstrap as module
-from heldout.stats.bootstrap import (
+from heldout.stats import resampling as module
+from heldout.stats.resampling import (
     Statistic,
     bootstrap,
     bootstrap_distribution,

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
+from heldout.stats.given import check_confidence
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval
 
 Statistic = Literal["interquartile_mean", "mean", "median", "optimality_gap"]
@@ -159,8 +160,7 @@ def bootstrap_distribution(
 
 
 def _percentiles(values: Floats, confidence: float) -> Interval:
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"confidence is {confidence}; it lies between 0 and 1, as 0.95 does")
+    check_confidence(confidence)
     low, high = np.quantile(values, [(1 - confidence) / 2, (1 + confidence) / 2])
     return Interval(float(low), float(high))
 
