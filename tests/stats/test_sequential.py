@@ -303,7 +303,7 @@ def test_verdicts_do_not_depend_on_the_scale_of_rewards_and_turn_with_their_sign
         ({"effect": 0.1, "missing": "zero"}, "missing"),
         ({"effect": 0.1, "half_spent": 0}, "half_spent"),
         ({"effect": 0.1, "bounds": (0.0, 0.5)}, "outside the bounds"),
-        ({"effect": 0.1, "clusters": ["a"]}, "1 clusters for 3 samples"),
+        ({"effect": 0.1, "clusters": ["a"]}, "clusters has 1 ids for 3 values"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(options: dict[str, object], words: str) -> None:

@@ -134,7 +134,7 @@ def test_the_interval_holds_raw_and_the_estimate_is_never_above_it(
         ([1.0, 2.0], None, "checkpoints x samples"),
         ([[1.0, math.inf]], None, "infinite"),
         ([[1.0, 0.0], [1.0, math.nan]], None, "checkpoint 1 has 1 rewards"),
-        ([[1.0, 0.0]], ["a"], "1 clusters for 2 samples"),
+        ([[1.0, 0.0]], ["a"], "clusters has 1 ids for 2 values"),
         ([[1.0, 0.0]], ["a", "a"], "one cluster"),
     ],
 )
