@@ -27,9 +27,11 @@ BENCHMARKS = {
     "midrun": "midrun.py",
     "dispatcher": "dispatcher.py",
     "vector": "vector.py",
+    "stats": "stats.py",
+    "monitor": "monitor.py",
     "startup": "startup.py",
 }
-NEEDS_PEERS = {"engine", "startup"}
+NEEDS_PEERS = {"engine", "startup", "stats"}
 TABLES = HERE.parent / "BENCHMARKS.md"
 
 

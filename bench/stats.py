@@ -1,8 +1,8 @@
-"""Time bootstrap intervals of score matrices, beside rliable's on the same scores.
+"""Time bootstrap intervals beside rliable's on the same scores, and comparisons of a million pairs.
 
 Both draw 50,000 resamples, rliable's default, and have to agree within the error that so many
-resamples leave; CPU time is of the call alone. rliable's probability of improvement would take a
-quarter of an hour, so it is measured with fewer resamples and scaled up.
+resamples leave; CPU time is of the call alone. rliable's probability of improvement would take
+twenty minutes, so it is measured with fewer resamples and scaled up.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ PEER_REPETITIONS = {
     "improvement small": 500,
     "improvement large": 100,
 }
+PAIRS = 1_000_000
+PAIR_CASES = ("0/1 values", "values from 0 to 1, four repeats a sample", "values of any size")
 NORMAL_DENSITY = 0.0584
 """At the 2.5th percentile of a normal distribution, in standard deviations."""
 
@@ -81,6 +83,28 @@ def by_rliable(case: str, repetitions: int) -> dict[str, float]:
     return {"cpu_s": spent, "value": float(points["x"][0]), "low": low, "high": high}
 
 
+def pairs(case: str, n: int) -> dict[str, float]:
+    """The difference of so many pairs that are in memory, after a first one that imports."""
+    from heldout.stats import paired_difference
+
+    rng = np.random.default_rng(1)
+    a, b = rng.random((2, n))
+    clusters = None
+    if case.startswith("0/1"):
+        a, b = (a < 0.5) * 1.0, (b < 0.51) * 1.0
+    elif case.startswith("values of any size"):
+        a, b = 10 * a - 5, 10 * b - 4.9
+    else:
+        clusters = np.repeat(np.arange(n // 4), 4)
+    paired_difference(a[:1000], b[:1000])
+    start = time.perf_counter()
+    found = paired_difference(a, b, clusters=clusters, pass_threshold=0.5)
+    spent = time.perf_counter() - start
+    if found.n != n or found.interval is None or found.wins + found.losses + found.ties != n:
+        sys.exit(f"wrong result for {case}: {found}")
+    return {"wall_s": spent}
+
+
 def check(case: str, own: dict[str, float], other: dict[str, float], sizes: list[int]) -> None:
     """Equal points; ends of intervals as near as two sets of resamples let percentiles be."""
     deviation = (own["high"] - own["low"]) / 3.92
@@ -94,6 +118,7 @@ def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--heldout", choices=tuple(CASES), help="measure one case")
     parser.add_argument("--rliable", choices=tuple(CASES), help="measure one case of the peer")
+    parser.add_argument("--pairs", choices=PAIR_CASES, help="measure one kind of pairs")
     parser.add_argument("--repetitions", type=int, default=REPETITIONS)
     args = parser.parse_args()
     if args.heldout:
@@ -102,8 +127,11 @@ def main() -> None:
     if args.rliable:
         print(json.dumps(by_rliable(args.rliable, args.repetitions)))
         return
-    python = peer(args.peers_dir, "rliable")
     share = 20 if args.quick else 1
+    if args.pairs:
+        print(json.dumps(pairs(args.pairs, PAIRS // share)))
+        return
+    python = peer(args.peers_dir, "rliable")
     for case, times in CASES.items():
         say(f"stats, {case}")
         many, fewer = REPETITIONS // share, PEER_REPETITIONS[case] // share
@@ -118,6 +146,12 @@ def main() -> None:
         emit(f"CPU of {what}", own, "s", target=None if times is None else other / times)
         scaled = "" if fewer == many else f", scaled up from {fewer:,}"
         emit(f"rliable, the same{scaled}", other, "s", ratio=other / own)
+    for case in PAIR_CASES:
+        say(f"stats, {case}")
+        quick = ("--quick",) if args.quick else ()
+        rounds = [child(sys.executable, __file__, "--pairs", case, *quick) for _ in range(3)]
+        spent = middle(rounds, "wall_s")
+        emit(f"paired_difference, {PAIRS // share:,} pairs, {case}", spent, "s", target=1.0)
 
 
 if __name__ == "__main__":

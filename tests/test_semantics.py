@@ -27,10 +27,14 @@ from heldout import (
     Stop,
     Trajectory,
 )
-from heldout.analysis import summarize
-from heldout.errors import SystemicFailure
+from heldout.analysis import compare, gate, pass_at_k, summarize
+from heldout.errors import NotComparable, SystemicFailure
+from heldout.midrun.verdicts import best_checkpoint, verdicts
+from heldout.stats import PairedDifference
 from heldout.vector import evaluate_env
+from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, make_samples
+from tests.midrun.test_verdicts import curve
 
 
 def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:
@@ -178,6 +182,28 @@ def test_clause_07_with_repeats_error_bars_are_clustered_by_sample() -> None:
     assert summarize(copied)["stderr"] == pytest.approx(summarize(once)["stderr"])
     naive = summarize(copied)["std"] / math.sqrt(100)
     assert summarize(copied)["stderr"] > 2 * naive
+
+
+def test_clause_07_samples_that_share_a_passage_are_one_cluster() -> None:
+    results = [
+        EvalResult(
+            f"s{i}",
+            Sample(f"s{i}", {}, metadata={"passage": i // 5}),
+            Trajectory(()),
+            Score((reward(float(i < 10)),)),
+        )
+        for i in range(20)
+    ]
+    alone, together = summarize(results), summarize(results, cluster="passage")
+    assert together["mean"] == alone["mean"]
+    assert together["n_clusters"] == 4
+    assert together["stderr"] > 2 * alone["stderr"]
+
+
+def test_clause_07_an_errored_attempt_is_one_that_did_not_pass() -> None:
+    attempts = [scored(0, reward(1)), errored(0, 1), scored(1, reward(1)), scored(1, reward(1))]
+    attempts[3] = scored(1, reward(1), repeat=1)
+    assert pass_at_k(attempts, 1).value == 0.75
 
 
 def test_clause_08_a_cut_off_answer_is_counted_as_such(run_eval: RunEval) -> None:
@@ -501,3 +527,63 @@ def test_clause_19_a_hostile_line_is_damage_not_a_crash(
         file.write(b'{"index":' + b"[" * nesting + b"]" * nesting + b"}\n")
     with pytest.raises(DamagedJournal, match="line 4"):
         EvalReport.load(tmp_path / "run")
+
+
+# --- Comparisons and verdicts -------------------------------------------------------------------
+
+
+def test_clause_20_a_comparison_is_paired_by_sample_and_a_sample_counts_once() -> None:
+    one = by_hand({"x": [1.0, 0.0], "y": 1.0, "z": 0.0}, name="a")
+    other = by_hand({"z": 1.0, "y": [1.0, 1.0, 0.0, 0.0], "x": 1.0}, name="b")
+    found = compare(one, other).overall
+    assert isinstance(found, PairedDifference)
+    assert found.n == 3
+    assert found.difference == pytest.approx((0.5 - 0.5 + 1.0) / 3)
+
+
+def test_clause_21_what_is_not_comparable_is_refused_and_what_was_allowed_is_said() -> None:
+    one, other = by_hand({"x": 1.0, "y": 0.0}, name="a"), by_hand({"x": 1.0, "z": 0.0}, name="b")
+    with pytest.raises(NotComparable, match="1 sample only in a: 'y'"):
+        compare(one, other)
+    assert [m.kind for m in compare(one, other, allow=["samples"]).mismatches] == ["samples"] * 2
+
+
+def test_clause_22_errored_items_decide_nothing() -> None:
+    ids = [f"s{i}" for i in range(60)]
+    base = by_hand({id: 0.5 + i % 3 / 10 for i, id in enumerate(ids)}, name="base")
+    better = {id: 0.8 + i % 3 / 10 for i, id in enumerate(ids)}
+    assert compare(base, by_hand(better, name="new")).verdict == "better"
+    broken = by_hand({**better, **dict.fromkeys(ids[:30])}, name="new")
+    assert compare(base, broken).overall.difference == pytest.approx(0.3)
+    assert compare(base, broken).verdict == "cannot tell"
+    assert gate(broken, base, no_worse_than=0.01).outcome == "cannot tell"
+
+
+def test_clause_23_a_verdict_needs_a_whole_interval() -> None:
+    base = by_hand({f"s{i}": float(i < 20) for i in range(40)}, name="base")
+    new = by_hand({f"s{i}": float(2 <= i < 23) for i in range(40)}, name="new")
+    found = compare(base, new)
+    assert found.overall.difference > 0
+    assert found.verdict == "cannot tell"
+    assert gate(new, base, no_worse_than=0.01).outcome == "cannot tell"
+
+
+def test_clause_24_a_flat_curve_seldom_moves_however_often_one_looks() -> None:
+    random = np.random.default_rng(0)
+    alarms = 0
+    for _ in range(40):
+        rewards = (random.random((50, 60)) < 0.5).astype(float)
+        said = verdicts(curve(rewards))
+        alarms += any(one.kind in ("improving", "regressing") for one in said)
+    assert alarms <= 5  # 5% of 40 is 2; by luck 6 or more would come once in fifty times
+
+
+def test_clause_25_the_best_checkpoint_is_reported_as_one_that_was_picked() -> None:
+    random = np.random.default_rng(1)
+    rewards = (random.random((20, 100)) < 0.5).astype(float)
+    best = best_checkpoint(curve(rewards))
+    assert best is not None
+    assert best.estimate is not None
+    assert best.interval is not None
+    assert best.raw == rewards.mean(axis=1).max() > best.estimate
+    assert best.interval.low < 0.5 < best.interval.high

@@ -3,6 +3,7 @@
     HeldoutError
     ├── InvalidInput            a value the caller gave is wrong; nothing ran
     │   ├── DuplicateSampleId
+    │   ├── NotComparable       two reports do not answer the same question
     │   ├── EvalFileError       the file given to `heldout run` is not an eval file
     │   ├── SnapshotMismatch    a snapshot is of another kind of environment, or another version
     │   └── SnapshotNeedsMore   … is not enough: functions, say, have to be given beside it
@@ -47,6 +48,17 @@ class DuplicateSampleId(InvalidInput):
             f"sample id {sample_id!r} at position {position} was already used by an earlier "
             "sample; ids name results, so each must be unique in an eval"
         )
+
+
+class NotComparable(InvalidInput):
+    """Two reports do not answer the same question; the message says what differed.
+
+    `kinds` are what would have to be allowed.
+    """
+
+    def __init__(self, message: str, kinds: tuple[str, ...]) -> None:
+        self.kinds = kinds
+        super().__init__(message)
 
 
 class EvalFileError(InvalidInput):

@@ -69,7 +69,8 @@ class Tally:
         self.n_unweighted += int((ok & ~batch.weighted).sum())
         self.all.add(reward, batch.cluster)
         self.scored.add(batch.reward[ok], batch.cluster[ok])
-        self.passed.add((ok & (reward >= self.pass_threshold)).astype(np.float64), batch.cluster)
+        passed = has_passed(batch.reward, self.pass_threshold)
+        self.passed.add(passed.astype(np.float64), batch.cluster)
         for name, values in batch.metrics.items():
             reported = ~np.isnan(values)
             if reported.any():
@@ -109,6 +110,11 @@ class Tally:
         return summary
 
 
+def has_passed(reward: Floats, pass_threshold: float) -> NDArray[np.bool_]:
+    """Clause 6: an errored item, whose reward is NaN, has not."""
+    return np.asarray(reward >= pass_threshold)
+
+
 def _bounds(prefix: str, interval: Interval | None) -> Summary:
     return {
         f"{prefix}_low": interval.low if interval else None,
@@ -128,6 +134,15 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
     tally = Tally(pass_threshold)
     for start in range(0, len(rows), BATCH):
         tally.add(batch_of(rows[start : start + BATCH]))
+    return tally.summary()
+
+
+def summarize_batch(batch: Batch, pass_threshold: float = 0.5) -> Summary:
+    """The summary of columns that are all there, their clusters in any order."""
+    order = np.argsort(batch.cluster, kind="stable")
+    tally = Tally(pass_threshold)
+    for start in range(0, len(order), BATCH):
+        tally.add(batch.rows(order[start : start + BATCH]))
     return tally.summary()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,13 @@ def result(
     metadata: dict[str, object] | None = None,
     repeat: int = 0,
     truncated: bool = False,
+    value: float = 0.0,
 ) -> EvalResult:
     return EvalResult(
         id,
         Sample(id, {"question": "?"}, truth, metadata or {}),
         Trajectory(messages or (Message("user", "?"),), Stop(truncated=truncated)),
-        Score() if error else Score((Metric(metric, 0.0, weight=1.0),)),
+        Score() if error else Score((Metric(metric, value, weight=1.0),)),
         repeat=repeat,
         error=error,
     )
@@ -221,6 +223,140 @@ def test_failures_takes_a_number_from_one(finished: Outcome, heldout: Heldout, c
     outcome = heldout("show", "six", "--failures", count)
     assert outcome.code == 1
     assert "Invalid value for '--failures'" in outcome.err
+
+
+# --- pass@k and clusters ------------------------------------------------------------------------
+
+
+def repeated(*rewards: list[float | None]) -> list[EvalResult]:
+    """Of each sample the rewards of its repeats; two samples share a passage, the last has none."""
+    return [
+        result(
+            f"q{i}",
+            repeat=repeat,
+            error="broke" if value is None else None,
+            value=value or 0.0,
+            metadata={"passage": f"p{i // 2}", "half": i % 2} if i < len(rewards) - 1 else None,
+        )
+        for i, values in enumerate(rewards)
+        for repeat, value in enumerate(values)
+    ]
+
+
+def row(out: str, label: str) -> list[str]:
+    line = next(line for line in out.splitlines() if line.strip().startswith(label))
+    return line.strip().removeprefix(label).split()
+
+
+def test_a_run_with_repeats_shows_pass_at_their_number_by_itself(heldout: Heldout) -> None:
+    save(*repeated([1.0, 0.0, None], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]), repeats=3)
+    out = heldout("show", "made").out
+    assert row(out, "pass@3")[0] == "0.667"
+    assert row(out, "pass^3")[0] == "0.333"
+    assert row(out, "pass@3")[-2:] == ["3", "samples"]
+    assert "pass@1" not in out
+
+
+def test_run_and_show_print_the_same_of_repeats(write: Any, heldout: Heldout) -> None:
+    write(**{"max_concurrent=1": "max_concurrent=1, repeats=2"})
+    ran = heldout("run", "eval.py")
+    assert row(ran.out, "pass@2")[-2:] == ["6", "samples"]
+    assert heldout("show", "six").out == ran.out
+
+
+def test_a_run_without_repeats_shows_no_pass_at_k_unless_it_is_asked_for(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    assert "pass@" not in finished.out
+    out = heldout("show", "six", "--pass-at", "1").out
+    assert row(out, "pass@1")[0] == row(out, "pass^1")[0] == "0.667"
+
+
+def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> None:
+    save(*repeated([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]), repeats=3)
+    asked = ("show", "made", "--pass-at", "2", "--pass-at", "1")
+    out = heldout(*asked).out
+    labels = re.findall(r"^ (pass[@^]\d)", out, re.M)
+    assert labels == ["pass@1", "pass^1", "pass@2", "pass^2", "pass@3", "pass^3"]
+    summary = json.loads(heldout(*asked, "--json").out)["summary"]
+    assert summary["pass_at_2"] == pytest.approx((2 / 3 + 1) / 2)
+    assert summary["pass_hat_2"] == 0.5
+    assert summary["pass_at_2_n"] == 2
+    assert summary["pass_at_2_ci_low"] < summary["pass_at_2"] < summary["pass_at_2_ci_high"]
+
+
+def test_more_attempts_than_were_made_are_refused_by_sample(heldout: Heldout) -> None:
+    save(*repeated([1.0, 0.0], [1.0, 1.0]), repeats=2)
+    outcome = heldout("show", "made", "--pass-at", "3")
+    assert outcome.code == 1
+    assert "k is 3, but fewer attempts were made at questions 'q0', 'q1'" in outcome.err
+
+
+def test_of_an_unfinished_run_pass_at_k_waits_and_the_rest_is_shown(heldout: Heldout) -> None:
+    results = repeated([1.0, 0.0], [1.0])
+    summary = {**summarize_results(results), "complete": False, "n_asked": 4}
+    config = {"experiment_name": "made", "repeats": 2}
+    EvalReport(results, summary, config).save("outputs/evals/made")
+    outcome = heldout("show", "made", "--pass-at", "1")
+    assert outcome.code == 0
+    assert row(outcome.out, "pass@1")[0] == "0.750"
+    assert row(outcome.out, "pass@2") == ["–", "–", "–"]
+    assert "no pass@2 and pass^2 yet: 1 sample has fewer than 2 attempts" in outcome.out
+    shown = json.loads(heldout("show", "made", "--json").out)["summary"]
+    assert (shown["pass_at_2"], shown["pass_at_2_short"]) == (None, 1)
+
+
+def test_show_clusters_by_a_key_and_says_so(heldout: Heldout) -> None:
+    save(*repeated(*[[float(i // 2 % 2)] for i in range(41)]))
+    plain = json.loads(heldout("show", "made", "--json").out)["summary"]
+    out = heldout("show", "made", "--cluster", "passage").out
+    assert (
+        "error bars clustered by passage: 21 clusters, "
+        "1 of them samples without passage, each on its own"
+    ) in out
+    assert "rough" not in out
+    summary = json.loads(heldout("show", "made", "--cluster", "passage", "--json").out)["summary"]
+    assert (summary["clustered_by"], summary["n_clusters"]) == ("passage", 21)
+    assert summary["mean"] == plain["mean"]
+    assert summary["ci_high"] - summary["ci_low"] > plain["ci_high"] - plain["ci_low"]
+
+
+def test_few_clusters_are_said_to_be_rough(heldout: Heldout) -> None:
+    save(*repeated(*[[float(i % 2)] for i in range(7)]))
+    out = heldout("show", "made", "--cluster", "passage").out
+    assert "clustered by passage: 4 clusters" in out
+    assert "intervals from 4 clusters are rough" in out
+
+
+def test_an_unknown_cluster_key_is_refused_with_what_there_is(heldout: Heldout) -> None:
+    save(*repeated([1.0], [0.0], [1.0]))
+    for command in (["show", "made"], ["slice", "made", "--by", "half"]):
+        outcome = heldout(*command, "--cluster", "chapter")
+        assert outcome.code == 1
+        assert "nothing called 'chapter'" in outcome.err
+        assert "'passage'" in outcome.err
+
+
+def test_options_of_the_report_do_not_go_with_failures(heldout: Heldout) -> None:
+    save(*repeated([1.0], [0.0]))
+    for option in (["--pass-at", "1"], ["--cluster", "half"]):
+        outcome = heldout("show", "made", "--failures", "1", *option)
+        assert outcome.code == 1
+        assert option[0] in outcome.err
+
+
+def test_slice_clusters_by_a_key_and_counts_clusters(heldout: Heldout) -> None:
+    save(*repeated(*[[float(i % 3 > 0)] for i in range(41)]))
+    out = heldout("slice", "made", "--by", "half", "--cluster", "passage").out
+    assert row(out, "half")[:2] == ["items", "clusters"]
+    assert row(out, "0")[:2] == ["20", "20"]
+    assert row(out, "–")[:2] == ["1", "1"]
+    assert row(out, "all")[:2] == ["41", "21"]
+    assert "clustered by passage: 21 clusters" in out
+    assert "one cluster does not show how clusters differ" in out
+    lines = heldout("slice", "made", "--by", "half", "--cluster", "passage", "--json").out
+    first = json.loads(lines.splitlines()[0])
+    assert (first["slice"], first["n_clusters"]) == ({"half": 0}, 20)
 
 
 # --- Unfinished and damaged ---------------------------------------------------------------------

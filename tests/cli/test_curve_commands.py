@@ -117,7 +117,7 @@ def words(text: str) -> list[list[str]]:
 def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     outcome = heldout("show", "rl_eval")
     assert outcome.code == 0
-    title, head, _, *rows, status, kept = words(outcome.out)
+    title, head, _, *rows, verdict, best, status, kept = words(outcome.out)
     assert title == ["rl_eval, every 50 steps"]
     assert head == [
         *["step", "reward", "95% interval", "passed", "items", "errors", "seconds"],
@@ -132,6 +132,9 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
         ["100", "–", "–", "–", "–", "–", "2.0", "–", "skipped: no memory left"],
         ["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "12.000", "final"],
     ]
+    assert verdict == ["cannot tell: no gain could be seen on 3 samples"]
+    assert best[0].startswith("best: step 50, 0.")
+    assert best[0].endswith("for picking the best of 3; 0.750 as measured), on 4 samples")
     assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
     assert kept == ["kept in outputs/evals/rl_eval"]
 
@@ -184,6 +187,8 @@ def test_a_path_in_the_curve_is_not_followed(run: Path, heldout: Heldout) -> Non
         (["--step", "100"], "no conversations were kept, it was skipped: no memory left"),
         (["--failures", "2"], "--failures of which eval? Add --step N: there are 0, 50, 150"),
         (["--outcomes"], "--outcomes goes with --json"),
+        (["--pass-at", "2"], "--pass-at of which eval? outputs/evals/rl_eval is a curve of many"),
+        (["--cluster", "level"], "--cluster of which eval?"),
     ],
 )
 def test_what_show_cannot_do_is_said(
@@ -198,6 +203,7 @@ def test_an_ordinary_run_has_no_steps(finished: Said, heldout: Heldout) -> None:
     outcome = heldout("show", "six", "--step", "5")
     assert outcome.code == 1
     assert "outputs/evals/six has no curve.jsonl, so --step says nothing of it" in outcome.err
+    assert "so --effect says nothing of it" in heldout("show", "six", "--effect", "0.1").err
     for command in ("flips", "plot", "stop"):
         outcome = heldout(command, "six")
         assert outcome.code == 1
@@ -247,10 +253,80 @@ def test_notes_say_how_a_point_is_to_be_read(run: Path, heldout: Heldout) -> Non
         point(250, 1.0, 0.0, asked=2, of=8, budget={"max_overhead": 0.1}),
         point(300, 1.0, 0.0, stop="it got worse"),
     )
-    rows = words(heldout("show", "rl_eval").out)
-    assert rows[-5][4:] == ["2 of 4 of 8", "0", "2.0", "12.000", "partial: more than 60 s"]
-    assert rows[-4][4:] == ["2 of 8", "0", "2.0", "12.000", "fewer items, to keep its budget"]
-    assert rows[-3][-1] == "stop: it got worse"
+    *_, partial, cut, stop, _, best, _, _ = words(heldout("show", "rl_eval").out)
+    assert partial[4:] == ["2 of 4 of 8", "0", "2.0", "12.000", "partial: more than 60 s"]
+    assert cut[4:] == ["2 of 8", "0", "2.0", "12.000", "fewer items, to keep its budget"]
+    assert stop[-1] == "stop: it got worse"
+    assert best[0].endswith("on 4 samples; 3 evals of fewer samples left out")
+
+
+def climb(label: str = "climb", **changed: Any) -> list[CurvePoint]:
+    """Twelve evals of 26 samples, of which each gets two more right."""
+    return [
+        point(10 * i, *(float(sample < 2 * i) for sample in range(26)), label=label, **changed)
+        for i in range(12)
+    ]
+
+
+def test_show_ends_a_curve_with_what_it_allows_one_to_say(run: Path, heldout: Heldout) -> None:
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    *_, verdict, best, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert re.fullmatch(
+        r"improving since step 30: \+0\.462 \(0\.\d+ … 0\.\d+\), paired on 26 samples", verdict
+    )
+    assert best.startswith("best: step 110, 0.")
+    assert best.endswith("picking the best of 12; 0.846 as measured), on 26 samples")
+    *_, other, _, _, _ = heldout("show", "rl_eval", "--window", "6").out.splitlines()
+    assert other.startswith("improving since step 0: ")
+
+
+def test_show_takes_effect_alpha_and_window_from_the_curve(run: Path, heldout: Heldout) -> None:
+    terms = {"effect": 0.5, "alpha": 0.05, "window": 3}
+    CURVE.unlink()
+    append(*(point(10 * i, *[1.0] * 20, *[0.0] * 20, verdict=terms) for i in range(30)))
+    *_, verdict, _, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert verdict == (
+        "plateau since step 260: no gain as large as 0.500 over 3 evals, paired on 40 samples"
+    )
+    *_, verdict, _, _, _ = heldout("show", "rl_eval", "--effect", "0.01").out.splitlines()
+    assert verdict.startswith("cannot tell: on 40 samples a gain of 0.")
+
+
+def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
+    run: Path, heldout: Heldout
+) -> None:
+    stored = {"kind": "plateau", "effect": 0.05}
+    CURVE.unlink()
+    append(*climb("rl_eval", verdict=stored))
+
+    def shown(*arguments: str) -> list[Any]:
+        lines = heldout("show", "rl_eval", "--json", *arguments).out.splitlines()
+        return [json.loads(line)["verdict"] for line in lines]
+
+    assert shown() == [stored] * 12
+    anew = shown("--effect", "0.2")
+    assert [one["effect"] for one in anew] == [0.2] * 12
+    assert anew[0]["kind"] == "cannot tell"
+    assert (anew[-1]["kind"], anew[-1]["since"], anew[-1]["best_step"]) == ("improving", 30, 110)
+
+
+@pytest.mark.parametrize("wrong", [["--effect", "0"], ["--alpha", "2"], ["--window", "1"]])
+def test_terms_that_make_no_sense_are_refused(
+    run: Path, heldout: Heldout, wrong: list[str]
+) -> None:
+    outcome = heldout("show", "rl_eval", *wrong)
+    assert outcome.code == 1
+    assert wrong[0].removeprefix("--") in outcome.err
+
+
+def test_rewards_that_cannot_be_judged_are_shown_all_the_same(run: Path, heldout: Heldout) -> None:
+    append(point(200, 1e300, 0.0))
+    outcome = heldout("show", "rl_eval")
+    assert outcome.code == 0
+    assert "no verdict: a reward at step 200 is 1e+300" in outcome.out
+    assert heldout("watch", "rl_eval", "--once").code == 0
+    seen(CURVE)
 
 
 def test_damage_is_named_and_repaired(run: Path, heldout: Heldout) -> None:
@@ -358,7 +434,7 @@ def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldo
         ["gained", "b", "0.000", "1.000"],
         ["lost", "c", "1.000", "0.000"],
         ["3 samples compared (passed: ≥ 0.5): 2 gained, 1 lost, 0 still pass, 0 still fail"],
-        ["mean reward changed by +0.333 (95%, paired: -2.535 … 3.202)"],
+        ["mean reward changed by +0.333 (95%, paired: -0.585 … 0.877)"],
         ["not compared, for want of a score at one of the steps: 1 sample"],
     ]
 
@@ -369,7 +445,9 @@ def test_flips_as_json(run: Path, heldout: Heldout) -> None:
     assert shown["gained"] == [{"id": "b", "before": 0.0, "after": 1.0}]
     assert shown["lost"] == [{"id": "c", "before": 1.0, "after": 0.0}]
     assert (shown["stayed_passing"], shown["difference"]) == (2, 0.0)
-    assert shown["ci_low"] == -shown["ci_high"] < 0
+    assert shown["ci_low"] == pytest.approx(-shown["ci_high"])
+    assert shown["ci_low"] < 0
+    assert shown["p_value"] == 1
 
 
 def test_flips_uses_the_threshold_of_the_run(run: Path, heldout: Heldout) -> None:
@@ -580,6 +658,68 @@ def test_the_picture_fits_the_terminal(run: Path, width: int, height: int) -> No
         # The table makes room for the curve, not the curve for the table.
         assert "┤" in "".join(piece.text for line in lines for piece in line)
     assert all(sum(piece.cell_length for piece in line) <= width for line in lines)
+
+
+def seen(path: Path, width: int = 80, height: int = 24) -> list[str]:
+    """The picture of a watch, line by line."""
+    follower = Follower(path)
+    follower.poll()
+    console = Console(width=width, height=height, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        lines = console.render_lines(picture(follower, "reward", console))
+    return ["".join(piece.text for piece in line).rstrip() for line in lines]
+
+
+def test_the_picture_says_what_the_curve_says_now(run: Path) -> None:
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    assert seen(CURVE)[2].startswith("improving since step 30: +0.462 (0.")
+    narrow = seen(CURVE, width=30)
+    assert [line for line in narrow if line.startswith("improving")] == [
+        "improving since step 30: +0.4…"
+    ]
+
+
+def test_a_long_note_leaves_the_numbers_of_the_picture_whole(run: Path) -> None:
+    append(point(200, 1.0, 0.0, stop="regressing since step 50: " + "so much worse " * 20))
+    [row] = [line for line in seen(CURVE, width=100) if "regressing" in line]
+    assert row.startswith(" 200    0.500   0.100 … 0.900")
+    assert row.endswith("…")
+
+
+def test_the_picture_says_it_of_each_eval_with_its_terms(run: Path) -> None:
+    CURVE.unlink()
+    terms = {"effect": 0.05, "alpha": 0.05, "window": 4}
+    append(*climb("a"), *climb("b", verdict=terms))
+    lines = seen(CURVE, width=120)
+    assert next(line for line in lines if "improving" in line).startswith("a: improving since")
+    assert any(line.startswith("b: improving since") for line in lines)
+    follower = Follower(CURVE)
+    follower.poll()
+    assert follower.monitors["b"].terms.window == 4
+
+
+def test_a_follower_judges_what_comes_as_it_judges_the_whole(writer: CurveWriter) -> None:
+    follower, console = Follower(CURVE), Console(width=80, height=24)
+    for one in climb("rl_eval", session="two"):
+        writer.append(one)
+        follower.poll()
+        picture(follower, "reward", console)
+    assert follower.monitors["rl_eval"].latest is not None
+    sentence = follower.monitors["rl_eval"].latest.sentence()
+    assert sentence in "\n".join(seen(CURVE, width=200))
+
+
+def test_a_verdict_in_a_pipe_is_one_of_four_words(run: Path, heldout: Heldout) -> None:
+    append(
+        point(200, 1.0, verdict={"kind": "improving"}),
+        point(250, 1.0, verdict={"kind": "\x1b[2J"}),
+        point(300, 1.0, verdict={"kind": ["x"], "effect": "x"}),
+    )
+    *_, one, two, three = heldout("watch", "rl_eval", "--once").out.splitlines()
+    assert one.endswith("2.0 s  improving")
+    assert two.endswith("2.0 s")
+    assert three.endswith("2.0 s")
 
 
 # --- watch --------------------------------------------------------------------------------------

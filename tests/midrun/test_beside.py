@@ -99,7 +99,8 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
         assert evals.history == []
         gates.open.set()
     [point] = evals.history
-    assert points_of(tmp_path) == [point]
+    # Its line was on the disk before the thread that trains could judge it.
+    assert points_of(tmp_path) == [msgspec.structs.replace(point, verdict=None)]
     assert (point.step, point.reward, point.lag_steps) == (10, 0.25, 3)
     assert point.weights == at_ten
     assert gates.threads[0] != threading.get_ident()
@@ -212,6 +213,43 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
     assert [(p.step, p.has_result) for p in found] == [(10, True), (20, False), (30, True)]
     assert "gave way to the eval of step 30" in str(found[1].skipped)
     assert shadows.free == 2
+
+
+def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
+    tmp_path: Path, gates: Gates
+) -> None:
+    model = Counter()
+    generate = gates.generate
+
+    def slow_at_ten(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        if float(model.knows) == 1:
+            return generate(model, prompts, max_new)
+        return [p if int(p) < float(model.knows) else "?" for p in prompts]
+
+    gates.generate = slow_at_ten  # type: ignore[method-assign]
+    beats = Heartbeats()
+    evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2), heartbeat_fn=beats)
+    gates.open.clear()
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        for step, knows in ((10, 1), (20, 2)):
+            model.learn(knows)
+            evals.maybe_run(step)
+        first, second = evals._beside.under_way
+        dispatcher.wait_for([second], LONG)
+        evals.maybe_run(21)
+        assert [p.step for p in evals.history] == [20]
+        gates.open.set()
+        dispatcher.wait_for([first], LONG)
+        model.learn(3)
+        evals.maybe_run(30)
+    assert [p.step for p in evals.history] == [20, 10, 30]
+    at = {point.step: point.verdict for point in evals.points}
+    assert at[10] is None
+    assert at[20] is not None
+    assert at[30] is not None
+    # From step 10 on, though that came after step 20: two in eight samples were gained since.
+    assert at[30]["gain"] == 0.25
+    assert ["eval_verdict" in fields for fields in beats.named("rl_eval")] == [True, False, True]
 
 
 # --- The thread that trains ---------------------------------------------------------------------

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import stats  # type: ignore[import-untyped]
 
 from heldout.midrun.curve import CurvePoint, Outcome
 from heldout.midrun.flips import Change, flips
+from heldout.stats import paired_difference
 from tests.midrun.test_curve import point
 
 
@@ -37,24 +39,39 @@ def test_samples_are_gained_lost_or_stay() -> None:
 
 
 def test_the_difference_is_paired() -> None:
-    before, after = [0.1, 0.5, 0.9, 0.3], [0.3, 0.6, 1.0, 0.5]
+    before, after = [1.0, 5.0, 9.0, 3.0], [3.0, 6.0, 10.0, 5.0]
     found = flips(
         scored(**dict(zip("abcd", before, strict=True))),
         scored(**dict(zip("dcba", reversed(after), strict=True))),
         0.5,
     )
-    differences = np.array(after) - np.array(before)
-    assert found.difference == pytest.approx(differences.mean())
-    assert found.stderr == pytest.approx(differences.std(ddof=1) / 2)
+    expected = stats.ttest_rel(after, before)
+    around = expected.confidence_interval(0.95)
+    assert found.difference == pytest.approx(1.5)
+    assert found.stderr == pytest.approx(np.std([2, 1, 1, 2], ddof=1) / 2)
     assert found.interval is not None
-    # The quantile of t with 3 degrees of freedom.
-    margin = 3.182446305 * differences.std(ddof=1) / 2
-    assert found.interval.low == pytest.approx(differences.mean() - margin)
-    assert found.interval.high == pytest.approx(differences.mean() + margin)
+    assert found.interval.low == pytest.approx(around.low)
+    assert found.interval.high == pytest.approx(around.high)
+    assert found.p_value == pytest.approx(expected.pvalue)
+
+
+def test_rewards_between_0_and_1_have_the_score_interval_of_a_comparison() -> None:
+    """So that a few samples, or none that changed, say something honest."""
+    before, after = [0.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0]
+    found = flips(
+        scored(**dict(zip("abcd", before, strict=True))),
+        scored(**dict(zip("abcd", after, strict=True))),
+        0.5,
+    )
+    expected = paired_difference(before, after)
+    assert (found.interval, found.p_value) == (expected.interval, expected.p_value)
+    same = flips(scored(a=1.0, b=0.0), scored(a=1.0, b=0.0), 0.5)
+    assert same.interval is not None
+    assert same.interval.low < same.difference == 0 < same.interval.high
+    assert same.p_value == 1
 
 
 def test_gains_alone_may_still_be_no_gain() -> None:
-    """Differences that happen to lie in 0 … 1 get no interval that stops at 0."""
     found = flips(scored(a=0.0, b=0.0, c=0.0), scored(a=1.0, b=0.0, c=0.0), 0.5)
     assert found.interval is not None
     assert found.interval.low < 0
@@ -73,12 +90,13 @@ def test_samples_that_cannot_be_compared_are_counted_and_left_out() -> None:
         0.5,
     )
     assert (found.errored, found.not_in_both, found.compared) == (3, 3, 1)
-    assert (found.difference, found.stderr, found.interval) == (0.0, None, None)
+    assert (found.difference, found.stderr) == (0.0, None)
 
 
 def test_points_that_share_nothing_have_no_difference() -> None:
     found = flips(scored(a=1.0), scored(b=1.0), 0.5)
     assert (found.compared, found.not_in_both, found.difference) == (0, 2, None)
+    assert (found.stderr, found.interval, found.p_value) == (None, None, None)
 
 
 rewards = st.dictionaries(

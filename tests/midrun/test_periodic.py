@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,18 @@ import anyio
 import numpy as np
 import pytest
 
-from heldout import EvalReport, Message, Sample, Sampling, Score, Trajectory
+from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, Trajectory
 from heldout.environment import Reply
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
-from heldout.midrun import PeriodicEval, Runner, functions, read_points, score_answer
+from heldout.midrun import (
+    CurveMonitor,
+    PeriodicEval,
+    Runner,
+    functions,
+    read_points,
+    score_answer,
+)
+from tests.midrun.test_verdicts import CLIMB, curve
 from tests.midrun.toys import Clock, Heartbeats, Model, builder, periodic, questions, score
 
 
@@ -1011,6 +1020,114 @@ def test_a_monitor_can_ask_training_to_stop(tmp_path: Path) -> None:
     assert evals.stop_requested == "no better for two evals"
     assert seen == [[10], [10, 20]]
     assert read_points(evals.run_dir / "curve.jsonl")[1].stop == "no better for two evals"
+
+
+def test_every_point_says_what_the_curve_allows_one_to_say(tmp_path: Path) -> None:
+    beats, model = Heartbeats(), Model(knows=0)
+    evals = periodic(tmp_path, model, samples=questions(100), heartbeat_fn=beats)
+    for step in range(10, 110, 10):
+        model.knows = step
+        evals.maybe_run(step)
+    stored = [p.verdict for p in read_points(evals.run_dir / "curve.jsonl")]
+    assert stored == [p.verdict for p in evals.points]
+    first, last = stored[0], stored[-1]
+    assert first is not None
+    assert last is not None
+    assert (first["kind"], first["since"], first["gain"]) == ("cannot tell", None, None)
+    assert (last["kind"], last["since"], last["n"], last["effect"]) == ("improving", 20, 100, 0.05)
+    assert last["ci_low"] <= last["gain"] <= last["ci_high"]
+    assert last["best_step"] == 100
+    told = beats.named("rl_eval")[-1]
+    assert told["eval_verdict"] == "improving"
+    assert told["eval_gain"] == last["gain"]
+    assert told["eval_gain_ci_low"] == last["ci_low"] > 0
+    assert told["eval_gain_ci_high"] == last["ci_high"]
+    assert told["eval_best_step"] == 100
+    assert evals.stop_requested is None
+
+
+def test_a_restart_goes_on_with_the_verdicts(tmp_path: Path) -> None:
+    model = Model()
+
+    def verdicts_of(folder: Path, *starts: range) -> list[Any]:
+        for steps in starts:
+            evals = periodic(folder, model, samples=questions(60))
+            for step in steps:
+                model.knows = step // 2
+                evals.maybe_run(step)
+        return [point.verdict for point in evals.points]
+
+    whole = verdicts_of(tmp_path / "one", range(10, 130, 10))
+    assert verdicts_of(tmp_path / "two", range(10, 60, 10), range(60, 130, 10)) == whole
+
+
+def test_a_skip_has_no_verdict(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    evals = periodic(tmp_path, model_getter=lambda: None, heartbeat_fn=beats)
+    assert evals.maybe_run(10).verdict is None  # type: ignore[union-attr]
+    assert "eval_verdict" not in beats.named("rl_eval")[0]
+
+
+def test_a_curve_monitor_stops_training_for_its_evidence(tmp_path: Path) -> None:
+    model = Model()
+    monitor = CurveMonitor(window=4, stop_on_regression=1)
+    evals = periodic(tmp_path, model, samples=questions(100), monitor=monitor)
+    for step in range(10, 200, 10):
+        model.knows = max(0, 100 - step)
+        point = evals.maybe_run(step)
+        if evals.stop_requested:
+            break
+    assert point is not None
+    assert point.verdict is not None
+    assert (point.verdict["kind"], point.verdict["window"]) == ("regressing", 4)
+    assert point.stop == evals.stop_requested
+    assert str(point.stop).startswith("regressing since step 10: -0.")
+    assert str(point.stop).endswith("paired on 100 samples")
+
+
+def test_a_function_that_watches_can_read_the_verdict_and_give_its_own(tmp_path: Path) -> None:
+    def by_verdict(points: Any) -> str | None:
+        return f"told: {points[-1].verdict['kind']}"
+
+    point = periodic(tmp_path / "a", monitor=by_verdict).maybe_run(10)
+    assert point is not None
+    assert point.stop == "told: cannot tell"
+    assert point.verdict is not None
+
+    own = CurveMonitor(effect=0.3)
+    point = periodic(
+        tmp_path / "b", monitor=lambda points: replace(own(points), stop="mine")
+    ).maybe_run(10)
+    assert point is not None
+    assert point.verdict is not None
+    assert (point.stop, point.verdict["effect"]) == ("mine", 0.3)
+
+
+def test_what_a_monitor_says_of_another_step_is_not_put_down_to_this_one(tmp_path: Path) -> None:
+    other = CurveMonitor(effect=0.3)(curve(CLIMB))
+    point = periodic(tmp_path, monitor=lambda points: other).maybe_run(10)
+    assert point is not None
+    assert point.verdict is not None
+    assert (point.verdict["kind"], point.verdict["effect"]) == ("cannot tell", 0.05)
+
+
+def test_a_monitor_that_throws_takes_no_verdict_away(tmp_path: Path) -> None:
+    point = periodic(tmp_path, monitor=boom).maybe_run(10)
+    assert point is not None
+    assert (point.verdict is not None, point.stop) == (True, None)
+
+
+def test_rewards_that_cannot_be_judged_do_not_reach_training(tmp_path: Path) -> None:
+    def huge(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("huge", 1e200, 1.0),))
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        return prompts
+
+    runner = functions(lambda messages: messages[-1].text, answers, huge)
+    point = periodic(tmp_path, runner_builder=runner).maybe_run(10)
+    assert point is not None
+    assert (point.reward, point.verdict) == (1e200, None)
 
 
 def test_a_stop_file_asks_training_to_stop(tmp_path: Path) -> None:

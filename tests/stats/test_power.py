@@ -13,16 +13,30 @@ from scipy import stats as scipy_stats
 from heldout.errors import InvalidInput
 from heldout.stats.paired import paired_difference
 from heldout.stats.power import (
+    RequiredSamples,
     VarianceComponents,
+    expected_difference,
+    measured_difference,
     minimum_detectable,
     paired_components,
     required_repeats,
-    required_samples,
     samples_for,
     variance_components,
 )
 
 variances = st.floats(0, 4).map(lambda x: round(x, 3))
+
+
+def required_samples(
+    run: VarianceComponents,
+    *,
+    detect: float,
+    repeats: int = 1,
+    correlation: float = 0.0,
+    power: float = 0.8,
+) -> RequiredSamples:
+    variance = expected_difference(run, correlation=correlation)
+    return variance.required(detect=detect, repeats=repeats, power=power)
 
 
 # --- Components ---------------------------------------------------------------------------------
@@ -147,6 +161,41 @@ def test_a_variance_between_that_came_out_negative_counts_as_none() -> None:
     assert required_samples(run, detect=0.1) == required_samples(
         VarianceComponents(20, 20, 0.25, 0.0, 0.25), detect=0.1
     )
+
+
+def two_runs(samples: int, repeats_a: int, repeats_b: int, seed: int = 0) -> dict[str, list[float]]:
+    """Questions of different hardness, answered by two policies; as `measured_difference` takes."""
+    random = np.random.default_rng(seed)
+    hard = random.random(samples)
+    a = (random.random((samples, repeats_a)) < hard[:, None]).astype(float)
+    b = (random.random((samples, repeats_b)) < hard[:, None] ** 0.8).astype(float)
+    ids_a, ids_b = (np.repeat(np.arange(samples), k) for k in (repeats_a, repeats_b))
+    return {"a": a.ravel(), "b": b.ravel(), "samples_a": ids_a, "samples_b": ids_b}
+
+
+def test_two_runs_with_repeats_tell_the_whole_variance_of_their_difference() -> None:
+    runs = two_runs(300, 4, 6)
+    (split,) = measured_difference(**runs).splits
+    found = paired_components(**runs)
+    assert split == (found.between, found.within_a + found.within_b)
+
+
+def test_two_runs_without_repeats_tell_what_is_needed_for_as_many_answers_again() -> None:
+    runs = two_runs(200, 1, 1)
+    found = measured_difference(**runs).required(detect=0.05)
+    seen = np.var(np.array(runs["b"]) - np.array(runs["a"]), ddof=1)
+    z = scipy_stats.norm.ppf(0.975) + scipy_stats.norm.ppf(0.8)
+    assert found.samples == found.at_least == math.ceil(z**2 * seen / 0.05**2)
+
+
+def test_what_two_runs_without_repeats_leave_open_brackets_what_repeats_tell() -> None:
+    known = measured_difference(**two_runs(4000, 8, 8))
+    open_ = measured_difference(**two_runs(4000, 1, 1))
+    for repeats in (1, 2, 8):
+        low, high = open_.at(repeats)
+        assert low * 0.9 <= known.at(repeats)[0] <= high * 1.1
+    assert open_.repeats_for(100, detect=0.05) is None
+    assert known.repeats_for(1000, detect=0.05) is not None
 
 
 @given(variances, variances, variances, st.integers(2, 500), st.floats(0.05, 1))

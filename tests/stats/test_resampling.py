@@ -320,7 +320,7 @@ def test_other_wrong_arguments_are_refused() -> None:
         bootstrap_improvement(scores, [[0.0]])
     with pytest.raises(InvalidInput, match="repetitions is 0"):
         bootstrap(scores, repetitions=0)
-    with pytest.raises(InvalidInput, match="confidence is 95"):
+    with pytest.raises(InvalidInput, match="confidence is between 0 and 1.*got 95"):
         bootstrap(scores, repetitions=10, confidence=95)
     with pytest.raises(InvalidInput, match="no statistic 'iqm'.*interquartile_mean"):
         bootstrap(scores, "iqm", repetitions=10)  # type: ignore[arg-type]

@@ -13,9 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
+from heldout.errors import InvalidInput
 from heldout.stats.alpha import critical_value, spending_share
 from heldout.stats.gains import gain_interval
-from heldout.stats.sequential import Kind, Reference, Verdict, advise, judge, monitor
+from heldout.stats.sequential import (
+    Kind,
+    Reference,
+    Verdict,
+    advise,
+    judge,
+    monitor,
+    next_look,
+)
 from heldout.stats.summaries import Floats
 
 
@@ -276,6 +285,34 @@ def test_a_look_is_judged_by_what_was_seen_up_to_it(seed: int, looks: int, n: in
     found = monitor(rows, **options)  # type: ignore[arg-type]
     for look in range(looks):
         assert found[look] == judge(rows[: look + 1], **options)  # type: ignore[arg-type]
+
+
+def test_a_row_that_came_late_is_compared_and_costs_no_look() -> None:
+    rows = steady(np.linspace(0.3, 0.7, 14).tolist(), 200, np.random.default_rng(4))
+    before = None
+    for count in range(1, 13):
+        seen = np.delete(rows, 5, axis=0)[:count]
+        before = next_look(seen, before, effect=0.1)
+    late = next_look(rows, before, effect=0.1)
+    whole = judge(rows, effect=0.1)
+    pairs = zip(late.verdict.comparisons, whole.comparisons, strict=True)
+    assert all(here.estimate == there.estimate for here, there in pairs)
+    assert late.turns == {"first": 12, "window": 5}
+    assert late.verdict.alpha_spent == judge(rows[:13], effect=0.1).alpha_spent
+
+
+def test_what_a_look_shares_with_the_one_before_is_paid_once() -> None:
+    found = monitor(steady([0.5] * 30, 200, np.random.default_rng(4)), effect=0.1)
+    assert all(v.comparisons[0].alpha > 1.2 * v.comparisons[0].alpha_share for v in found[20:])
+
+
+def test_samples_may_be_added_between_looks_and_none_left_out() -> None:
+    rows = steady([0.4, 0.5, 0.6], 60, np.random.default_rng(4))
+    before = next_look(rows[:2, :40], next_look(rows[:1, :40], None, effect=0.1), effect=0.1)
+    rows[:2, 40:] = np.nan
+    assert next_look(rows, before, effect=0.1).verdict == judge(rows, effect=0.1)
+    with pytest.raises(InvalidInput, match="has 40 samples and this one 10"):
+        next_look(rows[:, :10], before, effect=0.1)
 
 
 @given(st.integers(0, 2**32 - 1), st.floats(0.1, 50), st.floats(-5, 5))

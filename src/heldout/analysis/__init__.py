@@ -1,12 +1,49 @@
-"""Slicing loaded reports: `group_by` and `summarize` over any results."""
+"""What reports say: slices, comparisons, gates and plans.
+
+group_by, summarize    over any results
+pass_at_k, pass_hat_k  one of k attempts, all of k attempts
+aggregate              several training runs over several tasks (score_matrix)
+compare                is B better than A?
+gate                   may B replace A?
+plan                   how many samples it takes to see a difference
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from heldout.analysis.aggregates import Aggregates, ScoreMatrix, aggregate, score_matrix
+from heldout.analysis.comparable import KINDS, Mismatch
+from heldout.analysis.comparing import compare
+from heldout.analysis.comparison import Change, Comparison, Side
+from heldout.analysis.gate import Check, Gate, gate
+from heldout.analysis.power import Plan, plan
+from heldout.analysis.single import pass_at_k, pass_hat_k, summarize_clustered
 from heldout.summary import Summary, summarize_results
 from heldout.types import EvalResult
+
+__all__ = [
+    "KINDS",
+    "Aggregates",
+    "Change",
+    "Check",
+    "Comparison",
+    "Gate",
+    "Mismatch",
+    "Plan",
+    "ScoreMatrix",
+    "Side",
+    "aggregate",
+    "compare",
+    "gate",
+    "group_by",
+    "pass_at_k",
+    "pass_hat_k",
+    "plan",
+    "score_matrix",
+    "summarize",
+]
 
 K = TypeVar("K")
 
@@ -21,6 +58,14 @@ def group_by(
     return groups
 
 
-def summarize(results: Iterable[EvalResult], *, pass_threshold: float = 0.5) -> Summary:
-    """The same summary a report has, of any results (docs/semantics.md, clauses 1-7)."""
+def summarize(
+    results: Iterable[EvalResult], *, pass_threshold: float = 0.5, cluster: str | None = None
+) -> Summary:
+    """The same summary a report has, of any results (docs/semantics.md, clauses 1-7).
+
+    `cluster` is a metadata key that says which samples belong together (a shared passage): error
+    bars are clustered by it, instead of by sample.
+    """
+    if cluster is not None:
+        return summarize_clustered(results, cluster, pass_threshold=pass_threshold)
     return summarize_results(results, pass_threshold)

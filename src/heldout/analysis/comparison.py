@@ -1,19 +1,13 @@
-"""Is B better than A? Two reports, compared sample by sample.
-
-    compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
-
-Samples are paired by id: what makes a sample hard makes it hard for both, and cancels. Every
-difference is B - A, of values that are means over a sample's repeats, so a sample counts once.
-What could not be compared honestly is refused, unless one says that it is meant
-(`heldout.analysis.comparable`).
-"""
+"""What a comparison of two reports found: values, and how JSON has them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from heldout.analysis.comparable import Mismatch
 from heldout.stats import PairedDifference, SliceDifference, UnpairedDifference
 
 Difference = PairedDifference | UnpairedDifference
@@ -32,6 +26,10 @@ class Side:
     left_out: int
     """Samples that are not in the comparison: the other side lacks them, or a score of them."""
 
+    def as_dict(self) -> dict[str, Any]:
+        plain = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**plain, "path": None if self.path is None else str(self.path)}
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -40,14 +38,6 @@ class Change:
     id: str
     a: float
     b: float
-
-
-@dataclass(frozen=True, slots=True)
-class Mismatch:
-    """Something that makes two reports hard to compare, and was allowed."""
-
-    kind: Literal["samples", "scorer", "environment", "threshold", "incomplete"]
-    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +58,8 @@ class Comparison:
     by: tuple[str, ...]
     slices: tuple[SliceDifference, ...]
     """`label` is a tuple of values, one for each key in `by`."""
+    slices_errors_as_zero: tuple[SliceDifference, ...]
+    """In the other reading; empty where there is no other."""
     gained: tuple[Change, ...]
     """Samples that fail in A and pass in B; none where the samples are not paired."""
     lost: tuple[Change, ...]
@@ -81,9 +73,68 @@ class Comparison:
 
     @property
     def verdict(self) -> Literal["better", "worse", "cannot tell"]:
-        """Of B, by the interval of the difference, in every reading of errored items."""
-        raise NotImplementedError
+        """Of B, by the interval of the difference; in both readings, where items errored."""
+        readings = [self.overall, *([self.errors_as_zero] if self.errors_as_zero else [])]
+        signs = {_sign(reading) for reading in readings}
+        if signs == {1}:
+            return "better"
+        return "worse" if signs == {-1} else "cannot tell"
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: plain values, stable keys."""
-        raise NotImplementedError
+        return {
+            "verdict": self.verdict,
+            "metric": self.metric,
+            "pass_threshold": self.pass_threshold,
+            "confidence": self.confidence,
+            "paired": self.paired,
+            "a": self.a.as_dict(),
+            "b": self.b.as_dict(),
+            "overall": difference_dict(self.overall),
+            "errors_as_zero": self.errors_as_zero and difference_dict(self.errors_as_zero),
+            "minimum_detectable": self.minimum_detectable,
+            "by": list(self.by),
+            "slices": [_slice_dict(self.by, part) for part in self.slices],
+            "slices_errors_as_zero": [
+                _slice_dict(self.by, part) for part in self.slices_errors_as_zero
+            ],
+            "gained": [{"id": each.id, "a": each.a, "b": each.b} for each in self.gained],
+            "lost": [{"id": each.id, "a": each.a, "b": each.b} for each in self.lost],
+            "mismatches": [{"kind": each.kind, "text": each.text} for each in self.mismatches],
+            "notes": list(self.notes),
+        }
+
+
+def _sign(difference: Difference) -> int:
+    interval = difference.interval
+    return 0 if interval is None else int(interval.low > 0) - int(interval.high < 0)
+
+
+# --- As JSON has it -----------------------------------------------------------------------------
+
+
+def difference_dict(difference: Difference) -> dict[str, Any]:
+    hidden = {"evidence", "sides", "interval", "confidence"}
+    plain = {
+        field.name: getattr(difference, field.name)
+        for field in fields(difference)
+        if field.name not in hidden
+    }
+    interval = difference.interval
+    return {
+        **plain,
+        "ci_low": interval and interval.low,
+        "ci_high": interval and interval.high,
+    }
+
+
+def _slice_dict(by: Sequence[str], part: SliceDifference) -> dict[str, Any]:
+    assert isinstance(part.label, tuple)
+    interval = part.simultaneous_interval
+    return {
+        "slice": dict(zip(by, part.label, strict=True)),
+        **difference_dict(part.difference),
+        "adjusted_p_value": part.adjusted_p_value,
+        "simultaneous_ci_low": interval and interval.low,
+        "simultaneous_ci_high": interval and interval.high,
+    }

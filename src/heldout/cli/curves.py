@@ -16,6 +16,7 @@ from rich.text import Text
 from heldout.cli.render import as_line, interval, make_table, number
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.midrun.curve import CURVE_NAME, CurvePoint, current_points, read_points, stop_requested
+from heldout.midrun.verdicts import StepVerdict, Terms, best_checkpoint, terms_of, verdicts
 from heldout.store.lines import has_writer
 from heldout.store.rundir import RunDir, RunInfo, find_run
 
@@ -25,6 +26,8 @@ MOST_METRICS = 3
 """Of a point without a reward, on a line of its own."""
 NARROWEST_NOTE = 16
 """Columns below which notes go under the table instead of into it."""
+STYLES = {"improving": "green", "regressing": "red", "plateau": "yellow", "cannot tell": "dim"}
+"""Of verdicts."""
 
 
 # --- Finding and reading ------------------------------------------------------------------------
@@ -207,8 +210,14 @@ def point_line(point: CurvePoint, metric: str = "reward", *, labelled: bool = Fa
             words.append(f"{metric} {number(value)}{around}")
         words.append("n unknown" if items(point) == "–" else f"{items(point)} items")
         words.append(f"{errors} error{'s' * (errors > 1)}" if errors else "")
-    words += [f"{seconds(point.seconds)} s", _late(point), note(point)]
+    words += [f"{seconds(point.seconds)} s", _late(point), _verdict(point), note(point)]
     return as_line("  ".join(word for word in words if word))
+
+
+def _verdict(point: CurvePoint) -> str:
+    """The kind of the verdict that is on the curve."""
+    kind = (point.verdict or {}).get("kind")
+    return kind if isinstance(kind, str) and kind in STYLES else ""
 
 
 def _late(point: CurvePoint) -> str:
@@ -224,6 +233,50 @@ def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
     else:
         del plain["outcomes"]
     return plain
+
+
+# --- Verdicts -----------------------------------------------------------------------------------
+
+
+def asked_terms(
+    points: Sequence[CurvePoint], effect: float | None, alpha: float | None, window: int | None
+) -> Terms:
+    """As given; else those of the curve's last verdict; else the usual ones."""
+    known = terms_of(points)
+    return Terms(
+        known.effect if effect is None else effect,
+        known.alpha if alpha is None else alpha,
+        known.window if window is None else window,
+    )
+
+
+def verdict_line(said: StepVerdict) -> Text:
+    return as_line(said.sentence(), STYLES[said.kind])
+
+
+def verdict_lines(points: Sequence[CurvePoint], terms: Terms) -> list[Text]:
+    """What one curve allows one to say, and its best checkpoint; none where it has no rewards."""
+    try:
+        said = verdicts(points, effect=terms.effect, alpha=terms.alpha, window=terms.window)
+        best = best_checkpoint(points)
+    except InvalidInput as problem:
+        return [as_line(f"no verdict: {problem}", "yellow")]
+    lines = [verdict_line(said[-1])] if said else []
+    return lines + ([as_line(best.sentence())] if best else [])
+
+
+def judged_anew(points: Sequence[CurvePoint], terms: Terms) -> list[CurvePoint]:
+    """One curve with verdicts as these terms give them, and the best one's numbers at the end;
+    as it is, where rewards cannot be judged."""
+    try:
+        said = verdicts(points, effect=terms.effect, alpha=terms.alpha, window=terms.window)
+        best = best_checkpoint(points)
+    except InvalidInput:
+        return list(points)
+    by_step = {one.step: one.as_dict() for one in said}
+    if said and best is not None:
+        by_step[said[-1].step] |= best.as_dict()
+    return [msgspec.structs.replace(p, verdict=by_step.get(p.step)) for p in points]
 
 
 # --- Tables -------------------------------------------------------------------------------------
@@ -279,7 +332,9 @@ def curve_table(
             as_line(column.name), justify="left" if column.left else "right", no_wrap=True
         )
     if within:
-        table.add_column("note", overflow="fold")
+        # A long note that must not wrap would take its room from the numbers.
+        room = width - sum(column.width + 3 for column in fitting)
+        table.add_column("note", overflow="fold", max_width=max(1, room))
     for i, point in enumerate(points):
         cells = [as_line(column.cells[i]) for column in fitting]
         style = None if point.has_result else "dim"

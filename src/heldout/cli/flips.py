@@ -89,6 +89,7 @@ def _as_dict(
         "stderr": found.stderr,
         "ci_low": found.interval.low if found.interval else None,
         "ci_high": found.interval.high if found.interval else None,
+        "p_value": found.p_value,
         **changes,
     }
 

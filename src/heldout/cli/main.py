@@ -4,6 +4,13 @@
 1    the command was not understood, or its input is bad; nothing ran
 2    the eval could not run: there is no honest number to report
 130  interrupted; what was done is kept
+
+`heldout gate` is for scripts that go by its exit code, so there 1 means one thing only:
+
+0    passes
+1    fails
+2    no verdict: whatever would be 1 elsewhere, or an error of heldout's own
+3    cannot tell: too few samples
 """
 
 from __future__ import annotations
@@ -11,6 +18,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+import traceback
 from contextlib import suppress
 from importlib import import_module
 from io import TextIOWrapper
@@ -25,6 +33,10 @@ COMMANDS = {
     "run": ("heldout.cli.run", "Run an eval file and print its report."),
     "show": ("heldout.cli.show", "Print the report of a run."),
     "slice": ("heldout.cli.slice", "Print a run's report for each value of a metadata key."),
+    "compare": ("heldout.cli.compare", "Say whether one run is better than another."),
+    "gate": ("heldout.cli.gate", "Pass or fail a run against a baseline, for CI."),
+    "power": ("heldout.cli.power", "Say how many samples it takes to see a difference."),
+    "aggregate": ("heldout.cli.aggregate", "Sum up training runs over tasks, with intervals."),
     "watch": ("heldout.cli.watch", "Draw the curve of a training while it grows."),
     "flips": ("heldout.cli.flips", "Print which samples changed between two steps of a curve."),
     "plot": ("heldout.cli.plot", "Draw curves into a picture."),
@@ -32,6 +44,8 @@ COMMANDS = {
     "env": ("heldout.cli.env", "Evaluate an agent over exactly so many episodes."),
     "doctor": ("heldout.cli.doctor", "Say which segments a tokenizer's chat template allows."),
 }
+VERDICTS = ("gate",)
+"""Commands whose exit code is a verdict. 1 means "fails", so what is none exits 2."""
 
 
 class LazyGroup(click.Group):
@@ -76,6 +90,7 @@ def main() -> NoReturn:
 
 
 def run_cli(arguments: list[str]) -> int:
+    context: click.Context | None = None
     try:
         if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks what could come next
             cli.main(arguments, prog_name="heldout")
@@ -91,7 +106,7 @@ def run_cli(arguments: list[str]) -> int:
         return 0
     except click.ClickException as problem:
         problem.show()
-        return 1
+        return _refused(context)
     except (EvalFailed, StorageFull) as problem:
         click.echo(f"Eval failed: {printable(str(problem))}", err=True)
         if isinstance(problem, EvalFailed) and problem.run_dir:
@@ -99,18 +114,34 @@ def run_cli(arguments: list[str]) -> int:
         return 2
     except HeldoutError as problem:
         click.echo(f"Error: {printable(str(problem))}", err=True)
-        return 1
+        return _refused(context)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
         return 130
     except BrokenPipeError:
-        # `heldout show … | head`: nobody reads on, which is no error. What is still in the
-        # buffer goes nowhere, or the interpreter would trip over it on its way out.
-        with suppress(OSError, ValueError):
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, sys.stdout.fileno())
-            os.close(nowhere)
+        # `heldout show … | head`: nobody reads on, which is no error.
+        forget_stdout()
         return 0
+    except Exception:
+        if _refused(context) == 1:
+            raise
+        # The interpreter would exit 1, which here means "fails".
+        click.echo(printable(traceback.format_exc()), err=True)
+        return 2
+
+
+def _refused(context: click.Context | None) -> int:
+    """The exit code of what was not understood, or has bad input."""
+    return 2 if context is not None and context.invoked_subcommand in VERDICTS else 1
+
+
+def forget_stdout() -> None:
+    """What is still in the buffer goes nowhere, or the interpreter would trip over it on its way
+    out."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 if __name__ == "__main__":

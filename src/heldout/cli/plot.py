@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, cast
+from typing import TYPE_CHECKING
 
 import click
 
@@ -27,20 +27,16 @@ if TYPE_CHECKING:
 def command(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> None:
     """Draw the curves of one RUN or several, over each other, into a picture."""
     from heldout.cli.text import printable
-    from heldout.errors import InvalidInput
-    from heldout.midrun.plot import FORMATS, plot
+    from heldout.figures import format_of
+    from heldout.midrun.plot import plot
     from heldout.store.rundir import replace_file
 
-    format = output.suffix.removeprefix(".").lower()
-    if format not in FORMATS:
-        raise InvalidInput(
-            f"{output} is no picture that can be drawn; it ends in one of .{', .'.join(FORMATS)}"
-        )
+    format = format_of(output)
     picture = plot(
         _curves(runs, metric),
         metric,
         pass_rate=pass_rate and metric != "pass_rate",
-        format=cast(Literal["png", "svg", "pdf"], format),
+        format=format,
     )
     replace_file(output, picture)
     click.echo(printable(f"Wrote {output}."))

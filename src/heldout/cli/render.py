@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -69,8 +70,15 @@ def make_table() -> Table:
 # --- A report -----------------------------------------------------------------------------------
 
 
-def print_report(report: EvalReport, reason: str | None = None) -> None:
-    console, summary = make_console(), report.summary
+def print_report(
+    report: EvalReport, reason: str | None = None, *, summary: Summary | None = None
+) -> None:
+    """`summary` is the report's own, or one that says more of it (`heldout.analysis.single`)."""
+    from heldout.analysis.single import summary_of
+
+    console = make_console()
+    if summary is None:
+        summary = summary_of(report)
     name = as_line(report.config.get("experiment_name") or "report", "bold")
     console.print(name + _who(report))
     _print_unfinished(console, report, reason)
@@ -96,6 +104,13 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
         interval(summary["pass_rate_ci_low"], summary["pass_rate_ci_high"]),
         f"{n}",
     )
+    for key, label in _pass_rates(summary):
+        table.add_row(
+            label,
+            number(summary[key]),
+            interval(summary[f"{key}_ci_low"], summary[f"{key}_ci_high"]),
+            "–" if summary[f"{key}_n"] is None else f"{summary[f'{key}_n']} samples",
+        )
     for name_of_metric in _metric_names(summary):
         table.add_row(
             as_line(name_of_metric),
@@ -108,6 +123,7 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
         )
     console.print(table)
     console.print(_counts(summary))
+    _print_clusters(console, summary)
     for note in _notes(summary):
         console.print(as_text(note, "yellow"))
     if report.path is not None:
@@ -115,12 +131,18 @@ def print_report(report: EvalReport, reason: str | None = None) -> None:
 
 
 def _who(report: EvalReport) -> Text:
-    endpoint = report.config.get("endpoint")
+    who = answered_by(report.config)
+    return Text("") if who is None else as_text(f", answered by {who}", "not bold dim")
+
+
+def answered_by(config: Mapping[str, Any]) -> str | None:
+    """The model, or what stands for it, and where; None where a report does not say."""
+    endpoint = config.get("endpoint")
     if not isinstance(endpoint, Mapping):
-        return Text("")
+        return None
     who = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
     where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
-    return as_text(f", answered by {who}{where}", "not bold dim")
+    return f"{who}{where}" if who else None
 
 
 def _print_unfinished(console: Console, report: EvalReport, reason: str | None) -> None:
@@ -158,9 +180,42 @@ def _notes(summary: Summary) -> list[str]:
             "errored items count as 0 in the reward, which is more than some items scored: "
             "read the scored only"
         )
+    for key, label in _pass_rates(summary):
+        if short := summary.get(f"{key}_short"):
+            attempts = key.rpartition("_")[2]
+            samples = "1 sample has" if short == 1 else f"{short} samples have"
+            notes.append(
+                f"no {label} and pass^{attempts} yet: {samples} fewer than {attempts} attempts"
+            )
     if summary["n_errors"]:
         notes.append("`heldout show RUN --failures 5` says why items errored")
     return notes
+
+
+def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
+    """(key, label) of each pass@k and pass^k in a summary."""
+    found = [(re.fullmatch(r"pass_(at|hat)_([0-9]+)", key), key) for key in summary]
+    return [(key, f"pass{'@' if m[1] == 'at' else '^'}{m[2]}") for m, key in found if m]
+
+
+def _print_clusters(console: Console, summary: Summary, fewest: int | None = None) -> None:
+    """By what error bars are clustered, where it is not by sample; `fewest` in any slice."""
+    from heldout.analysis.single import FEW_CLUSTERS
+
+    if "clustered_by" not in summary:
+        return
+    key, count, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
+    text = f"error bars clustered by {key}: {count} cluster{'s' * (count != 1)}"
+    if alone:
+        text += f", {alone} of them samples without {key}, each on its own"
+    console.print(as_line(text))
+    least = count if fewest is None else fewest
+    if least < FEW_CLUSTERS:
+        as_few = "as few as " if least < count else ""
+        note = f"intervals from {as_few}{least} clusters are rough"
+        if least == 1:
+            note = "one cluster does not show how clusters differ: intervals from it are a guess"
+        console.print(as_line(note, "yellow"))
 
 
 def _metric_names(summary: Summary) -> list[str]:
@@ -182,7 +237,8 @@ def print_slices(
     table = make_table()
     for key in by:
         table.add_column(as_line(key), overflow="fold")
-    for name in ("items", "mean", "95% interval", "passed", "errors"):
+    clustered = ("clusters",) if "clustered_by" in total else ()
+    for name in ("items", *clustered, "mean", "95% interval", "passed", "errors"):
         side = "left" if name == "95% interval" else "right"
         table.add_column(name, justify=side, no_wrap=True)  # type: ignore[arg-type]
     rows = [*slices.items(), (("all", *[""] * (len(by) - 1)), total)]
@@ -190,6 +246,7 @@ def print_slices(
         table.add_row(
             *(as_line("–" if value is None else value) for value in values),
             str(summary["n"]),
+            *(str(summary["n_clusters"]) for _ in clustered),
             number(summary["mean"]),
             interval(summary["ci_low"], summary["ci_high"]),
             number(summary["pass_rate"]),
@@ -198,6 +255,8 @@ def print_slices(
             end_section=i == len(slices) - 1,
         )
     console.print(table)
+    if clustered:
+        _print_clusters(console, total, min(s["n_clusters"] for _, s in rows))
 
 
 # --- Failures -----------------------------------------------------------------------------------

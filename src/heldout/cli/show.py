@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,38 +15,84 @@ if TYPE_CHECKING:
 @click.command("show")
 @click.argument("run")
 @click.option("--failures", type=click.IntRange(1), metavar="N", help="N items that did not pass.")
+@click.option(
+    "--pass-at",
+    type=click.IntRange(1),
+    multiple=True,
+    metavar="K",
+    help="Add pass@K and pass^K: one of K attempts passes, all of K do. Several are allowed.",
+)
+@click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
 @click.option("--repair", is_flag=True, help="Move damaged journal lines aside first.")
 @click.option(
     "--json", "as_json", is_flag=True, help="Print JSON: a summary, or a line a failure or point."
 )
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
 @click.option("--outcomes", is_flag=True, help="With --json, of a curve: every item's reward, too.")
+@click.option("--effect", type=float, help="Of a curve: the gain over a window worth having.")
+@click.option("--alpha", type=float, help="Of a curve: the chance of a false verdict, over all.")
+@click.option("--window", type=int, metavar="EVALS", help="Of a curve: how far verdicts look back.")
 def command(
-    run: str, failures: int | None, repair: bool, as_json: bool, step: int | None, outcomes: bool
+    run: str,
+    failures: int | None,
+    pass_at: tuple[int, ...],
+    cluster: str | None,
+    repair: bool,
+    as_json: bool,
+    step: int | None,
+    outcomes: bool,
+    effect: float | None,
+    alpha: float | None,
+    window: int | None,
 ) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals.
 
-    Of a run that was evaluated during training, that is its curve, a line a point; --step prints
-    the whole report of one.
+    Of a run that was evaluated during training, that is its curve, a line a point, and what it
+    allows one to say; --step prints the whole report of one.
     """
     from heldout.cli.curves import find_curve
+    from heldout.cli.named import step_directory
     from heldout.errors import InvalidInput
     from heldout.store.rundir import find_run
 
+    terms = {"effect": effect, "alpha": alpha, "window": window}
     curve = find_curve(run)
+    of_report = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
+    if of_report and failures is not None:
+        raise InvalidInput(f"{of_report} is of the report, --failures prints items: ask for one")
     if curve is None:
         path = find_run(run)
-        if step is not None or outcomes:
-            asked = "--outcomes" if step is None else "--step"
-            raise InvalidInput(f"{path} has no curve.jsonl, so {asked} says nothing of it")
-        _show_run(path, failures, repair=repair, as_json=as_json)
+        for asked, given in {"step": step, "outcomes": outcomes or None, **terms}.items():
+            if given is not None:
+                raise InvalidInput(f"{path} has no curve.jsonl, so --{asked} says nothing of it")
+        _show_run(path, failures, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
     elif step is not None and not outcomes:
-        _show_run(_directory_of(curve, step), failures, repair=repair, as_json=as_json)
+        path = step_directory(curve, step)
+        _show_run(path, failures, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
+    elif of_report:
+        raise InvalidInput(f"{of_report} of which eval? {curve} is a curve of many: add --step N")
     else:
-        _show_curve(curve, failures, repair=repair, as_json=as_json, outcomes=outcomes, step=step)
+        _show_curve(
+            curve,
+            failures,
+            repair=repair,
+            as_json=as_json,
+            outcomes=outcomes,
+            step=step,
+            terms=terms,
+        )
 
 
-def _show_run(path: Path, failures: int | None, *, repair: bool, as_json: bool) -> None:
+def _show_run(
+    path: Path,
+    failures: int | None,
+    *,
+    repair: bool,
+    as_json: bool,
+    pass_at: tuple[int, ...],
+    cluster: str | None,
+) -> None:
+    from heldout.analysis.single import summary_of
     from heldout.cli.render import (
         print_failures,
         print_json,
@@ -62,11 +107,12 @@ def _show_run(path: Path, failures: int | None, *, repair: bool, as_json: bool) 
     report = EvalReport.load(path)
     if failures is None:
         reason = RunDir(path).read_info().reason
+        summary = summary_of(report, cluster=cluster, pass_at=pass_at)
         if as_json:
             about = {"status": report.status, "reason": reason}
-            print_json({**about, "config": report.config, "summary": report.summary})
+            print_json({**about, "config": report.config, "summary": summary})
         else:
-            print_report(report, reason)
+            print_report(report, reason, summary=summary)
         return
     threshold = report.pass_threshold
     failed = (r for r in report.results if not r.ok or r.score.reward < threshold)
@@ -103,8 +149,10 @@ def _show_curve(
     as_json: bool,
     outcomes: bool,
     step: int | None,
+    terms: dict[str, Any],
 ) -> None:
-    from heldout.cli.curves import point_as_dict, read_curve
+    from heldout.cli.curves import asked_terms, by_label, judged_anew, point_as_dict, read_curve
+    from heldout.cli.named import steps_of
     from heldout.cli.render import print_json
     from heldout.errors import InvalidInput
 
@@ -112,21 +160,29 @@ def _show_curve(
         _repair_curve(path)
     run = read_curve(path)
     if failures is not None:
-        raise InvalidInput(f"--failures of which eval? Add --step N: {_steps_of(run)}")
+        raise InvalidInput(f"--failures of which eval? Add --step N: {steps_of(run)}")
     if outcomes and not as_json:
         raise InvalidInput("--outcomes goes with --json: there are too many for a table")
     if as_json:
-        points = [point for point in run.points if step in (None, point.step)]
+        points = run.points
+        # Lines of evals beside the training were written before they were judged.
+        unjudged = any(point.has_result and point.verdict is None for point in points)
+        if unjudged or any(value is not None for value in terms.values()):
+            labels = by_label(points).values()
+            points = [
+                p for of_one in labels for p in judged_anew(of_one, asked_terms(of_one, **terms))
+            ]
+        points = [point for point in points if step in (None, point.step)]
         if step is not None and not points:
-            raise InvalidInput(f"{path} has no eval at step {step}; {_steps_of(run)}")
+            raise InvalidInput(f"{path} has no eval at step {step}; {steps_of(run)}")
         for point in points:
             print_json(point_as_dict(point, outcomes=outcomes))
     else:
-        _print_curve(run)
+        _print_curve(run, terms)
 
 
-def _print_curve(run: CurveRun) -> None:
-    from heldout.cli.curves import by_label, curve_table, status_text
+def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
+    from heldout.cli.curves import asked_terms, by_label, curve_table, status_text, verdict_lines
     from heldout.cli.render import as_line, make_console
 
     console = make_console()
@@ -138,6 +194,8 @@ def _print_curve(run: CurveRun) -> None:
             title.append(as_line(f", every {config['every_steps']} steps", "not bold dim"))
         console.print(title)
         curve_table(points, console.width).print(console)
+        for line in verdict_lines(points, asked_terms(points, **terms)):
+            console.print(line)
     if run.left_out:
         count = "1 result" if run.left_out == 1 else f"{run.left_out} results"
         text = f"{count} left out: the training was restarted from before, and went another way."
@@ -157,33 +215,3 @@ def _repair_curve(path: Path) -> None:
         which = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
         text = f"Moved damaged {which} of {curve} to {curve.with_suffix('.damaged').name}."
     click.echo(printable(text), err=True)
-
-
-def _directory_of(path: Path, step: int) -> Path:
-    """Where the eval at this step is kept: its latest attempt. The curve has no say in it."""
-    from heldout.cli.curves import read_curve
-    from heldout.errors import RunDirectoryError
-    from heldout.store.rundir import RunDir
-
-    steps = path / "steps"
-    attempts = []
-    for directory in steps.iterdir() if steps.is_dir() else ():
-        name = re.fullmatch(r"([0-9]{1,20})(?:-([0-9]{1,20}))?", directory.name, re.ASCII)
-        if name and int(name[1]) == step and RunDir(directory).exists():
-            attempts.append((int(name[2] or 0), directory))
-    if attempts:
-        return max(attempts)[1]
-    run = read_curve(path)
-    for point in run.points:
-        if point.step == step:
-            why = f", it was skipped: {point.skipped}" if point.skipped else ""
-            raise RunDirectoryError(
-                f"there is no {steps}/{step:08d}: of step {step} no conversations were kept{why}"
-            )
-    raise RunDirectoryError(f"{path} has no eval at step {step}; {_steps_of(run)}")
-
-
-def _steps_of(run: CurveRun) -> str:
-    from heldout.cli.curves import named_steps
-
-    return named_steps(point.step for point in run.points if point.has_result)

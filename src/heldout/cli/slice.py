@@ -23,8 +23,9 @@ SCALES = (
 @click.option(
     "--by", multiple=True, required=True, metavar="KEY", help="Metadata key; several combine."
 )
+@click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a slice.")
-def command(run: str, by: tuple[str, ...], as_json: bool) -> None:
+def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli.render import print_json, print_slices
     from heldout.errors import RunDirectoryError
@@ -37,7 +38,12 @@ def command(run: str, by: tuple[str, ...], as_json: bool) -> None:
             f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
         )
     report = EvalReport.load(path)
-    found, total = report.slices_and_total(*by)
+    if cluster is None:
+        found, total = report.slices_and_total(*by)
+    else:
+        from heldout.analysis.single import slices_and_total
+
+        found, total = slices_and_total(report, *by, cluster=cluster)
     slices = {values: found[values] for values in in_order(found)}
     if as_json:
         for values, summary in slices.items():

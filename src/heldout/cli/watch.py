@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from heldout.cli.braille import Series
     from heldout.cli.curves import CurveRun
     from heldout.midrun.curve import CurvePoint
+    from heldout.midrun.monitor import CurveMonitor
 
 TICK = 0.2
 """Seconds between looks at the size of the terminal."""
@@ -61,12 +63,14 @@ def command(run: str, metric: str, interval: float, once: bool) -> None:
 
 @dataclass(slots=True)
 class Follower:
-    """What has been read of a curve so far. Items' outcomes are not kept."""
+    """What has been read of a curve so far. Of items' outcomes only the rewards are kept."""
 
     path: Path
     points: list[CurvePoint] = field(default_factory=list)
     damaged: list[int] = field(default_factory=list)
     """Lines that cannot be read: the others still can."""
+    monitors: dict[str, CurveMonitor] = field(default_factory=dict)
+    """By label."""
     _offset: int = 0
     _line: int = 0
     _file: tuple[int, int] | None = None
@@ -84,7 +88,7 @@ class Follower:
             which = (status.st_dev, status.st_ino)
             if which != self._file or status.st_size < self._offset:
                 # Another file by that name (a repaired one, say): read it from its start.
-                self.points, self.damaged = [], []
+                self.points, self.damaged, self.monitors = [], [], {}
                 self._offset, self._line, self._file = 0, 0, which
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -108,9 +112,21 @@ class Follower:
             except DamagedJournal:
                 self.damaged.append(self._line)
                 continue
+            self._note(point)
             fresh.append(msgspec.structs.replace(point, outcomes=()))
         self.points.extend(fresh)
         return fresh
+
+    def _note(self, point: CurvePoint) -> None:
+        from heldout.errors import InvalidInput
+        from heldout.midrun.monitor import CurveMonitor
+        from heldout.midrun.verdicts import terms_of
+
+        monitor = self.monitors.setdefault(point.label, CurveMonitor())
+        if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:
+            monitor = self.monitors[point.label] = monitor.under(terms)
+        with suppress(InvalidInput):  # rewards that cannot be judged; `heldout show` says why
+            monitor.note(point)
 
 
 def _place_of(run: str, *, once: bool) -> Path | None:
@@ -255,6 +271,7 @@ def picture(follower: Follower, metric: str, console: Console) -> RenderableType
     points = current_points(follower.points)
     labels = by_label(points)
     head = [_title(list(labels), metric), status_text(_as_run(follower, points))]
+    head += _verdicts(follower, labels)
     if follower.damaged:
         head.append(as_line(_damage(follower), "red"))
     width, height = console.width, console.height - 1
@@ -295,6 +312,27 @@ def _title(labels: list[str], metric: str) -> Text:
         style = f"bold {COLOURS[i % len(COLOURS)]}" if len(labels) > 1 else "bold"
         title.append_text(as_line(label, style))
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
+
+
+def _verdicts(follower: Follower, labels: Mapping[str, Sequence[CurvePoint]]) -> list[Text]:
+    """A line an eval that can be judged: what its curve says now, cut off where it is too long."""
+    from heldout.cli.curves import verdict_line
+    from heldout.cli.render import as_line
+    from heldout.errors import InvalidInput
+
+    lines = []
+    for label, points in labels.items():
+        monitor = follower.monitors[label]
+        with suppress(InvalidInput):
+            monitor(points)
+        if monitor.latest is None:
+            continue
+        line = verdict_line(monitor.latest)
+        if len(labels) > 1:
+            line = as_line(f"{label}: ") + line
+        line.no_wrap, line.overflow = True, "ellipsis"
+        lines.append(line)
+    return lines
 
 
 def _series(points: Sequence[CurvePoint], metric: str) -> Series:

@@ -7,6 +7,8 @@ runners      how the policy is run and scored: `live_model`, `functions`
 budget       how much evaluating the training can bear
 spending     how much of its time training and evals have taken
 curve        curve.jsonl: a line a point
+verdicts     improving, regressing, plateau or cannot tell; the best checkpoint
+monitor      CurveMonitor: those, as the curve grows, and advice to stop
 comparable   which points may stand side by side
 home         the run directory, for all who write to it
 settings     the HELDOUT_EVAL_* variables
@@ -50,6 +52,10 @@ if TYPE_CHECKING:
         set_async_eval_dispatcher,
         use_async_eval_dispatcher,
     )
+    from heldout.midrun.monitor import (
+        CurveMonitor,
+        Judgement,
+    )
     from heldout.midrun.periodic import (
         PeriodicEval,
     )
@@ -67,6 +73,11 @@ if TYPE_CHECKING:
         PolicyVersion,
         Shadows,
         WeightSnapshot,
+    )
+    from heldout.midrun.verdicts import (
+        Best,
+        StepVerdict,
+        best_checkpoint,
     )
     from heldout.midrun.worker import (
         EvalWorker,
@@ -86,18 +97,23 @@ _HOME = {
         "set_async_eval_dispatcher",
         "use_async_eval_dispatcher",
     ),
+    "heldout.midrun.monitor": ("CurveMonitor", "Judgement"),
     "heldout.midrun.periodic": ("PeriodicEval",),
     "heldout.midrun.runners": ("Request", "Runner", "functions", "live_model", "score_answer"),
     "heldout.midrun.settings": ("Settings",),
     "heldout.midrun.shadows": ("PolicyVersion", "Shadows", "WeightSnapshot"),
+    "heldout.midrun.verdicts": ("Best", "StepVerdict", "best_checkpoint"),
     "heldout.midrun.worker": ("EvalWorker",),
 }
 
 __all__ = [
     "AsyncEvalDispatcher",
+    "Best",
+    "CurveMonitor",
     "CurvePoint",
     "Drained",
     "EvalWorker",
+    "Judgement",
     "Outcome",
     "PendingEval",
     "PeriodicEval",
@@ -107,7 +123,9 @@ __all__ = [
     "Scheduled",
     "Settings",
     "Shadows",
+    "StepVerdict",
     "WeightSnapshot",
+    "best_checkpoint",
     "current_points",
     "functions",
     "get_async_eval_dispatcher",

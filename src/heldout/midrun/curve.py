@@ -90,6 +90,9 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     final: bool = False
     lag_steps: int | None = None
     """How many steps training had gone on when the result was there; None: it waited."""
+    verdict: dict[str, Any] | None = None
+    """What the curve up to here allows one to say (`heldout.midrun.verdicts`); None: it was not
+    judged, or only after this line was written."""
 
     @property
     def has_result(self) -> bool:
@@ -249,6 +252,16 @@ def current_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
         if point.has_result or not (place in kept and kept[place].has_result):
             kept[place] = point
     return [kept[place] for place in sorted(kept)]
+
+
+def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
+    """Mean reward of each sample over its scored repeats; None where all of them errored."""
+    scores: dict[str, list[float]] = {}
+    for outcome in point.outcomes:
+        scored = scores.setdefault(outcome.id, [])
+        if outcome.reward is not None and outcome.error is None:
+            scored.append(outcome.reward)
+    return {id: sum(s) / len(s) if s else None for id, s in scores.items()}
 
 
 def of_fewer(point: CurvePoint, points: Iterable[CurvePoint]) -> bool:

@@ -6,13 +6,10 @@ have, and scored, are compared; every other one is counted, so that the numbers 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass
 
-import numpy as np
-
-from heldout.midrun.curve import CurvePoint
-from heldout.stats import Interval, Moments
+from heldout.midrun.curve import CurvePoint, sample_rewards
+from heldout.stats import Interval, paired_difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +37,11 @@ class Flips:
     stderr: float | None
     """Of that paired difference, which is smaller than that of two separate means."""
     interval: Interval | None
-    """95%; None where the differences are all alike, or of one sample."""
+    """95%. Rewards between 0 and 1 always have one; others have none where the differences are
+    all alike, or of one sample."""
+    p_value: float | None
+    """Of no difference, two-sided, for these two points alone: whoever picked them by looking at
+    the curve has looked more often (`heldout.midrun.verdicts`)."""
 
     @property
     def compared(self) -> int:
@@ -50,15 +51,15 @@ class Flips:
 
 def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips:
     """Compare two points. With repeats, a sample passes if the mean of its scores does."""
-    rewards_before, rewards_after = _rewards(before), _rewards(after)
+    rewards_before, rewards_after = sample_rewards(before), sample_rewards(after)
     shared = [id for id in rewards_before if id in rewards_after]
     gained, lost, passing, failing = [], [], 0, 0
-    differences = []
+    pairs: list[tuple[float, float]] = []
     for id in shared:
         was, is_now = rewards_before[id], rewards_after[id]
         if was is None or is_now is None:
             continue
-        differences.append(is_now - was)
+        pairs.append((was, is_now))
         passed, passes = was >= pass_threshold, is_now >= pass_threshold
         if passes and not passed:
             gained.append(Change(id, was, is_now))
@@ -68,27 +69,16 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips
             passing += 1
         else:
             failing += 1
-    moments = Moments()
-    moments.add(np.array(differences, dtype=np.float64), np.arange(len(differences)))
+    found = paired_difference(*zip(*pairs, strict=True)) if pairs else None
     return Flips(
         gained=tuple(gained),
         lost=tuple(lost),
         stayed_passing=passing,
         stayed_failing=failing,
         not_in_both=len(rewards_before) + len(rewards_after) - 2 * len(shared),
-        errored=len(shared) - len(differences),
-        difference=moments.mean,
-        stderr=moments.stderr,
-        # Differences are not bounded by 0, though those at hand may all be gains.
-        interval=moments.interval(bounded=False),
+        errored=len(shared) - len(pairs),
+        difference=found.difference if found else None,
+        stderr=found.stderr if found else None,
+        interval=found.interval if found else None,
+        p_value=found.p_value if found else None,
     )
-
-
-def _rewards(point: CurvePoint) -> dict[str, float | None]:
-    """Mean reward of each sample over its scored repeats; None where all of them errored."""
-    scores: dict[str, list[float]] = defaultdict(list)
-    for outcome in point.outcomes:
-        scored = scores[outcome.id]
-        if outcome.reward is not None and outcome.error is None:
-            scored.append(outcome.reward)
-    return {id: sum(s) / len(s) if s else None for id, s in scores.items()}

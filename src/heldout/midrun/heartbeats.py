@@ -38,6 +38,15 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
         fields["eval_partial"] = point.partial
     if point.asked < point.of:
         fields["eval_of"] = point.of
+    if point.verdict is not None:
+        verdict = point.verdict
+        fields |= {
+            "eval_verdict": verdict.get("kind"),
+            "eval_gain": verdict.get("gain"),
+            "eval_gain_ci_low": verdict.get("ci_low"),
+            "eval_gain_ci_high": verdict.get("ci_high"),
+            "eval_best_step": verdict.get("best_step"),
+        }
     if point.stop is not None:
         fields["eval_stop"] = point.stop
     return fields

@@ -41,6 +41,7 @@ from heldout.midrun.curve import (
 from heldout.midrun.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
 from heldout.midrun.heartbeats import Heartbeat, heartbeat_fields
 from heldout.midrun.measure import Elsewhere, Measured, Task, describe, measure
+from heldout.midrun.monitor import CurveMonitor, Judgement
 from heldout.midrun.pending import PendingEval, Scheduled, checked_place, checked_step
 from heldout.midrun.ranks import Alone, Ranks, current_ranks, is_first_process
 from heldout.midrun.results import Known
@@ -58,8 +59,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("heldout")
 
-Monitor = Callable[[Sequence[CurvePoint]], str | None]
-"""Given the curve so far, by step: why training should stop, or None."""
+Monitor = Callable[[Sequence[CurvePoint]], str | Judgement | None]
+"""Given the curve so far, by step: why training should stop, or None; or a verdict of its own, with
+such a reason or without."""
 
 
 class PeriodicEval:
@@ -70,9 +72,10 @@ class PeriodicEval:
     smaller part lies inside every larger one. `at_start` evaluates step 0 too. `max_overhead` is
     the share of training time that evals may take (`min_samples` are the fewest it goes down to);
     `max_seconds` ends an eval early, as a partial, so that nothing holds up training for ever.
-    `across` says who evaluates where training runs in several processes: the first one, or all of
-    them, each its part. `shadows` are where evals that run beside the training keep their weights:
-    one copy on the same device, unless given.
+    `monitor` is asked at every result; without one a `CurveMonitor` says what the curve allows one
+    to say, and never asks to stop. `across` says who evaluates where training runs in several
+    processes: the first one, or all of them, each its part. `shadows` are where evals that run
+    beside the training keep their weights: one copy on the same device, unless given.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class PeriodicEval:
         self.samples = fixed_order(checked(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
         self.runner_builder, self._heartbeat, self._monitor = runner_builder, heartbeat_fn, monitor
+        self._curve_monitor = CurveMonitor()
         self._threshold = outside.pass_threshold if pass_threshold is None else pass_threshold
         self._seed, self._at_start, self._across = seed, at_start, across
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
@@ -435,10 +439,10 @@ class PeriodicEval:
                 if not ended.is_new:
                     self._reuse(ended.point)
                     continue
-                reason = self._watch(ended.point)
-                if reason is not None:
-                    self._ask_to_stop(reason)
-                self._take_in(msgspec.structs.replace(ended.point, stop=reason))
+                point = self._watch(ended.point)
+                if point.stop is not None:
+                    self._ask_to_stop(point.stop)
+                self._take_in(point)
         if self._finishing and not self._beside.under_way:
             self._trail.say_complete()
 
@@ -529,8 +533,7 @@ class PeriodicEval:
         if instead_of is not None:
             point = msgspec.structs.replace(point, session=instead_of.session)
             self._trail.home.begun(instead_of)
-        if (reason := self._watch(point)) is not None:
-            point = msgspec.structs.replace(point, stop=reason)
+        point = self._watch(point)
         self._trail.home.record(point)
         if instead_of is not None:
             self._trail.home.ended(instead_of, has_result=point.has_result)
@@ -539,18 +542,31 @@ class PeriodicEval:
         self._take_in(point)
         return point
 
-    def _watch(self, point: CurvePoint) -> str | None:
-        """What the monitor says to it."""
-        if self._monitor is None or point.summary is None:
-            return None
+    def _watch(self, point: CurvePoint) -> CurvePoint:
+        """With what is to be said of it: by the default monitor, so that the user's can read it,
+        and then by that one."""
+        if point.summary is None:
+            return point
+        if not isinstance(self._monitor, CurveMonitor):
+            point = self._asked(self._curve_monitor, point)
+        if self._monitor is not None:
+            point = self._asked(self._monitor, point)
+        if point.stop:
+            self._stop = point.stop
+        return point
+
+    def _asked(self, monitor: Monitor, point: CurvePoint) -> CurvePoint:
         try:
-            reason = self._monitor(self._trail.points_with(point))
+            said = monitor(self._trail.points_with(point))
+            if not isinstance(said, Judgement):
+                return msgspec.structs.replace(point, stop=str(said) if said else None)
+            # What is said of a later step, because this result came late, is not about this one.
+            about = said.verdict is not None and said.verdict.step == point.step
+            verdict = said.as_dict() if about else point.verdict
+            return msgspec.structs.replace(point, stop=said.stop or None, verdict=verdict)
         except Exception as problem:
             log.warning("%s: the monitor failed", self.label, exc_info=problem)
-            return None
-        if reason:
-            self._stop = str(reason)
-        return str(reason) if reason else None
+            return point
 
     def _take_in(self, point: CurvePoint) -> None:
         told = point.lag_steps is not None  # by the dispatcher

@@ -6,49 +6,22 @@ The same curves give the same bytes: no dates, no random ids, no settings of the
 
 from __future__ import annotations
 
-import io
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from heldout.errors import InvalidInput
+from heldout.figures import COLOURS, GREY, LARGEST, Format, picture, shortened
 from heldout.midrun.curve import CurvePoint, of_fewer
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-FORMATS = ("png", "svg", "pdf")
-# Okabe and Ito's, which people with any kind of colour vision can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 STYLES = ("-", "--", ":", "-.")
-GREY = "#666666"
-STYLE: dict[str, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": GREY,
-    "axes.grid": True,
-    "axes.grid.axis": "y",
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "font.size": 9,
-    "grid.color": "#E5E5E5",
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "pdf.fonttype": 42,  # text stays text, as publishers ask
-    "svg.hashsalt": "heldout",
-    "text.parse_math": False,  # a name with a dollar in it is a name
-    "xtick.color": GREY,
-    "ytick.color": GREY,
-    "xtick.labelcolor": "black",
-    "ytick.labelcolor": "black",
-}
 MOST_MARKED = 60
 """Points of a curve up to which each gets a marker."""
-
-LARGEST = 1e100
-"""Beyond it, the arithmetic of axes overflows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,33 +36,19 @@ def plot(
     metric: str = "reward",
     *,
     pass_rate: bool = False,
-    format: Literal["png", "svg", "pdf"] = "png",
+    format: Format = "png",
 ) -> bytes:
     """The curves over each other; with `pass_rate`, that of each in a panel below."""
-    try:
-        import matplotlib as mpl
-        from matplotlib.figure import Figure
-    except ImportError as problem:
-        raise InvalidInput(
-            f"drawing needs matplotlib ({problem}): pip install 'heldout[plot]'"
-        ) from None
-
     metrics = [metric, "pass_rate"] if pass_rate else [metric]
-    # A Figure of our own and settings that are put back: a notebook's pyplot does not notice.
-    with mpl.rc_context(), warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "Glyph .* missing from")  # drawn as a box
-        mpl.rcdefaults()
-        mpl.rcParams.update(STYLE)
-        figure = Figure(figsize=(6.0, 3.6 if len(metrics) == 1 else 5.6), layout="constrained")
+
+    def draw(figure: Figure) -> None:
         panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
         for panel, shown in zip(panels, metrics, strict=True):
             _draw(panel, curves, shown)
         panels[-1].set_xlabel("training step")
         _add_legend(figure, curves)
-        out = io.BytesIO()
-        dated = {"png": "Software", "svg": "Date", "pdf": "CreationDate"}[format]
-        figure.savefig(out, format=format, dpi=200, metadata={dated: None})
-    return out.getvalue()
+
+    return picture(draw, size=(6.0, 3.6 if len(metrics) == 1 else 5.6), format=format)
 
 
 def _draw(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
@@ -169,9 +128,7 @@ def _count(curves: Sequence[NamedCurve], metric: str) -> str:
 
 
 def _words(metric: str) -> str:
-    shown = metric.replace("\n", " ")
-    known = {"pass_rate": "pass rate"}
-    return known.get(metric, shown if len(shown) <= 40 else shown[:39] + "…")
+    return {"pass_rate": "pass rate"}.get(metric, shortened(metric))
 
 
 def _add_legend(figure: Any, curves: Sequence[NamedCurve]) -> None:

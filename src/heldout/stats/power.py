@@ -4,9 +4,9 @@ A score varies for two reasons. Questions differ in how hard they are (the varia
 questions), and one question answered again can score otherwise (the variance *within* a question).
 More repeats average out the second and never the first; more questions average out both.
 
-`variance_components` estimates them from a run's own repeats, `required_samples` and
-`required_repeats` turn them into numbers of samples and repeats, and `minimum_detectable` says what
-a comparison that was made could have seen.
+`variance_components` estimates them from a run's own repeats. `expected_difference` (of one run)
+and `measured_difference` (of two) say how much a comparison would vary, and so how many samples and
+repeats it needs; `minimum_detectable` says what a comparison that was made could have seen.
 
 Reference: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640).
 """
@@ -59,6 +59,8 @@ class PairedComponents:
     """w^2: the variance of the questions' expected differences; None without repeats in both."""
     within_a: float | None
     within_b: float | None
+    differences: float
+    """Of the questions' mean differences as they were measured, noise included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,10 +130,10 @@ def paired_components(
     if n < 2:
         raise InvalidInput(f"variance between questions needs at least 2 of them, got {n}")
     of_a, of_b = _questions(values_a, codes_a), _questions(values_b, codes_b)
-    between = None
+    differences, between = _variance(of_b.means - of_a.means), None
     if of_a.noise is not None and of_b.noise is not None:
-        between = _variance(of_b.means - of_a.means) - of_a.noise - of_b.noise
-    return PairedComponents(n, between, of_a.within, of_b.within)
+        between = differences - of_a.noise - of_b.noise
+    return PairedComponents(n, between, of_a.within, of_b.within, differences)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,47 +195,95 @@ def samples_for(
     return max(2, math.ceil(exact * (1 - 1e-12)))
 
 
-def required_samples(
-    run: VarianceComponents,
-    *,
-    detect: float,
-    repeats: int = 1,
-    correlation: float = 0.0,
-    power: float = POWER,
-    alpha: float = ALPHA,
-) -> RequiredSamples:
-    """Samples, each answered `repeats` times, that it takes to see a difference from this run.
+@dataclass(frozen=True, slots=True)
+class DifferenceVariance:
+    """The variance of a question's difference between two runs, as far as it is known.
+
+    With K answers it is between + within / K. `splits` are the pairs (between, within) that are
+    possible: one where repeats told them apart, else the extremes. What follows from them is
+    linear in the split, so nothing lies beyond what the extremes give.
+    """
+
+    splits: tuple[tuple[float, float], ...]
+
+    def at(self, repeats: float) -> tuple[float, float]:
+        """The least and the largest that it can be."""
+        found = [max(0.0, between) + within / repeats for between, within in self.splits]
+        return min(found), max(found)
+
+    def required(
+        self, *, detect: float, repeats: int = 1, power: float = POWER, alpha: float = ALPHA
+    ) -> RequiredSamples:
+        _check_repeats(repeats)
+        found = [
+            samples_for(
+                between,
+                within,
+                within_b=0.0,
+                detect=detect,
+                repeats_a=repeats,
+                power=power,
+                alpha=alpha,
+            )
+            for between, within in self.splits
+        ]
+        return RequiredSamples(max(found), min(found), repeats, detect, power, alpha)
+
+    def repeats_for(
+        self, samples: int, *, detect: float, power: float = POWER, alpha: float = ALPHA
+    ) -> int | None:
+        """Repeats that so many samples need; None where none suffice, in one split or another."""
+        found = [
+            required_repeats(
+                between,
+                within,
+                within_b=0.0,
+                detect=detect,
+                samples=samples,
+                power=power,
+                alpha=alpha,
+            )
+            for between, within in self.splits
+        ]
+        known = [each for each in found if each is not None]
+        return max(known) if len(known) == len(found) else None
+
+
+def expected_difference(run: VarianceComponents, *, correlation: float = 0.0) -> DifferenceVariance:
+    """Between this run and one that is not there yet, on the same questions.
 
     One run does not know the other: it is taken to vary as much, and its questions' expected scores
     to have `correlation` with this run's, so w^2 = 2 between (1 - correlation). 0 is the cautious
-    choice; two checkpoints of one training are usually far above it. `paired_components` and
-    `samples_for` need no such guess where there are two runs with repeats.
-
-    Without repeats in the run, between and within are not known, only their sum. `samples` is then
-    for the worst split of it and `at_least` for the best.
+    choice; two checkpoints of one training are usually far above it. Without repeats in the run,
+    between and within are not known, only their sum.
     """
-    _check_repeats(repeats)
     if not -1 <= correlation <= 1:
         raise InvalidInput(f"correlation is between -1 and 1, got {correlation!r}")
 
-    def needed(between: float, within: float) -> int:
-        return samples_for(
-            2 * max(0.0, between) * (1 - correlation),
-            within,
-            within_b=within,
-            detect=detect,
-            repeats_a=repeats,
-            repeats_b=repeats,
-            power=power,
-            alpha=alpha,
-        )
+    def split(between: float, within: float) -> tuple[float, float]:
+        return 2 * max(0.0, between) * (1 - correlation), 2 * within
 
     if run.between is None or run.within is None:
-        # Linear in the split, so the extremes are at its ends.
-        ends = needed(run.total, 0.0), needed(0.0, run.total)
-    else:
-        ends = (needed(run.between, run.within),) * 2
-    return RequiredSamples(max(ends), min(ends), repeats, detect, power, alpha)
+        return DifferenceVariance((split(run.total, 0.0), split(0.0, run.total)))
+    return DifferenceVariance((split(run.between, run.within),))
+
+
+def measured_difference(
+    a: ArrayLike, b: ArrayLike, *, samples_a: Ids, samples_b: Ids
+) -> DifferenceVariance:
+    """Between two runs that are there, on the same questions; no correlation has to be guessed.
+
+    Where either has no repeats, only the variance of the questions' differences is known, which
+    is between + within / K for the numbers of repeats that were run.
+    """
+    found = paired_components(a, b, samples_a=samples_a, samples_b=samples_b)
+    if found.between is not None and found.within_a is not None and found.within_b is not None:
+        return DifferenceVariance(((found.between, found.within_a + found.within_b),))
+    counts = [len(ids) / found.samples for ids in (samples_a, samples_b)]
+    total = found.differences
+    return DifferenceVariance(
+        ((total, 0.0), (0.0, total * min(counts)), (0.0, total * max(counts)))
+    )
 
 
 def required_repeats(

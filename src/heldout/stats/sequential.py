@@ -23,8 +23,8 @@ that errored is NaN, and not a reward of 0: see `Missing`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -119,6 +119,16 @@ class Verdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Look:
+    """A verdict, and what the next look needs to know of those before it."""
+
+    verdict: Verdict
+    made: Mapping[Reference, _Made] = field(repr=False)
+    turns: Mapping[Reference, int]
+    """How many comparisons with each reference have been made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Advice:
     """Whether to stop training, from verdicts alone."""
 
@@ -183,27 +193,62 @@ def monitor(
 ) -> tuple[Verdict, ...]:
     """The verdict at every look, each as `judge` gave it when that look was the last."""
     table = _table(rewards)
+    looks: list[Look] = []
+    for look in range(len(table)):
+        looks.append(
+            next_look(
+                table[: look + 1],
+                looks[-1] if looks else None,
+                clusters,
+                effect=effect,
+                alpha=alpha,
+                window=window,
+                references=references,
+                half_spent=half_spent,
+                missing=missing,
+                bounds=bounds,
+            )
+        )
+    return tuple(look.verdict for look in looks)
+
+
+def next_look(
+    rewards: ArrayLike,
+    before: Look | None,
+    clusters: Ids | None = None,
+    *,
+    effect: float,
+    alpha: float = ALPHA,
+    window: int = WINDOW,
+    references: Sequence[Reference] = ("first", "window"),
+    half_spent: int = HALF_SPENT,
+    missing: Missing = "pairwise",
+    bounds: tuple[float, float] | None = None,
+) -> Look:
+    """The verdict at the last row, given the look before it (None: this is the first).
+
+    What `judge` gives, without judging the earlier rows again. Between two looks rows may have
+    come in before the last one (evals that ended late), and samples at the end of all rows: alpha
+    is spent by looks that were made, and what this one shares with the one before is taken from
+    what that one compared.
+    """
+    table = _table(rewards)
     groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
     _check(effect, alpha, window, references, missing, half_spent)
     share = alpha / len(references)
-    before: dict[Reference, _Made] = {}
-    verdicts = []
-    for look in range(len(table)):
-        seen = table[: look + 1]
-        scale = _scale(seen, bounds)
-        spent, now = 0.0, dict[Reference, _Made]()
-        for reference in references:
-            turn = look - _first_turn(reference, window) + 1
-            if turn < 1:
-                continue
-            spent += share * turn / (turn + half_spent)
-            here = share * spending_share(turn, half_spent=half_spent)
-            now[reference] = _make(
-                seen, groups, reference, window, here, scale, missing, before.get(reference)
-            )
-        before = now
-        verdicts.append(_decide({key: m.comparison for key, m in now.items()}, look, effect, spent))
-    return tuple(verdicts)
+    look, scale = len(table) - 1, _scale(table, bounds)
+    turns = dict(before.turns) if before else {}
+    made: dict[Reference, _Made] = {}
+    for reference in references:
+        if look < _first_turn(reference, window):
+            continue
+        turns[reference] = turn = turns.get(reference, 0) + 1
+        here = share * spending_share(turn, half_spent=half_spent)
+        earlier = _widened(before.made.get(reference) if before else None, table.shape[1])
+        made[reference] = _make(table, groups, reference, window, here, scale, missing, earlier)
+    spent = sum(share * turn / (turn + half_spent) for turn in turns.values())
+    comparisons = {reference: one.comparison for reference, one in made.items()}
+    return Look(_decide(comparisons, look, effect, spent), made, turns)
 
 
 def advise(
@@ -243,6 +288,19 @@ class _Made:
     comparison: Comparison
     critical: float
     differences: Floats
+
+
+def _widened(made: _Made | None, samples: int) -> _Made | None:
+    """With samples that came later: it has no difference for those."""
+    if made is None or len(made.differences) == samples:
+        return made
+    if len(made.differences) > samples:
+        raise InvalidInput(
+            f"the look before has {len(made.differences)} samples and this one {samples}: samples "
+            "may be added at the end, and none left out"
+        )
+    absent = np.full(samples - len(made.differences), np.nan)
+    return replace(made, differences=np.concatenate([made.differences, absent]))
 
 
 def _make(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -34,7 +35,7 @@ class SliceDifference:
 
 
 def slice_differences(
-    found: Mapping[Hashable, PairedDifference | UnpairedDifference],
+    found: Mapping[Any, PairedDifference | UnpairedDifference],
     *,
     confidence: float = CONFIDENCE,
 ) -> tuple[SliceDifference, ...]:

@@ -33,15 +33,24 @@ def t_quantile(p: float, degrees: float) -> float:
     low, high = 0.0, 2.0
     while student_p_value(high, degrees) > 2 * (1 - p):
         low, high = high, high * 2
-    while high - low > 1e-13 * high:
-        middle = (low + high) / 2
-        if middle in (low, high):
+    # Newton's steps, which a bracket that shrinks with each of them keeps in place.
+    quantile = (low + high) / 2
+    for _ in range(200):
+        beyond = student_p_value(quantile, degrees) - 2 * (1 - p)
+        low, high = (quantile, high) if beyond > 0 else (low, quantile)
+        step = beyond / (2 * _density(quantile, degrees))
+        before, quantile = quantile, quantile + step
+        if not low < quantile < high:
+            quantile = (low + high) / 2
+        if abs(quantile - before) <= 1e-12 * quantile:
             break
-        if student_p_value(middle, degrees) > 2 * (1 - p):
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    return quantile
+
+
+def _density(t: float, degrees: float) -> float:
+    half = degrees / 2
+    log_front = math.lgamma(half + 0.5) - math.lgamma(half) - math.log(degrees * math.pi) / 2
+    return math.exp(log_front - (half + 0.5) * math.log1p(t * t / degrees))
 
 
 def _incomplete_beta(a: float, b: float, x: float) -> float:
@@ -63,7 +72,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
             d = 1 / _nonzero(1 + numerator * d)
             c = _nonzero(1 + numerator / c)
             fraction *= c * d
-        if abs(c * d - 1) < 1e-16:
+        if abs(c * d - 1) < 1e-15:
             break
     return math.exp(log_front) * fraction / a
 

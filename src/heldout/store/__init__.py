@@ -6,5 +6,5 @@
     summary.json     the summary; derived
 
 `journal` writes and reads lines, `rundir` owns the directory, `columns` derives the Parquet file
-and the summary, `report` is what users hold.
+and the summary, `table` gives all items as columns, `report` is what users hold.
 """

@@ -8,7 +8,7 @@ does not grow with the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -34,6 +34,7 @@ FIXED: dict[str, Kind] = {
     "prompt_tokens": "int",
     "completion_tokens": "int",
     "seconds": "double",
+    "content": "int",
 }
 METRIC, METADATA = "metric.", "metadata."
 TOTAL: tuple[Any, ...] = ()
@@ -45,7 +46,7 @@ MAX_COLUMNS = 512
 def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     """Write results.parquet from the journal and return the summary of all its results."""
     again = Superseded()
-    schema = _schema(records(run.journal, Shape), again.see)
+    schema = schema_of(records(run.journal, Shape), again.see)
     tally = Tally(pass_threshold)
     temporary = run.columns.with_name(".results.parquet.tmp")
     try:
@@ -53,7 +54,7 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
             whole = len(schema) <= MAX_COLUMNS
             schema = dict(islice(schema.items(), MAX_COLUMNS))
             writer = ParquetWriter(file, schema, metadata={"heldout.whole": str(whole)})
-            for rows in _batched(in_order(run.journal, repeats, again.stale)):
+            for rows in batched(in_order(run.journal, repeats, again.stale)):
                 _write(writer, rows, schema)
                 tally.add(_batch(rows))
             writer.close()
@@ -69,7 +70,7 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
 def _write(writer: ParquetWriter, rows: list[Row], schema: dict[str, Kind]) -> None:
     """One row group, or several where one would be too large to be read again."""
     try:
-        writer.write_group(_column_lists(rows, schema))
+        writer.write_group(column_lists(rows, schema))
     except ValueError:
         if len(rows) == 1:
             raise
@@ -80,7 +81,7 @@ def _write(writer: ParquetWriter, rows: list[Row], schema: dict[str, Kind]) -> N
 def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     """The summary of what the journal holds now, of a run that is under way or was stopped."""
     tally = Tally(pass_threshold)
-    for rows in _batched(in_order(run.journal, repeats)):
+    for rows in batched(in_order(run.journal, repeats)):
         tally.add(_batch(rows))
     return tally.summary()
 
@@ -96,7 +97,7 @@ def slice_summaries(
     A key is a metadata key, or one of the fixed columns. Values are None where a result lacks it.
     The summary of all is there too, as TOTAL.
     """
-    file = _current_columns(run)
+    file = current_columns(run)
     if file is not None:
         try:
             return _tallied(_labelled_by_columns(run, file, by), pass_threshold)
@@ -119,8 +120,8 @@ def _tallied(labelled: Labelled, pass_threshold: float) -> dict[tuple[Any, ...],
 
 def slice_keys(run: RunDir) -> list[str]:
     """What a run can be sliced by."""
-    file = _current_columns(run)
-    schema = file.schema if file else _schema(records(run.journal, Shape))
+    file = current_columns(run)
+    schema = file.schema if file else schema_of(records(run.journal, Shape))
     return [n.removeprefix(METADATA) for n in schema if n.startswith(METADATA)]
 
 
@@ -129,17 +130,17 @@ Labelled = Iterator[tuple[list[tuple[Any, ...]], Any, Batch]]
 
 
 def _labelled_by_journal(run: RunDir, by: Sequence[str], repeats: int) -> Labelled:
-    schema = _schema(records(run.journal, Shape))
-    names = [_column_name(key, schema, run) for key in by]
-    for rows in _batched(in_order(run.journal, repeats)):
-        lists = _column_lists(rows, {name: schema[name] for name in names})
+    schema = schema_of(records(run.journal, Shape))
+    names = [column_name(key, schema, run.path) for key in by]
+    for rows in batched(in_order(run.journal, repeats)):
+        lists = column_lists(rows, {name: schema[name] for name in names})
         labels = list(zip(*(lists[name] for name in names), strict=True))
         numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
         yield list(numbers), np.array([numbers[label] for label in labels]), _batch(rows)
 
 
 def _labelled_by_columns(run: RunDir, file: ParquetFile, by: Sequence[str]) -> Labelled:
-    names = [_column_name(key, file.schema, run) for key in by]
+    names = [column_name(key, file.schema, run.path) for key in by]
     metrics = [name for name in file.schema if name.startswith(METRIC)]
     wanted = dict.fromkeys([*names, "index", "reward", "truncated", "weighted", *metrics])
     for group in file.groups(list(wanted)):
@@ -150,7 +151,7 @@ def _labelled_by_columns(run: RunDir, file: ParquetFile, by: Sequence[str]) -> L
             group["weighted"].values,
             {m.removeprefix(METRIC): group[m].values for m in metrics},
         )
-        codes, values = zip(*(_coded(group[name]) for name in names), strict=True)
+        codes, values = zip(*(coded(group[name]) for name in names), strict=True)
         if len(codes) == 1:  # many times as fast as the general case
             found, numbered = np.unique(codes[0], return_inverse=True)
             found = found[:, None]
@@ -160,7 +161,7 @@ def _labelled_by_columns(run: RunDir, file: ParquetFile, by: Sequence[str]) -> L
         yield labels, numbered.ravel(), batch
 
 
-def _coded(column: Column) -> tuple[Any, list[Any]]:
+def coded(column: Column) -> tuple[Any, list[Any]]:
     """A column as numbers into a list of its values."""
     if column.dictionary is not None:
         return np.where(column.valid, column.values, len(column.dictionary)), [
@@ -171,12 +172,15 @@ def _coded(column: Column) -> tuple[Any, list[Any]]:
     return np.where(column.valid, codes, len(distinct)), [*distinct.tolist(), None]
 
 
-def _column_name(key: str, schema: dict[str, Kind], run: RunDir) -> str:
+def column_name(key: str, schema: Mapping[str, Kind], where: object) -> str:
+    """The column of a metadata key, or of one of the fixed columns; `where` is for the message."""
     for name in (METADATA + key, key):
-        if name in schema:
+        if name in schema and name != "content":
             return name
-    known = [n.removeprefix(METADATA) for n in schema if not n.startswith(METRIC)]
-    raise RunDirectoryError(f"{run.path} has nothing called {key!r} to slice by; it has {known}")
+    known = [
+        n.removeprefix(METADATA) for n in schema if not n.startswith(METRIC) and n != "content"
+    ]
+    raise RunDirectoryError(f"{where} has nothing called {key!r} to slice by; it has {known}")
 
 
 def _sortable(value: Any) -> tuple[int, Any]:
@@ -186,7 +190,7 @@ def _sortable(value: Any) -> tuple[int, Any]:
     return (0, value) if isinstance(value, int | float) else (1, str(value))
 
 
-def _current_columns(run: RunDir) -> ParquetFile | None:
+def current_columns(run: RunDir) -> ParquetFile | None:
     """The Parquet file, if it belongs to the journal as it is now."""
     if not (run.columns.exists() and run.derived_are_current(run.read_info())):
         return None
@@ -201,7 +205,7 @@ def _current_columns(run: RunDir) -> ParquetFile | None:
 # --- Rows to columns ----------------------------------------------------------------------------
 
 
-def _batched(rows: Iterable[Row]) -> Iterator[list[Row]]:
+def batched(rows: Iterable[Row]) -> Iterator[list[Row]]:
     rows = iter(rows)
     while batch := list(islice(rows, BATCH)):
         yield batch
@@ -217,7 +221,7 @@ def _batch(rows: list[Row]) -> Batch:
     )
 
 
-def _schema(
+def schema_of(
     rows: Iterable[Shape], also: Callable[[Shape], None] = lambda row: None
 ) -> dict[str, Kind]:
     """What columns these rows need; `also` sees each row on the way."""
@@ -253,7 +257,7 @@ def _kind(types: set[type]) -> Kind:
     return "string"
 
 
-def _column_lists(rows: list[Row], schema: dict[str, Kind]) -> dict[str, list[Any]]:
+def column_lists(rows: list[Row], schema: dict[str, Kind]) -> dict[str, list[Any]]:
     lists: dict[str, list[Any]] = {}
     metrics = [{m.name: m.value for m in row.score.metrics} for row in rows]
     for name, kind in schema.items():
@@ -300,6 +304,8 @@ def _fixed(rows: list[Row], name: str) -> list[Any]:
             return [row.trajectory.stop.limit or row.trajectory.stop.ended_by for row in rows]
         case "prompt_tokens" | "completion_tokens":
             return [row.trajectory.usage and getattr(row.trajectory.usage, name) for row in rows]
+        case "content":
+            return [row.sample.content for row in rows]
         case "seconds":
             return [row.trajectory.timing and row.trajectory.timing.seconds for row in rows]
     raise KeyError(name)

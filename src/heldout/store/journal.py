@@ -7,6 +7,7 @@ of the machine within a second.
 
 from __future__ import annotations
 
+import hashlib
 import heapq
 from collections.abc import Iterator
 from pathlib import Path
@@ -113,9 +114,24 @@ class TrajectoryHead(msgspec.Struct):
     timing: Timing | None = None
 
 
+class AskedHead(SampleHead):
+    """… with a hash of what was asked and what is right, instead of these."""
+
+    input: msgspec.Raw = msgspec.Raw(b"{}")
+    ground_truth: msgspec.Raw = msgspec.Raw(b"null")
+    content: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.content:
+            self.content = content_hash(bytes(self.input), bytes(self.ground_truth))
+        # A Raw keeps the whole line, answer and all, and rows wait by the thousand.
+        self.input = self.ground_truth = _FORGOTTEN
+
+
 class Row(Shape, kw_only=True):
     """… and all that goes into them."""
 
+    sample: AskedHead
     trajectory: TrajectoryHead
 
     @property
@@ -142,6 +158,29 @@ UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionErro
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _record_decoder = msgspec.json.Decoder(Record)
 _key_decoder = msgspec.json.Decoder(Key)
+
+_FORGOTTEN = msgspec.Raw(b"")
+
+
+def content_hash(input: bytes, ground_truth: bytes) -> int:
+    """Of both as JSON, whatever the order of their keys.
+
+    64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
+    """
+    plain = [msgspec.json.decode(raw) for raw in (input, ground_truth)]
+    digest = hashlib.blake2b(_encoder.encode(plain), digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True) or 1
+
+
+def content_of(sample: Sample) -> int:
+    """The hash that its row in a journal would have."""
+    try:
+        return content_hash(_encoder.encode(sample.input), _encoder.encode(sample.ground_truth))
+    except UNENCODABLE as problem:
+        raise InvalidInput(
+            f"sample {sample.id!r} holds a value that JSON cannot: {problem}"
+        ) from None
+
 
 WAITING_ROWS = 16_384
 """Rows held in memory while results are put in order; of more, only the place in the file."""

@@ -12,6 +12,7 @@ it. The writer keeps to the same limits, and the same input gives the same bytes
 from __future__ import annotations
 
 import os
+import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 Kind = Literal["string", "double", "int", "bool"]
 
 _MAGIC = b"PAR1"
+_LENGTH = struct.Struct("<I").unpack_from  # of a string, before it
 _MAX_BYTES = 1 << 30  # in a footer, a column chunk or an uncompressed page
 _MAX_ROWS = 1 << 22  # in a row group, as a page of zeros compresses to almost nothing
 _MAX_DEPTH = 16  # of nested thrift values, twice what a footer needs
@@ -171,6 +173,13 @@ def _text(what: str, found: object) -> str:
     raise ParquetError(f"{what} is {found!r:.200}, expected UTF-8")
 
 
+def _texts(strings: Sequence[bytes]) -> list[str]:
+    try:
+        return [raw.decode() for raw in strings]
+    except UnicodeDecodeError:
+        return [_text("a string", raw) for raw in strings]  # names the one
+
+
 # --- Pages and column chunks --------------------------------------------------------------------
 
 
@@ -228,10 +237,12 @@ def _join(strings: Iterable[bytes]) -> bytes:
 
 def _split(data: bytes, most: int) -> list[bytes]:
     strings: list[bytes] = []
-    pos = 0
-    while pos < len(data) and len(strings) < most:
+    pos, last = 0, len(data) - 4
+    for _ in range(most):
+        if pos > last:
+            break
         start = pos + 4
-        pos = start + int.from_bytes(data[pos:start], "little")
+        pos = start + _LENGTH(data, pos)[0]
         strings.append(data[start:pos])
     _check("the end of the strings", pos, len(data))
     return strings
@@ -239,7 +250,10 @@ def _split(data: bytes, most: int) -> list[bytes]:
 
 def _number(strings: Sequence[bytes]) -> tuple[NDArray[Any], list[bytes]]:
     """Strings as codes into the distinct ones, which are in order of first appearance."""
-    codes = {raw: code for code, raw in enumerate(dict.fromkeys(strings))}
+    distinct = dict.fromkeys(strings)
+    if len(distinct) == len(strings):
+        return np.arange(len(strings), dtype=np.int32), list(distinct)
+    codes = {raw: code for code, raw in enumerate(distinct)}
     return np.fromiter(map(codes.__getitem__, strings), np.int32, len(strings)), list(codes)
 
 
@@ -309,8 +323,7 @@ def _read_chunk(pages: _Cursor, kind: Kind, rows: int, has_dictionary: bool) -> 
     _check("what follows the values", page.rest() + pages.rest(), b"")
     values = np.full(rows, _KINDS[kind][2])
     values[valid] = packed
-    dictionary = [_text("a string", raw) for raw in distinct] if kind == "string" else None
-    return Column(values, valid, dictionary)
+    return Column(values, valid, _texts(distinct) if kind == "string" else None)
 
 
 # --- Files --------------------------------------------------------------------------------------

@@ -172,7 +172,7 @@ class EvalReport:
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
         """… and the summary of all, from one reading: a live run grows between two."""
         slices = slice_summaries(
-            self._run(), by, repeats=_repeats(self.config), pass_threshold=self.pass_threshold
+            self._run(), by, repeats=repeats_of(self.config), pass_threshold=self.pass_threshold
         )
         total = slices.pop(TOTAL)
         if self.summary.get("complete") is False:
@@ -190,7 +190,7 @@ class EvalReport:
 
 def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete."""
-    summary = derive(run, repeats=_repeats(info.config), pass_threshold=_threshold(info.config))
+    summary = derive(run, repeats=repeats_of(info.config), pass_threshold=_threshold(info.config))
     if summary["n"] != asked:
         raise RunDirectoryError(
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
@@ -212,7 +212,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary = summarize_journal(
-        run, repeats=_repeats(info.config), pass_threshold=_threshold(info.config)
+        run, repeats=repeats_of(info.config), pass_threshold=_threshold(info.config)
     )
     if info.asked == summary["n"] and info.status == "complete":
         return summary
@@ -233,7 +233,7 @@ def _stored_summary(run: RunDir) -> Summary | None:
 # A run directory may come from anywhere, so its config is not taken at its word.
 
 
-def _repeats(config: dict[str, Any]) -> int:
+def repeats_of(config: dict[str, Any]) -> int:
     value = config.get("repeats", 1)
     return value if isinstance(value, int) and value >= 1 else 1
 

@@ -1,0 +1,207 @@
+"""What keeps two reports from answering the same question.
+
+Another set of samples, another scorer, another environment, another meaning of "passed", or a run
+that did not finish (what ends first is not a fair sample of what was asked) makes a difference
+that is not the policy's. Such a comparison is refused, naming what differed, unless it is allowed
+by name. Settings that one may well want to compare (a prompt, a temperature) are only noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from heldout.analysis.opened import Opened
+from heldout.config import result_changing
+from heldout.errors import InvalidInput, NotComparable
+from heldout.stats import Ints
+
+Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+NAMED = 3
+"""So many ids stand in a message; of more, how many they are."""
+
+# What a report of episodes says in its config, where others have functions.
+_OF_EPISODES: dict[str, Kind] = {
+    "success_is": "scorer",
+    "env": "environment",
+    "max_steps": "environment",
+}
+# Said elsewhere, or nothing that a reader could act on.
+_NOT_SETTINGS = {*_OF_EPISODES, "kind", "num_envs", "seeded", "notes", "samples", "label", "n"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Something that makes two reports hard to compare."""
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """The samples that both have: their places in one table and in the other."""
+
+    in_a: Ints
+    in_b: Ints
+
+
+def shared_samples(a: Opened, b: Opened) -> Shared:
+    ids_a, ids_b = a.table.sample_ids, b.table.sample_ids
+    if ids_a == ids_b:
+        everything = np.arange(len(ids_a), dtype=np.int64)
+        return Shared(everything, everything)
+    place = {id: i for i, id in enumerate(ids_b)}
+    pairs = [(i, place[id]) for i, id in enumerate(ids_a) if id in place]
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return Shared(table[:, 0], table[:, 1])
+
+
+# --- What differs -------------------------------------------------------------------------------
+
+
+def mismatches(
+    a: Opened, b: Opened, shared: Shared, *, keys: Sequence[str], threshold_given: bool
+) -> list[Mismatch]:
+    found = [*_samples(a, b, shared), *_keys(a, b, shared, keys)]
+    for name, kind in (("score_fn", "scorer"), ("environment_factory", "environment")):
+        text = _function(name, a.functions.get(name), b.functions.get(name))
+        if text and a.functions and b.functions:
+            found.append(Mismatch(kind, text))  # type: ignore[arg-type]
+    if "episodes" in (a.config.get("kind"), b.config.get("kind")):
+        for name, kind in _OF_EPISODES.items():
+            if a.config.get(name) != b.config.get(name):
+                found.append(Mismatch(kind, _changed(name, a.config.get(name), b.config.get(name))))
+    of_a, of_b = a.report.pass_threshold, b.report.pass_threshold
+    if of_a != of_b and not threshold_given:
+        found.append(Mismatch("threshold", _changed("pass_threshold", of_a, of_b)))
+    return [*found, *unfinished(a), *unfinished(b)]
+
+
+def unfinished(one: Opened) -> list[Mismatch]:
+    if one.complete:
+        return []
+    asked = one.report.summary.get("n_asked")
+    of = "" if asked is None else f" of {asked}"
+    return [
+        Mismatch(
+            "incomplete",
+            f"{one.name} is not finished ({one.report.status}): it has {len(one.table.reward)}{of} "
+            "items, and those that end first are not like the others",
+        )
+    ]
+
+
+def _samples(a: Opened, b: Opened, shared: Shared) -> list[Mismatch]:
+    found = []
+    for one, other, places in ((a, b, shared.in_a), (b, a, shared.in_b)):
+        missing = len(one.table.sample_ids) - len(places)
+        if missing:
+            known = set(other.table.sample_ids)
+            first = _some(repr(id) for id in one.table.sample_ids if id not in known)
+            found.append(f"{_count(missing)} only in {one.name}: {first}")
+    content_a, content_b = (np.asarray(one.table.content) for one in (a, b))
+    changed = np.flatnonzero(content_a[shared.in_a] != content_b[shared.in_b])
+    if len(changed):
+        names = _some(repr(a.table.sample_ids[shared.in_a[i]]) for i in changed)
+        found.append(f"{_count(len(changed))} with another input or ground truth: {names}")
+    return [Mismatch("samples", text) for text in found]
+
+
+def _keys(a: Opened, b: Opened, shared: Shared, keys: Sequence[str]) -> list[Mismatch]:
+    """The same sample in two slices, or in two clusters."""
+    found = []
+    for key in dict.fromkeys(keys):
+        of_a, of_b = a.table.keys[key], b.table.keys[key]
+        pairs = zip(shared.in_a.tolist(), shared.in_b.tolist(), strict=True)
+        moved = [(i, j) for i, j in pairs if of_a[i] != of_b[j]]
+        if moved:
+            i, j = moved[0]
+            text = (
+                f"{_count(len(moved))} with another {key}: {a.table.sample_ids[i]!r} has "
+                f"{of_a[i]!r:.60} and {of_b[j]!r:.60}"
+            )
+            found.append(Mismatch("samples", text))
+    return found
+
+
+def _function(name: str, one: Any, other: Any) -> str | None:
+    if one == other:
+        return None
+    names = [f.get("name") if isinstance(f, dict) else None for f in (one, other)]
+    if names[0] == names[1]:
+        return f"{name} ({names[0]}), or what it uses, is not the same code"
+    return _changed(name, *names)
+
+
+def refuse(found: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
+    """NotComparable for what was not allowed; `what` is the comparison, in words."""
+    unknown = [kind for kind in allow if kind not in KINDS]
+    if unknown:
+        raise InvalidInput(f"allow takes some of {', '.join(KINDS)}; got {unknown[0]!r}")
+    refused = [mismatch for mismatch in found if mismatch.kind not in allow]
+    if refused:
+        said = "; ".join(f"{mismatch.kind}: {mismatch.text}" for mismatch in refused)
+        kinds = tuple(dict.fromkeys(mismatch.kind for mismatch in refused))
+        raise NotComparable(
+            f"{what}: {said}. If that is meant, allow it: {', '.join(kinds)}", kinds
+        )
+
+
+# --- What is only noted -------------------------------------------------------------------------
+
+
+def differing_settings(a: Opened, b: Opened) -> list[str]:
+    """Settings beside the policy that are not the same."""
+    one, other = (_settings(side) for side in (a, b))
+    changed = [
+        _changed(name, one.get(name), other.get(name))
+        for name in {**one, **other}
+        if one.get(name) != other.get(name)
+    ]
+    notes = [f"not the policy alone differs: {'; '.join(changed)}"] if changed else []
+    unknown = [side.name for side in (a, b) if _scorer_unknown(side)]
+    if unknown:
+        notes.append(f"how {' and '.join(unknown)} was scored is not known: it may differ")
+    return notes
+
+
+def _settings(side: Opened) -> dict[str, Any]:
+    settings = {
+        name: value
+        for name, value in result_changing(side.config).items()
+        if not name.startswith("endpoint") and name not in _NOT_SETTINGS
+    }
+    prepare = side.functions.get("prepare_messages")
+    if isinstance(prepare, dict):
+        settings["prepare_messages"] = f"{prepare.get('name')} {prepare.get('source')!s:.6}"
+    return settings
+
+
+def _scorer_unknown(side: Opened) -> bool:
+    return not side.functions.get("score_fn") and side.config.get("kind") != "episodes"
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+def _changed(name: str, one: Any, other: Any) -> str:
+    return f"{name} is {one!r:.60} and {other!r:.60}"
+
+
+def _count(samples: int) -> str:
+    return "1 sample" if samples == 1 else f"{samples} samples"
+
+
+def _some(names: Iterable[str]) -> str:
+    shown: list[str] = []
+    for name in names:
+        if len(shown) == NAMED:
+            return f"{', '.join(shown)}, …"
+        shown.append(name[:80])
+    return ", ".join(shown)

@@ -1,0 +1,110 @@
+"""A report that is to be compared: its items as columns, and what is known of how it came about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.stats import Floats, Ints
+from heldout.store.report import EvalReport
+from heldout.store.rundir import RunDir
+from heldout.store.table import Table, table_of
+
+Comparable = EvalReport | str | Path
+
+REWARD, PASSED = "reward", "passed"
+"""What can be compared beside the metrics that a score function gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    name: str
+    report: EvalReport
+    table: Table
+    functions: dict[str, Any]
+    """As run.json has them: name and fingerprint of what prepared and scored; {}: not known."""
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.report.config
+
+    @property
+    def complete(self) -> bool:
+        return self.report.summary.get("complete") is not False
+
+    @property
+    def errored(self) -> int:
+        return int(np.isnan(self.table.reward).sum())
+
+
+def opened(given: Comparable, keys: Sequence[str] = (), *, name: str) -> Opened:
+    """`name` is what to call a report that has no name of its own."""
+    if isinstance(given, str | Path):
+        path = Path(given)
+        if RunDir(path).curve.exists():
+            raise RunDirectoryError(
+                f"{path} is a curve; one of the evals in {path / 'steps'} is what can be compared"
+            )
+        given = EvalReport.load(path)
+    if not isinstance(given, EvalReport):
+        raise InvalidInput(
+            f"a report, or the path of a run directory, is compared; got {given!r:.100}"
+        )
+    functions: dict[str, Any] = {}
+    if given.path is not None:
+        functions = RunDir(given.path).read_info().functions
+    called = given.config.get("experiment_name") or (given.path.name if given.path else name)
+    table = table_of(given, [*dict.fromkeys(keys)])
+    if len(table.reward) == 0:
+        raise InvalidInput(f"{called} has no results: there is nothing to compare")
+    return Opened(str(called), given, table, functions)
+
+
+# --- Values -------------------------------------------------------------------------------------
+
+
+def item_values(table: Table, metric: str, pass_threshold: float, name: str) -> Floats:
+    """Of each item; NaN where it errored, or did not report the metric."""
+    if metric == REWARD:
+        return table.reward
+    if metric == PASSED:
+        passed = (table.reward >= pass_threshold).astype(np.float64)
+        return np.asarray(np.where(np.isnan(table.reward), np.nan, passed))
+    if metric in table.metrics:
+        return table.metrics[metric]
+    known = ", ".join([REWARD, PASSED, *table.metrics])
+    raise InvalidInput(f"{name} has no metric {metric!r}; it has {known}")
+
+
+def sample_means(table: Table, values: Floats) -> Floats:
+    """Of each sample, over the repeats that have a value; NaN where none has."""
+    present = ~np.isnan(values)
+    samples = len(table.sample_ids)
+    counts = np.bincount(table.sample[present], minlength=samples)
+    sums = np.bincount(table.sample[present], weights=values[present], minlength=samples)
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+
+
+def as_zero(values: Floats) -> Floats:
+    """What errored counts as 0 (docs/semantics.md, clause 2)."""
+    return np.asarray(np.where(np.isnan(values), 0.0, values))
+
+
+def within_unit(*values: Floats) -> bool:
+    """Whether all that there is lies between 0 and 1."""
+    return all(bool(((v >= 0) & (v <= 1))[~np.isnan(v)].all()) for v in values)
+
+
+def cluster_numbers(table: Table, key: str) -> Ints:
+    """Of each sample, which cluster: samples that share a value; one without is its own."""
+    numbers: dict[Any, int] = {}
+    found = [
+        numbers.setdefault((0, id) if value is None else (1, value), len(numbers))
+        for id, value in zip(table.sample_ids, table.keys[key], strict=True)
+    ]
+    return np.array(found, dtype=np.int64)

@@ -1,0 +1,283 @@
+"""Every item of a run as columns: what comparisons and clustered errors are made of.
+
+From results.parquet where it is current (a million rows in about a second), else from the journal,
+else from results in memory; the same Table each way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.errors import InvalidInput
+from heldout.stats import Floats, Ints
+from heldout.store.columns import (
+    METRIC,
+    batched,
+    coded,
+    column_lists,
+    column_name,
+    current_columns,
+    schema_of,
+)
+from heldout.store.journal import (
+    AskedHead,
+    MetricHead,
+    Row,
+    ScoreHead,
+    Shape,
+    StopHead,
+    TrajectoryHead,
+    content_of,
+    in_order,
+    plain_value,
+    records,
+)
+from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile
+from heldout.store.rundir import RunDir
+from heldout.types import EvalResult
+
+if TYPE_CHECKING:
+    from heldout.store.report import EvalReport
+
+Hashes = NDArray[np.uint64]
+COLUMNS: dict[str, Kind] = {
+    "sample_id": "string",
+    "index": "int",
+    "repeat": "int",
+    "reward": "double",
+    "truncated": "bool",
+    "weighted": "bool",
+    "content": "int",
+}
+"""What every table is made of, whatever is measured."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
+
+    sample_ids: list[str]
+    """One for each sample, in dataset order."""
+    content: Hashes
+    """Of each sample: a hash of its input and ground truth, not of its metadata."""
+    sample: Ints
+    """Of each item: which sample, as a place in `sample_ids`."""
+    repeat: Ints
+    reward: Floats
+    """NaN where the item errored: it has no score (clause 2)."""
+    truncated: NDArray[np.bool_]
+    weighted: NDArray[np.bool_]
+    """False where no metric has a weight: the reward is then 0 by definition."""
+    metrics: Mapping[str, Floats]
+    """By name; NaN where the item did not report that metric (clause 4)."""
+    keys: Mapping[str, list[Any]]
+    """Of each sample: the value of a metadata key that was asked for; None where it has none."""
+    item_keys: Mapping[str, list[Any]] = field(default_factory=dict)
+    """The same of each item, for keys that repeats of a sample need not agree on."""
+
+    def __len__(self) -> int:
+        return len(self.sample)
+
+
+def table_of(
+    report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
+) -> Table:
+    """All items of a report, finished or not, with the values of these metadata keys.
+
+    `keys` belong to samples: all repeats of a sample have the same value, or InvalidInput is
+    raised. `item_keys` belong to items.
+    """
+    from heldout.store.report import Results, repeats_of
+
+    if report.path is None or not isinstance(report.results, Results):
+        return table_of_results(report.results, keys, item_keys=item_keys)
+    run = RunDir(report.path)
+    file = current_columns(run)
+    if file is not None:
+        try:
+            return _from_columns(run, file, keys, item_keys)
+        except ParquetError:
+            pass  # damaged inside; derived data, so the journal says the same, slower
+    return _from_journal(run, keys, item_keys, repeats_of(report.config))
+
+
+def table_of_results(
+    results: Iterable[EvalResult], keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
+) -> Table:
+    """The same of results in memory; samples are in the order in which they first come."""
+    numbers: dict[str, int] = {}
+    contents: list[int] = []
+    rows: list[Row] = []
+    for result in results:
+        index = numbers.setdefault(result.sample_id, len(numbers))
+        if index == len(contents):
+            contents.append(content_of(result.sample))
+        rows.append(_row(index, result, contents[index]))
+    rows.sort(key=lambda row: (row.index, row.repeat))
+    building = _Building(schema_of(rows), keys, item_keys, "this report")
+    for some in batched(rows):
+        building.add(_columns_of(some, building.wanted))
+    return building.table()
+
+
+# --- Where rows come from -----------------------------------------------------------------------
+
+
+def _from_columns(
+    run: RunDir, file: ParquetFile, keys: Sequence[str], item_keys: Sequence[str]
+) -> Table:
+    if any(file.schema.get(name) != kind for name, kind in COLUMNS.items()):
+        raise ParquetError(f"{run.columns} lacks columns, or has them of another kind")
+    building = _Building(file.schema, keys, item_keys, run.path)
+    for group in file.groups(list(building.wanted)):
+        building.add(group)
+    return building.table()
+
+
+def _from_journal(
+    run: RunDir, keys: Sequence[str], item_keys: Sequence[str], repeats: int
+) -> Table:
+    building = _Building(schema_of(records(run.journal, Shape)), keys, item_keys, run.path)
+    for rows in batched(in_order(run.journal, repeats)):
+        building.add(_columns_of(rows, building.wanted))
+    return building.table()
+
+
+def _row(index: int, result: EvalResult, content: int) -> Row:
+    """A result as the journal would give it back."""
+    stop = result.trajectory.stop
+    metadata = msgspec.to_builtins(result.metadata, enc_hook=plain_value, order="deterministic")
+    return Row(
+        index=index,
+        repeat=result.repeat,
+        error=result.error,
+        sample=AskedHead(result.sample_id, content=content),
+        score=ScoreHead([MetricHead(m.name, m.value, m.weight) for m in result.score.metrics]),
+        metadata=metadata,
+        trajectory=TrajectoryHead(
+            StopHead(stop.ended_by, stop.limit, stop.truncated),
+            result.trajectory.usage,
+            result.trajectory.timing,
+        ),
+    )
+
+
+def _columns_of(rows: list[Row], wanted: Mapping[str, Kind]) -> dict[str, Column]:
+    return {
+        name: _column(values, wanted[name])
+        for name, values in column_lists(rows, dict(wanted)).items()
+    }
+
+
+def _column(values: list[Any], kind: Kind) -> Column:
+    valid = np.array([value is not None for value in values], dtype=np.bool_)
+    if kind == "string":
+        numbers = {v: i for i, v in enumerate(dict.fromkeys(v for v in values if v is not None))}
+        codes = np.array([numbers.get(value, -1) for value in values], dtype=np.int64)
+        return Column(codes, valid, list(numbers))
+    if kind == "double":
+        return Column(np.array(values, dtype=np.float64), valid)  # None becomes NaN
+    filled = [value if value is not None else 0 for value in values]
+    return Column(np.array(filled, dtype=np.int64 if kind == "int" else np.bool_), valid)
+
+
+# --- Columns to a table -------------------------------------------------------------------------
+
+
+class _Building:
+    """Takes batches of rows in dataset order."""
+
+    def __init__(
+        self,
+        schema: Mapping[str, Kind],
+        keys: Sequence[str],
+        item_keys: Sequence[str],
+        where: object,
+    ) -> None:
+        self.keys, self.item_keys = keys, item_keys
+        self.names = {key: column_name(key, schema, where) for key in (*keys, *item_keys)}
+        self.metrics = [name for name in schema if name.startswith(METRIC)]
+        per_sample = ("sample_id", "content")
+        self._numbers = [n for n in (*COLUMNS, *self.metrics) if n not in per_sample]
+        columns = (*per_sample, *self._numbers, *self.names.values())
+        self.wanted: dict[str, Kind] = {name: schema[name] for name in columns}
+        self._parts: dict[str, list[NDArray[Any]]] = {
+            name: [] for name in (*self._numbers, "new", "content", *map(_key_part, self.names))
+        }
+        self._ids: list[str] = []
+        self._values: dict[str, dict[Any, int]] = {key: {} for key in self.names}
+        self._last: int | None = None
+
+    def add(self, group: Mapping[str, Column]) -> None:
+        index, ids = group["index"].values, group["sample_id"]
+        if not ids.valid.all() or (index[1:] < index[:-1]).any():
+            raise ParquetError("rows lack an id, or are not in dataset order")
+        new = np.empty(len(index), dtype=np.bool_)
+        new[0] = self._last is None or self._last != index[0]
+        new[1:] = index[1:] != index[:-1]
+        self._last = int(index[-1])
+        dictionary, codes = ids.dictionary or [], ids.values[new]
+        if np.array_equal(codes, np.arange(len(dictionary))):  # each id once: nothing to look up
+            self._ids += dictionary
+        else:
+            self._ids += [dictionary[code] for code in codes.tolist()]
+        self._parts["new"].append(new)
+        self._parts["content"].append(group["content"].values[new])
+        for name in self._numbers:
+            self._parts[name].append(group[name].values)
+        for key, name in self.names.items():
+            self._parts[_key_part(key)].append(self._numbered(key, group[name]))
+
+    def _numbered(self, key: str, column: Column) -> Ints:
+        """A column as numbers that mean the same in every batch; -1 where it has no value."""
+        codes, values = coded(column)
+        known = self._values[key]
+        numbers = [-1 if v is None else known.setdefault(v, len(known)) for v in values]
+        return np.asarray(np.array(numbers, dtype=np.int64)[codes])
+
+    def table(self) -> Table:
+        sample = np.cumsum(self._whole("new", np.bool_), dtype=np.int64) - 1
+        return Table(
+            self._ids,
+            self._whole("content", np.int64).view(np.uint64),
+            sample,
+            self._whole("repeat", np.int64),
+            self._whole("reward", np.float64),
+            self._whole("truncated", np.bool_),
+            self._whole("weighted", np.bool_),
+            {m.removeprefix(METRIC): self._whole(m, np.float64) for m in self.metrics},
+            {key: self._of_samples(key, sample) for key in self.keys},
+            {key: self._of_items(key) for key in self.item_keys},
+        )
+
+    def _whole(self, name: str, kind: type[np.generic]) -> NDArray[Any]:
+        parts = self._parts[name]
+        return np.concatenate(parts).astype(kind, copy=False) if parts else np.empty(0, dtype=kind)
+
+    def _of_samples(self, key: str, sample: Ints) -> list[Any]:
+        codes = self._whole(_key_part(key), np.int64)
+        first = codes[np.searchsorted(sample, np.arange(len(self._ids)))]
+        values = [*self._values[key], None]
+        other = np.flatnonzero(codes != first[sample])
+        if len(other):
+            item = int(other[0])
+            raise InvalidInput(
+                f"{key!r} is not the same in all repeats of sample "
+                f"{self._ids[sample[item]]!r}: {values[first[sample[item]]]!r:.80} and "
+                f"{values[codes[item]]!r:.80}; choose a key that belongs to the sample"
+            )
+        return [values[code] for code in first.tolist()]
+
+    def _of_items(self, key: str) -> list[Any]:
+        values = [*self._values[key], None]
+        return [values[code] for code in self._whole(_key_part(key), np.int64).tolist()]
+
+
+def _key_part(key: str) -> str:
+    return f"key {key}"

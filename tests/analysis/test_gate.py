@@ -1,0 +1,277 @@
+"""Passes, fails, or cannot be told: by whole intervals, never by two means."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heldout import EvalReport
+from heldout.analysis import gate
+from heldout.errors import InvalidInput, NotComparable
+from heldout.stats import Interval
+from tests.analysis.runs import by_hand, knows, run
+
+
+def rates(passed_a: int, passed_b: int, n: int, *, changed: int = 0) -> list[EvalReport]:
+    """Two reports of 0/1 rewards: `changed` samples each way beside the difference."""
+    ids = [f"s{i}" for i in range(n)]
+    a = [float(i < passed_a) for i in range(n)]
+    b = [float(i < passed_b) for i in range(n)]
+    for i in range(changed):
+        b[i], b[n - 1 - i] = 0.0, 1.0
+    levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
+    return [
+        by_hand(dict(zip(ids, values, strict=True)), name=name, metadata=levels)
+        for name, values in (("base", a), ("new", b))
+    ]
+
+
+def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> None:
+    base, new = rates(500, 520, 1000)
+    found = gate(new, base, no_worse_than=0.01)
+    assert (found.outcome, found.exit_code) == ("pass", 0)
+    (check,) = found.checks
+    assert check.interval is not None
+    assert check.interval.low >= -0.01 == check.bound
+    assert (check.estimate, check.n, check.needed) == (pytest.approx(0.02), 1000, None)
+    assert check.name == "no worse than base by 0.01"
+
+
+def test_a_run_fails_where_the_whole_interval_is_beyond_it() -> None:
+    base, new = rates(500, 420, 1000)
+    found = gate(new, base, no_worse_than=0.01)
+    assert (found.outcome, found.exit_code) == ("fail", 1)
+    assert found.checks[0].interval is not None
+    assert found.checks[0].interval.high < -0.01
+
+
+def test_equal_means_of_few_samples_tell_nothing() -> None:
+    base, new = rates(20, 20, 40, changed=5)
+    found = gate(new, base, no_worse_than=0.01)
+    assert found.checks[0].estimate == 0
+    assert (found.outcome, found.exit_code) == ("cannot tell", 3)
+    assert found.checks[0].needed is not None
+
+
+def test_so_many_samples_as_it_says_would_have_told() -> None:
+    base, new = rates(20, 20, 40, changed=5)
+    needed = gate(new, base, no_worse_than=0.05).checks[0].needed
+    assert needed is not None
+    times = -(-needed // 40)
+    assert gate(*reversed(rates(20 * times, 20 * times, 40 * times, changed=5 * times)),
+                no_worse_than=0.05).outcome == "pass"  # fmt: skip
+    fewer = times // 2
+    assert gate(*reversed(rates(20 * fewer, 20 * fewer, 40 * fewer, changed=5 * fewer)),
+                no_worse_than=0.05).outcome == "cannot tell"  # fmt: skip
+
+
+def test_an_estimate_right_at_the_bound_can_never_be_told() -> None:
+    base, new = rates(50, 40, 100)
+    check = gate(new, base, no_worse_than=0.1).checks[0]
+    assert (check.outcome, check.needed) == ("cannot tell", None)
+
+
+def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
+    ids = {f"s{i}": float(i < 60) for i in range(100)}
+    report = by_hand(ids)
+    assert gate(report, min_mean=0.5).outcome == "pass"
+    assert gate(report, min_mean=0.55).outcome == "cannot tell"
+    assert gate(report, min_mean=0.75).outcome == "fail"
+    (check,) = gate(report, min_mean=0.5).checks
+    assert check.interval == Interval(
+        pytest.approx(report.summary["ci_low"]), pytest.approx(report.summary["ci_high"])
+    )
+
+
+def test_the_worst_check_decides() -> None:
+    base, new = rates(500, 520, 1000)
+    assert gate(new, base, no_worse_than=0.01, min_mean=0.45).outcome == "pass"
+    assert gate(new, base, no_worse_than=0.01, min_mean=0.52).outcome == "cannot tell"
+    assert gate(new, base, no_worse_than=0.01, min_mean=0.9).outcome == "fail"
+
+
+def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> None:
+    ids = [f"s{i}" for i in range(400)]
+    levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
+    a = by_hand({id: float(i % 4 < 2) for i, id in enumerate(ids)}, name="a", metadata=levels)
+    # All easy ones right, all hard ones wrong.
+    b = by_hand({id: float(i % 2 == 0) for i, id in enumerate(ids)}, name="b", metadata=levels)
+    assert gate(b, a, no_worse_than=0.15).outcome == "pass"
+    found = gate(b, a, no_worse_than=0.15, by="level")
+    assert found.outcome == "fail"
+    assert {c.name: c.outcome for c in found.checks[1:]} == {
+        "level=easy": "pass",
+        "level=hard": "fail",
+    }
+
+
+def test_slices_may_be_given_more_room() -> None:
+    base, new = rates(1000, 1000, 2000, changed=30)
+    assert gate(new, base, no_worse_than=0.01, by="level").outcome == "cannot tell"
+    found = gate(new, base, no_worse_than=0.01, by="level", slice_no_worse_than=0.05)
+    assert found.outcome == "pass"
+    assert {check.bound for check in found.checks[1:]} == {-0.05}
+
+
+def test_a_slice_fails_only_by_an_interval_that_is_corrected_for_all_slices() -> None:
+    random = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(60):
+        ids = [f"s{i}" for i in range(200)]
+        parts = {id: {"part": i % 20} for i, id in enumerate(ids)}
+        a = by_hand({id: float(random.random() < 0.5) for id in ids}, name="a", metadata=parts)
+        b = by_hand({id: float(random.random() < 0.5) for id in ids}, name="b", metadata=parts)
+        alarms += any(
+            check.outcome == "fail" for check in gate(b, a, no_worse_than=0, by="part").checks[1:]
+        )
+    assert alarms <= 6  # 20 slices at 2.5% each, uncorrected, would be 24
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome"), [(0, "pass"), (3, "pass"), (100, "cannot tell"), (400, "cannot tell")]
+)
+def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
+    ids = [f"s{i}" for i in range(1000)]
+    base = by_hand(dict.fromkeys(ids, 0.5), name="base")
+    new = by_hand(
+        {id: None if i < errors else 0.5 + i % 3 / 100 for i, id in enumerate(ids)}, name="new"
+    )
+    found = gate(new, base, no_worse_than=0.03)
+    assert found.outcome == outcome
+    if outcome == "cannot tell":
+        assert "with their rewards as 0: fail" in found.checks[0].why
+
+
+def test_errored_items_count_in_the_mean_both_ways() -> None:
+    report = by_hand({f"s{i}": 1.0 if i < 60 else None for i in range(100)})
+    found = gate(report, min_mean=0.8)
+    assert found.outcome == "cannot tell"
+    assert found.checks[0].why.startswith("without the items that errored: pass")
+
+
+def test_errored_items_must_not_decide_in_a_slice_either() -> None:
+    ids = [f"s{i}" for i in range(1000)]
+    levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
+    base = by_hand(dict.fromkeys(ids, 0.5), name="base", metadata=levels)
+    new = by_hand(
+        {id: None if i % 20 == 1 else 0.5 + i % 3 / 100 for i, id in enumerate(ids)},
+        name="new",
+        metadata=levels,
+    )
+    found = gate(new, base, no_worse_than=0.04, by="level")
+    assert {c.name: c.outcome for c in found.checks[1:]} == {
+        "level=easy": "pass",
+        "level=hard": "cannot tell",
+    }
+
+
+def test_a_mean_right_at_the_least_one_is_enough() -> None:
+    report = by_hand({f"s{i}": float(i % 3) for i in range(30)})
+    (check,) = gate(report, min_mean=0.1).checks
+    assert check.interval is not None
+    assert gate(report, min_mean=check.interval.low).outcome == "pass"
+
+
+def test_clusters_widen_what_the_mean_is_known_to() -> None:
+    passages = {f"s{i}": {"passage": i // 10} for i in range(100)}
+    report = by_hand({id: float(int(id[1:]) < 60) for id in passages}, metadata=passages)
+    assert gate(report, min_mean=0.5).outcome == "pass"
+    assert gate(report, min_mean=0.5, cluster="passage").outcome == "cannot tell"
+
+
+def test_passed_means_what_it_is_said_to_mean() -> None:
+    report = by_hand({f"s{i}": 0.6 for i in range(100)})
+    assert gate(report, min_mean=0.5, metric="passed").outcome == "pass"
+    assert gate(report, min_mean=0.5, metric="passed", pass_threshold=0.7).outcome == "fail"
+
+
+def test_an_unfinished_run_is_not_judged(tmp_path: Path) -> None:
+    report = run(tmp_path, "new", knows(lambda i: i < 20))
+    unfinished = EvalReport(
+        report.results, {**report.summary, "complete": False}, report.config, status="running"
+    )
+    with pytest.raises(NotComparable, match=r"new cannot be judged: incomplete: new is not"):
+        gate(unfinished, min_mean=0.1)
+    assert gate(unfinished, min_mean=0.1, allow=["incomplete"]).outcome == "pass"
+
+
+def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:
+    base, new = rates(20, 20, 40, changed=5)
+    found = gate(new, base, no_worse_than=0.01, min_mean=0.99)
+    assert [check.outcome for check in found.checks] == ["cannot tell", "fail"]
+    assert found.outcome == "fail"
+
+
+def test_slices_pass_by_their_own_intervals() -> None:
+    """That each is no worse is claimed only if all are: that needs no correction."""
+    base, new = rates(1000, 1000, 2000, changed=30)
+    found = gate(new, base, no_worse_than=0.01, by="level", slice_no_worse_than=0.0115)
+    assert found.comparison is not None
+    for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
+        assert part.simultaneous_interval is not None
+        assert part.simultaneous_interval.low < -0.0115 <= check.interval.low  # type: ignore[union-attr]
+        assert check.outcome == "pass"
+
+
+def test_what_cannot_be_compared_is_refused_and_not_failed(tmp_path: Path) -> None:
+    base = run(tmp_path, "base", knows(lambda i: i < 20))
+    new = run(tmp_path, "new", knows(lambda i: i < 20), of=50)
+    with pytest.raises(NotComparable, match="samples"):
+        gate(new, base, no_worse_than=0.01)
+    assert gate(new, base, no_worse_than=0.01, allow=["samples"]).checks[0].n == 40
+
+
+def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
+    base = by_hand({f"s{i}": 5.0 for i in range(20)}, name="base")
+    new = by_hand({f"s{i}": 7.0 for i in range(20)}, name="new")
+    (check,) = gate(new, base, no_worse_than=0.5).checks
+    assert (check.outcome, check.interval) == ("cannot tell", None)
+    assert check.why == "the values say nothing about how much they vary"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs no_worse_than with a baseline, or min_mean"),
+        ({"no_worse_than": 0.1}, "go together"),
+        ({"min_mean": 0.5, "by": "level"}, "slices are held against"),
+        ({"min_mean": float("nan")}, "min_mean is a number"),
+    ],
+)
+def test_a_gate_that_asks_for_nothing_sensible_is_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gate(by_hand({"x": 1.0}), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"no_worse_than": -0.1}, "loss that is tolerated"),
+        ({"min_mean": 0.5}, "go together"),
+        ({"no_worse_than": 0.1, "slice_no_worse_than": 0.1}, "key to slice by"),
+    ],
+)
+def test_a_gate_with_a_baseline_needs_to_know_what_is_tolerated(
+    options: dict[str, object], message: str
+) -> None:
+    base, new = rates(5, 5, 10)
+    with pytest.raises(InvalidInput, match=message):
+        gate(new, base, **options)  # type: ignore[arg-type]
+
+
+def test_a_gate_is_plain_values() -> None:
+    base, new = rates(50, 52, 100)
+    found = gate(new, base, no_worse_than=0.01, min_mean=0.1, by="level").as_dict()
+    assert json.loads(json.dumps(found)) == found
+    assert [check["name"] for check in found["checks"]] == [
+        "no worse than base by 0.01",
+        "level=easy",
+        "level=hard",
+        "mean at least 0.1",
+    ]
+    assert found["comparison"]["a"]["name"] == "base"

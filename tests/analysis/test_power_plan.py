@@ -1,0 +1,155 @@
+"""How many samples it takes, from runs."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy import stats as scipy_stats
+
+from heldout import EvalReport
+from heldout.analysis import compare, plan
+from heldout.errors import InvalidInput, NotComparable
+from tests.analysis.runs import by_hand
+
+Z = scipy_stats.norm.ppf(0.975) + scipy_stats.norm.ppf(0.8)
+
+
+def answered(
+    samples: int, repeats: int, *, seed: int = 0, gain: float = 0.0, name: str = "base"
+) -> EvalReport:
+    """Questions of different hardness; the same questions whatever the seed."""
+    hard = np.linspace(0.05, 0.9, samples)
+    random = np.random.default_rng(seed)
+    rewards = (random.random((samples, repeats)) < (hard + gain)[:, None]).astype(float)
+    return by_hand({f"s{i}": row.tolist() for i, row in enumerate(rewards)}, name=name)
+
+
+def test_without_repeats_the_answer_is_a_range_and_says_why() -> None:
+    report = answered(100, 1)
+    found = plan(report, detect=0.1, repeats=(1, 4), correlation=0.5)
+    variance = np.var([r.score.reward for r in report.results], ddof=1)
+    one, four = found.rows
+    assert one.samples == math.ceil(Z**2 * 2 * variance / 0.01)
+    assert one.at_least == math.ceil(Z**2 * variance / 0.01)
+    # All of it between samples: repeats are of no use; all of it within: four times fewer.
+    assert four.samples == one.at_least
+    assert four.at_least == math.ceil(Z**2 * 2 * variance / 4 / 0.01)
+    assert found.repeats_for_these is None
+    assert "without repeats nobody knows" in found.notes[0]
+
+
+def test_with_repeats_the_answer_is_one_number() -> None:
+    found = plan(answered(200, 8), detect=0.05)
+    assert all(row.samples == row.at_least for row in found.rows)
+    assert [row.repeats for row in found.rows] == [1, 2, 4, 8]
+    samples = [row.samples for row in found.rows]
+    assert samples == sorted(samples, reverse=True)
+    assert [row.answers for row in found.rows] == [r.samples * r.repeats for r in found.rows]
+    assert (found.samples, found.repeats, found.left_out) == (200, 8.0, 0)
+
+
+def test_a_second_run_replaces_the_guess_and_asks_for_fewer() -> None:
+    one, other = answered(300, 4), answered(300, 4, seed=1, gain=0.05, name="new")
+    alone, together = plan(one, detect=0.05), plan(one, detect=0.05, against=other)
+    assert (together.against, together.correlation) == ("new", None)
+    for guessed, known in zip(alone.rows, together.rows, strict=True):
+        assert known.samples < guessed.samples
+
+
+def test_what_the_plan_asks_for_is_what_a_comparison_then_sees() -> None:
+    detect = 0.08
+    one, other = answered(400, 2), answered(400, 2, seed=1, gain=detect, name="new")
+    row = plan(one, detect=detect, against=other, repeats=[2]).rows[0]
+    seen = 0
+    for trial in range(60):
+        a = answered(row.samples, 2, seed=100 + trial)
+        b = answered(row.samples, 2, seed=500 + trial, gain=detect, name="new")
+        p_value = compare(a, b).overall.p_value
+        assert p_value is not None
+        seen += p_value < 0.05
+    assert 39 <= seen <= 56  # 48 of 60
+
+
+def test_what_these_samples_can_detect_needs_these_samples() -> None:
+    report = answered(250, 4)
+    detectable = plan(report, detect=0.05).detectable
+    assert detectable is not None
+    again = plan(report, detect=detectable, repeats=[4]).rows[0]
+    assert abs(again.samples - 250) <= 4  # z where the comparison has t
+    assert plan(report, detect=detectable * 1.02).repeats_for_these == 4
+    assert plan(report, detect=0.001).repeats_for_these is None
+
+
+def test_of_two_runs_only_samples_with_a_value_in_both_count_whatever_their_order() -> None:
+    one, other = answered(60, 1), answered(60, 1, seed=1, name="new")
+    rewards = {r.sample_id: r.score.reward for r in other.results}
+    mixed = by_hand(dict(sorted(rewards.items(), reverse=True)), name="new")
+    assert plan(one, detect=0.1, against=mixed).rows == plan(one, detect=0.1, against=other).rows
+    gaps = by_hand({id: None if id == "s7" else r for id, r in rewards.items()}, name="new")
+    found = plan(one, detect=0.1, against=gaps)
+    assert (found.samples, found.left_out) == (59, 1)
+
+
+def test_where_two_runs_were_repeated_differently_the_range_allows_for_both() -> None:
+    found = plan(
+        answered(60, 1), detect=0.1, against=answered(60, 3, seed=1, name="new"), repeats=[1, 3]
+    )
+    one, three = found.rows
+    assert one.at_least < one.samples
+    assert three.at_least < one.at_least == three.samples
+
+
+def test_what_is_not_known_of_these_samples_is_taken_at_its_worst() -> None:
+    report = answered(100, 1)
+    for correlation in (0.0, 0.8):
+        found = plan(report, detect=0.1, correlation=correlation).detectable
+        assert found == plan(report, detect=0.1).detectable
+
+
+def test_errored_items_are_left_out_and_counted() -> None:
+    report = by_hand({"x": [1, 0], "y": [None, None], "z": [0, 0], "w": [None, 1]})
+    found = plan(report, detect=0.1)
+    assert (found.samples, found.left_out) == (3, 1)
+
+
+def test_other_metrics_have_their_own_variance() -> None:
+    report = by_hand({f"s{i}": i / 10 for i in range(10)})
+    assert plan(report, detect=0.1, metric="passed").components.total == pytest.approx(
+        np.var([float(i >= 5) for i in range(10)], ddof=1)
+    )
+
+
+def test_two_runs_that_are_no_pair_are_refused() -> None:
+    with pytest.raises(NotComparable, match="no pair to plan by: samples: 5 samples only in base"):
+        plan(answered(10, 2), detect=0.1, against=by_hand({f"s{i}": 1.0 for i in range(5)}))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"detect": 0}, "above 0"),
+        ({"detect": 0.1, "power": 1.5}, "power is between"),
+        ({"detect": 0.1, "alpha": 0}, "alpha is between"),
+        ({"detect": 0.1, "repeats": [0]}, "at least once"),
+        ({"detect": 0.1, "repeats": []}, "at least one number of repeats"),
+        ({"detect": 0.1, "correlation": 2}, "correlation is between"),
+        ({"detect": 0.1, "metric": "speed"}, "no metric 'speed'"),
+    ],
+)
+def test_a_plan_for_nothing_sensible_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        plan(answered(10, 2), **options)  # type: ignore[arg-type]
+
+
+def test_one_sample_tells_nothing_about_others() -> None:
+    with pytest.raises(InvalidInput, match="at least 2 of them, got 1"):
+        plan(by_hand({"x": [1, 0]}), detect=0.1)
+
+
+def test_a_plan_is_plain_values() -> None:
+    found = plan(answered(20, 2), detect=0.1).as_dict()
+    found = {**found, "notes": list(found["notes"]), "rows": list(found["rows"])}
+    assert json.loads(json.dumps(found)) == found

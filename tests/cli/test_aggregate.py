@@ -1,0 +1,153 @@
+"""`heldout aggregate`: what it prints of several training runs, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
+from heldout.summary import summarize_results
+from heldout.vector.report import Books, VectorReport
+from tests.cli.conftest import Heldout, in_process_of_its_own
+
+FEW = ("--repetitions", "500")
+
+
+def save_run(name: str, seed: int, *, worth: float = 0.5, games: int = 3) -> None:
+    rng = np.random.default_rng([seed, round(worth * 100)])
+    results = []
+    for i in range(games * 10):
+        sample = Sample(f"s{i}", {}, metadata={"game": f"game {i % games}", "seed": i // 10})
+        score = Score((Metric("won", rng.random() < worth, 1.0), Metric("moves", 40 + seed)))
+        results.append(EvalResult(sample.id, sample, Trajectory(()), score))
+    config = {"experiment_name": name}
+    EvalReport(results, summarize_results(results), config).save(f"outputs/evals/{name}")
+
+
+def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> None:
+    books = Books(len(returns))
+    books.ret[:] = returns
+    VectorReport({}, books, {"kind": "episodes", "env": env}).save(f"outputs/evals/{name}")
+
+
+@pytest.fixture
+def runs() -> list[str]:
+    names = [f"ppo{i}" for i in range(5)]
+    for seed, name in enumerate(names):
+        save_run(name, seed)
+    return names
+
+
+def numbers(out: str, label: str) -> list[float]:
+    line = next(line for line in out.splitlines() if line.strip().startswith(label))
+    return [float(n) for n in re.findall(r"-?\d+\.\d+", line.strip().removeprefix(label))]
+
+
+def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
+    runs: list[str], heldout: Heldout
+) -> None:
+    outcome = heldout("aggregate", *runs, "--tasks", "game", *FEW)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[0] == "ppo0, ppo1, ppo2, ppo3, ppo4"
+    assert "reward over 5 runs x 3 tasks (game 0, game 1, game 2), 150 items" in outcome.out
+    for label in ("interquartile mean", "mean", "median", "optimality gap to 1"):
+        value, low, high = numbers(outcome.out, label)
+        assert low < value < high, label
+    assert "500 resamples of runs within each task (seed 0)" in outcome.out
+    assert "too narrow" not in outcome.out
+
+
+def test_few_runs_are_said_to_be_few(runs: list[str], heldout: Heldout) -> None:
+    out = heldout("aggregate", *runs[:3], "--tasks", "game", *FEW).out
+    assert "intervals from 3 runs are too narrow" in out
+
+
+def test_one_run_has_no_interval(runs: list[str], heldout: Heldout) -> None:
+    out = heldout("aggregate", runs[0], "--tasks", "game", *FEW).out
+    assert re.search(r"interquartile mean +\d\.\d+ +–", out)
+    assert "one run does not show how runs differ" in out
+    assert "resamples" not in out
+
+
+def test_one_run_directory_may_hold_several_training_runs(
+    runs: list[str], heldout: Heldout
+) -> None:
+    out = heldout("aggregate", "ppo0", "--runs", "seed", *FEW).out
+    assert out.startswith("seed 0, 1, 2\nreward over 3 runs x 1 task, 30 items")
+
+
+def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout) -> None:
+    worse = [f"old{i}" for i in range(5)]
+    for seed, name in enumerate(worse):
+        save_run(name, seed, worth=0.2)
+    against = [part for name in worse for part in ("--against", name)]
+    outcome = heldout("aggregate", *runs, "--tasks", "game", *against, *FEW)
+    assert "against old0, old1, old2, old3, old4" in outcome.out
+    value, low, high = numbers(outcome.out, "chance to beat those against")
+    assert 0.5 < low <= value <= high <= 1
+    shown = json.loads(heldout("aggregate", *runs, "--tasks", "game", *against, *FEW, "--json").out)
+    assert round(shown["improvement_probability"], 3) == value
+    assert shown["against"]["runs"] == worse
+
+
+def test_saved_runs_of_episodes_need_no_keys(heldout: Heldout) -> None:
+    for i in range(5):
+        save_episodes(f"agent{i}", [100.0 + i, 104.0])
+    names = [f"agent{i}" for i in range(5)]
+    out = heldout("aggregate", *names, "--metric", "return", "--optimum", "200", *FEW).out
+    assert "return over 5 runs x 1 task (CartPole-v1), 10 items in all" in out
+    assert numbers(out, "mean")[0] == 103.0
+    assert numbers(out, "optimality gap to 200")[0] == 97.0
+
+
+def test_the_seed_decides_the_intervals(runs: list[str], heldout: Heldout) -> None:
+    def interval(seed: str) -> tuple[float, float]:
+        arguments = ("--tasks", "game", *FEW, "--seed", seed, "--json")
+        shown = json.loads(heldout("aggregate", *runs, *arguments).out)
+        assert shown["seed"] == int(seed)
+        return shown["interquartile_mean_ci_low"], shown["interquartile_mean_ci_high"]
+
+    assert interval("1") == interval("1") != interval("2")
+
+
+def test_json_is_one_line_with_the_scores(runs: list[str], heldout: Heldout) -> None:
+    outcome = heldout("aggregate", *runs, "--tasks", "game", *FEW, "--json")
+    assert outcome.out.count("\n") == 1
+    shown = json.loads(outcome.out)
+    assert shown["runs"] == runs
+    assert np.mean(shown["scores"]) == pytest.approx(shown["mean"])
+
+
+def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
+    runs: list[str], heldout: Heldout
+) -> None:
+    save_run("small", 0, games=2)
+    for arguments, why in (
+        (["ppo0", "ppo0"], "given twice"),
+        (["ppo0", "small", "--tasks", "game"], "run 'small' has no items of task 'game 2'"),
+        (["ppo0", "--metric", "loss"], "no metric 'loss'; it has reward, moves, won"),
+        (["ppo0", "--tasks", "colour"], "nothing called 'colour'"),
+        (["nowhere"], "there is no run at nowhere"),
+        (["ppo0", "--repetitions", "0"], "0 is not in the range"),
+        ([], "Missing argument 'RUN"),
+    ):
+        outcome = heldout("aggregate", *arguments)
+        assert outcome.code == 1, arguments
+        assert why in outcome.err
+        assert outcome.out == ""
+
+
+def test_names_from_a_file_are_shown_and_not_obeyed(heldout: Heldout) -> None:
+    save_episodes("agent", [1.0], env="\x1b[31mred\nrow")
+    out = heldout("aggregate", "agent", *FEW).out
+    assert "\x1b" not in out
+    assert "red\\nrow" in out
+
+
+def test_the_command_works_in_a_process_of_its_own(runs: list[str]) -> None:
+    done = in_process_of_its_own("aggregate", *runs, *FEW)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "reward over 5 runs x 1 task, 150 items in all" in done.stdout

@@ -1,0 +1,295 @@
+"""`heldout gate`: a verdict as an exit code, and nothing else as one of the verdicts."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from heldout import analysis
+from heldout.analysis import gate
+from heldout.cli.gate import last_line
+from heldout.cli.text import printable
+from tests.cli.conftest import Heldout, command_of
+from tests.cli.test_compare import (
+    BETTER,
+    BROKEN,
+    HOSTILE,
+    SIMILAR,
+    A,
+    check_markdown,
+    make_hostile,
+    make_run,
+    other_score_fn,
+    rows,
+)
+
+LEVELS_IN_ORDER = ("easy", "medium", "hard")
+BASELINE = ("--baseline", "before", "--no-worse-than", "0.01")
+
+
+@pytest.fixture
+def runs(folder: Path) -> None:
+    make_run("before", A)
+    make_run("after", BETTER)
+    make_run("similar", SIMILAR)
+
+
+# --- Verdicts -----------------------------------------------------------------------------------
+
+
+def test_what_is_better_passes(runs: None, heldout: Heldout) -> None:
+    outcome = heldout("gate", "after", *BASELINE, "--min-mean", "0.5")
+    assert (outcome.code, outcome.err) == (0, "")
+    found = gate("outputs/evals/after", "outputs/evals/before", no_worse_than=0.01, min_mean=0.5)
+    around = [check.interval for check in found.checks]
+    assert around[0] is not None
+    assert around[1] is not None
+    said = rows(outcome.out)
+    assert [line[0].partition(",")[0] for line in said[:3]] == ["A", "B", "reward"]
+    assert said[0][0].startswith("A, the baseline: before, answered by ")
+    assert said[1][0].startswith("B, the run: after, answered by ")
+    assert said[3:] == [
+        ["check", "found", "95% interval", "bound", "samples"],
+        [
+            *("✓ pass", "no worse than before by 0.01", "+0.467"),
+            *(f"{around[0].low:.3f} … {around[0].high:.3f}", "-0.010", "60"),
+        ],
+        [
+            *("✓ pass", "mean at least 0.5", "0.717"),
+            *(f"{around[1].low:.3f} … {around[1].high:.3f}", "0.500", "60"),
+        ],
+        ["Passes."],
+    ]
+
+
+def test_what_is_worse_fails_and_names_the_checks(runs: None, heldout: Heldout) -> None:
+    arguments = ("--baseline", "after", "--no-worse-than", "0.01", "--min-mean", "0.9")
+    outcome = heldout("gate", "before", *arguments)
+    assert outcome.code == 1
+    assert [row[0] for row in rows(outcome.out) if row[0].startswith("✗")] == ["✗ fail"] * 2
+    assert "\nmean at least 0.9: the whole interval is below 0.9\n" in outcome.out
+    assert outcome.out.endswith("\nFails: no worse than after by 0.01; mean at least 0.9.\n")
+
+
+def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
+    runs: None, heldout: Heldout
+) -> None:
+    outcome = heldout("gate", "similar", "--baseline", "before", "--no-worse-than", "0.03")
+    assert outcome.code == 3
+    found = gate("outputs/evals/similar", "outputs/evals/before", no_worse_than=0.03)
+    needed = found.checks[0].needed
+    assert needed is not None
+    name = "no worse than before by 0.03"
+    assert outcome.out.splitlines()[-2:] == [
+        f"{name}: -0.03 is inside the interval; about {needed:,} samples would tell",
+        f"Cannot tell at this n: {name}; about {needed:,} samples would.",
+    ]
+
+
+def test_one_failure_decides_whatever_else_cannot_be_told(runs: None, heldout: Heldout) -> None:
+    outcome = heldout("gate", "similar", *BASELINE, "--min-mean", "0.8")
+    assert outcome.code == 1
+    assert "? cannot tell" in outcome.out
+    assert outcome.out.endswith("\nFails: mean at least 0.8.\n")
+
+
+def test_a_least_mean_needs_no_baseline(runs: None, heldout: Heldout) -> None:
+    outcome = heldout("gate", "after", "--min-mean", "0.4")
+    assert outcome.code == 0
+    assert outcome.out.startswith("the run: after, answered by ")
+    assert "B" not in outcome.out.partition("samples")[2]
+
+
+def test_slices_are_checks_of_their_own_in_the_order_of_people(
+    runs: None, heldout: Heldout
+) -> None:
+    arguments = ("gate", "after", *BASELINE, "--slice", "difficulty", "--min-mean", "0.1")
+    out = heldout(*arguments).out
+    assert [row[1] for row in rows(out) if row[0].startswith("✓")] == [
+        *("no worse than before by 0.01", "difficulty=easy", "difficulty=medium"),
+        *("difficulty=hard", "mean at least 0.1"),
+    ]
+    found = json.loads(heldout(*arguments, "--json").out)
+    numbers = {check["name"]: f"{check['estimate']:+.3f}" for check in found["checks"]}
+    assert all(row[2] == numbers[row[1]] for row in rows(out) if "difficulty=" in row[-5:][0])
+    other = heldout(*arguments, "--slice-no-worse-than", "0.2").out
+    assert {row[4] for row in rows(other) if row[0][0] in "✓?" and "=" in row[1]} == {"-0.200"}
+
+
+def test_where_items_errored_and_it_matters_nobody_can_tell(heldout: Heldout) -> None:
+    make_run("before", [1.0, 1.0, 1.0, 0.0] * 15)
+    make_run("after", [1.0, 1.0, 1.0, BROKEN] * 15)
+    outcome = heldout("gate", "after", "--min-mean", "0.9")
+    assert outcome.code == 3
+    assert "without the items that errored: pass; with their rewards as 0: fail" in outcome.out
+    assert outcome.out.endswith("; how many samples would is not known.\n")
+
+
+def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldout) -> None:
+    plain, clustered = (
+        json.loads(heldout("gate", "after", *BASELINE, "--json", *more).out)["checks"][0]
+        for more in ([], ["--cluster", "book"])
+    )
+    assert clustered["estimate"] == plain["estimate"]
+    assert clustered["ci_low"] != plain["ci_low"]
+    out = heldout("gate", "after", *BASELINE, "--cluster", "book").out
+    assert "60 samples, in 30 clusters of the same book\n" in out
+    make_run("other", BETTER, score=other_score_fn)
+    allowed = heldout("gate", "other", *BASELINE, "--allow", "scorer")
+    assert allowed.code in (0, 1, 3)
+    assert "\nallowed to differ: scorer: " in allowed.out
+
+
+def test_many_checks_are_not_all_named_in_the_last_line(heldout: Heldout) -> None:
+    about = [{"topic": 5 - i // 10} for i in range(60)]
+    make_run("before", [1.0] * 60, metadata=about)
+    make_run("after", [0.0] * 60, metadata=about)
+    outcome = heldout("gate", "after", *BASELINE, "--slice", "topic")
+    assert outcome.code == 1
+    assert outcome.out.endswith(
+        "\nFails: no worse than before by 0.01; topic=0; topic=1; 4 more.\n"
+    )
+
+
+# --- No verdict ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["after"], "against what? --no-worse-than LOSS with --baseline RUN, --min-mean MEAN"),
+        (["after", "--no-worse-than", "0.1"], "--no-worse-than which run? Add --baseline RUN"),
+        (["after", "--baseline", "before"], "--baseline needs --no-worse-than LOSS"),
+        (
+            ["after", "--baseline", "before", "--min-mean", "0"],
+            "--baseline needs --no-worse-than LOSS",
+        ),
+        (["after", "--min-mean", "0", "--slice", "difficulty"], "--slice needs --no-worse-than"),
+        (
+            ["after", *BASELINE, "--slice-no-worse-than", "0"],
+            "--slice-no-worse-than needs --slice KEY",
+        ),
+        (["after", *BASELINE, "--json", "--markdown"], "--json or --markdown, not both"),
+        (["after", "--min-mean", "much"], "'much' is not a valid float"),
+        (["after", "--colour"], "No such option"),
+        ([], "Missing argument 'RUN'"),
+        (["nowhere", "--min-mean", "0"], "there is no run at nowhere"),
+    ],
+)
+def test_a_command_that_means_nothing_exits_with_2(
+    heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    outcome = heldout("gate", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["after", "--baseline", "before", "--no-worse-than", "-1"], "at least 0; got -1.0"),
+        (["after", "--min-mean", "nan"], "min_mean is a number, got nan"),
+        (["after", *BASELINE, "--slice", "colour"], "colour"),
+        (["after", *BASELINE, "--metric", "speed"], "no metric 'speed'"),
+        (["after", "--baseline", "other", "--no-worse-than", "0"], "--allow scorer"),
+    ],
+)
+def test_runs_that_give_no_verdict_exit_with_2(
+    runs: None, heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    make_run("other", A, score=other_score_fn)
+    outcome = heldout("gate", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert said in outcome.err
+
+
+def test_an_error_of_our_own_is_no_verdict_either(
+    runs: None, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by [red]nothing\x1b[2J")
+
+    monkeypatch.setattr(analysis, "gate", broken)
+    outcome = heldout("gate", "after", *BASELINE)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Traceback" in outcome.err
+    assert r"ZeroDivisionError: by [red]nothing\x1b[2J" in outcome.err
+    monkeypatch.setattr(analysis, "compare", broken)
+    with pytest.raises(ZeroDivisionError):
+        heldout("compare", "before", "after")
+
+
+def test_other_commands_exit_with_1_as_before(runs: None, heldout: Heldout) -> None:
+    assert heldout("show", "nowhere").code == 1
+    assert heldout("compare", "after", "--colour").code == 1
+    assert heldout("gaet", "after").code == 1
+    assert heldout("gate", "--help").code == 0
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("mean", "code", "way"), [("0.1", 0, ""), ("0.99", 1, "--json"), ("0.72", 3, "--markdown")]
+)
+def test_the_verdict_stands_though_nobody_reads_it(
+    folder: Path, mean: str, code: int, way: str
+) -> None:
+    make_run("after", BETTER)
+    reader, writer = os.pipe()
+    os.close(reader)
+    arguments = ["gate", "after", "--min-mean", mean, *([way] if way else [])]
+    done = subprocess.run(
+        command_of(*arguments), stdout=writer, stderr=subprocess.PIPE, text=True, timeout=20
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (code, "")
+
+
+# --- JSON and Markdown --------------------------------------------------------------------------
+
+
+def test_as_json_it_is_one_line_and_the_exit_code_is_the_same(runs: None, heldout: Heldout) -> None:
+    outcome = heldout("gate", "similar", *BASELINE, "--slice", "difficulty", "--json")
+    assert (outcome.code, outcome.out.count("\n")) == (3, 1)
+    found = gate(
+        "outputs/evals/similar", "outputs/evals/before", no_worse_than=0.01, by="difficulty"
+    )
+    assert json.loads(outcome.out) == json.loads(json.dumps(found.as_dict()))
+
+
+@pytest.mark.parametrize(
+    ("run", "heading", "code"),
+    [
+        ("after", "### ✅ Passes", 0),
+        ("similar", "### ❔ Cannot tell\n\nCannot tell at this n: no worse than before", 3),
+    ],
+)
+def test_markdown_has_the_outcome_as_its_heading_checks_and_slices(
+    runs: None, heldout: Heldout, run: str, heading: str, code: int
+) -> None:
+    outcome = heldout("gate", run, *BASELINE, "--slice", "difficulty", "--markdown")
+    assert outcome.code == code
+    assert outcome.out.startswith(heading)
+    assert "<code>no worse than before by 0.01</code>" in outcome.out
+    assert "<summary>Slices: 3 slices</summary>" in outcome.out
+    assert "\n- A, the baseline: <code>before</code>, answered by <code>" in outcome.out
+    places = [outcome.out.index(f"code>difficulty={level}") for level in LEVELS_IN_ORDER]
+    assert places == sorted(places)
+
+
+def test_a_gate_of_hostile_names_is_shown_and_never_obeyed(heldout: Heldout) -> None:
+    make_hostile()
+    key = "key | `x` @user"
+    arguments = ("gate", "a", "--baseline", "b", "--no-worse-than", "0", "--slice", key)
+    said = heldout(*arguments)
+    assert said.code in (1, 3), said.err
+    assert printable(said.out) == said.out
+    assert len([row for row in rows(said.out) if "`x` @user=" in "".join(row)]) >= len(HOSTILE)
+    check_markdown(heldout(*arguments, "--markdown"), tables=3)
+
+
+def test_the_last_line_says_passes_and_nothing_more(runs: None) -> None:
+    assert last_line(gate("outputs/evals/after", min_mean=0.1)) == "Passes."

@@ -1,0 +1,134 @@
+"""`heldout power`: how many samples and repeats, in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from heldout.analysis import plan
+from heldout.cli.power import _repeats_for_these
+from tests.cli.conftest import Heldout
+from tests.cli.test_compare import BETTER, BROKEN, A, make_run, rows
+
+
+@pytest.fixture
+def runs(folder: Path) -> None:
+    make_run("before", A)
+    make_run("after", BETTER)
+
+
+def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout: Heldout) -> None:
+    outcome = heldout("power", "--baseline", "before", "--detect", "0.05")
+    assert (outcome.code, outcome.err) == (0, "")
+    found = plan("outputs/evals/before", detect=0.05)
+    said = rows(outcome.out)
+    assert said[0][0].startswith("before, answered by make_run")
+    assert said[0][0].endswith("; 60 samples, 1 answer each")
+    assert said[1:3] == [
+        [
+            "To see a true difference of 0.050 in reward, 80% of the time, at p < 0.05, "
+            "two runs need:"
+        ],
+        ["repeats", "samples", "answers of each run"],
+    ]
+    assert said[3:7] == [
+        [
+            str(row.repeats),
+            f"{row.at_least:,} to {row.samples:,}" if i else f"{row.samples:,}",
+            f"{row.at_least * row.repeats:,} to {row.answers:,}" if i else f"{row.answers:,}",
+        ]
+        for i, row in enumerate(found.rows)
+    ]
+    assert [line[0] for line in said[7:9]] == [
+        f"These 60 samples with 1 answer each would see a difference of {found.detectable:.3f}, "
+        "80% of the time.",
+        "Whether any number of repeats would make these samples enough to see 0.050 is not known.",
+    ]
+    assert [line[0] for line in said[9:]] == [f"note: {note}" for note in found.notes]
+
+
+def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) -> None:
+    outcome = heldout(
+        *("power", "--baseline", "before", "--against", "after", "--detect", "0.05", "--json"),
+        *("--repeats", "3", "--repeats", "5", "--power", "0.9", "--alpha", "0.01"),
+    )
+    assert outcome.out.count("\n") == 1
+    found = plan(
+        "outputs/evals/before",
+        against="outputs/evals/after",
+        detect=0.05,
+        repeats=(3, 5),
+        power=0.9,
+        alpha=0.01,
+    )
+    assert json.loads(outcome.out) == json.loads(json.dumps(found.as_dict()))
+
+
+def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) -> None:
+    arguments = ("power", "--baseline", "before", "--detect", "0.05")
+
+    def first_row(*more: str) -> list[str]:
+        lines = rows(heldout(*arguments, *more).out)
+        return next(line for line in lines if line[0] in ("1", "3"))
+
+    plain = first_row()
+    for more in (["--power", "0.9"], ["--alpha", "0.01"], ["--correlation", "0.5"]):
+        assert first_row(*more)[1] != plain[1]
+    assert first_row("--repeats", "3")[0] == "3"
+    out = heldout(*arguments, "--against", "after", "--power", "0.9", "--alpha", "0.01").out
+    assert "\nvariance of its differences from after\n" in out
+    assert "90% of the time, at p < 0.01, two runs need:" in out
+    assert "in size, " in heldout(*arguments, "--metric", "size").out
+
+
+def test_what_repeats_would_do_for_these_samples_is_said(heldout: Heldout) -> None:
+    make_run("sure", A, repeats=2)  # every repeat says the same: there is nothing to average out
+    out = heldout("power", "--baseline", "sure", "--detect", "0.05").out
+    assert "; 60 samples, 2 answers each\n" in out
+    assert "\nNo number of repeats would make these samples enough to see 0.050.\n" in out
+    easy = heldout("power", "--baseline", "sure", "--detect", "0.9").out
+    assert "\nThey are enough to see 0.900.\n" in easy
+
+
+def test_repeats_that_would_be_enough_are_numbered(runs: None) -> None:
+    found = replace(plan("outputs/evals/before", detect=0.05), repeats_for_these=1200)
+    assert _repeats_for_these(found) == (
+        "1,200 repeats would make these samples enough to see 0.050."
+    )
+
+
+def test_samples_without_a_value_are_counted(heldout: Heldout) -> None:
+    make_run("before", [BROKEN, *A[1:]])
+    out = heldout("power", "--baseline", "before", "--detect", "0.05").out
+    assert "; 59 samples, 1 answer each; 1 sample left out, without a value\n" in out
+
+
+def test_a_run_that_does_not_vary_says_so(heldout: Heldout) -> None:
+    make_run("before", [1.0] * 10)
+    out = heldout("power", "--baseline", "before", "--detect", "0.05").out
+    assert "\nThese 10 samples with 1 answer each do not vary, so what they would see" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--detect", "0"], "the difference to detect is a number above 0"),
+        (["--detect", "nan"], "the difference to detect is a number above 0"),
+        (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
+        (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),
+        (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),
+        (["--detect", "0.1", "--repeats", "0"], "at least once"),
+        (["--detect", "0.1", "--metric", "speed"], "no metric 'speed'"),
+        (["--detect", "0.1", "--against", "nowhere"], "there is no run at nowhere"),
+        ([], "Missing option '--detect'"),
+    ],
+)
+def test_bad_input_exits_with_1_and_says_what_is_wrong(
+    runs: None, heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    outcome = heldout("power", "--baseline", "before", *arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert said in outcome.err

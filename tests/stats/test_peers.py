@@ -1,0 +1,286 @@
+"""The same numbers as scipy, statsmodels and published tables have, where they have them.
+
+What scipy has in test_paired.py, test_summaries.py and test_resampling.py is not repeated here.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+import statsmodels.api as sm
+from scipy import optimize
+from scipy import stats as scipy_stats
+from statsmodels.stats.contingency_tables import mcnemar
+from statsmodels.stats.multitest import multipletests
+from statsmodels.stats.power import NormalIndPower, TTestPower
+from statsmodels.stats.proportion import confint_proportions_2indep, proportion_confint
+from statsmodels.stats.weightstats import CompareMeans, DescrStatsW
+
+from heldout.stats import (
+    Moments,
+    holm,
+    interquartile_mean,
+    median_interval,
+    minimum_detectable,
+    paired_difference,
+    pass_at_k,
+    pass_hat_k,
+    samples_for,
+    t_quantile,
+    unpaired_difference,
+    variance_components,
+    wilson,
+)
+from heldout.stats.paired import mcnemar_exact, tango_interval
+
+Z = t_quantile(0.975, math.inf)
+
+
+def outcomes(wins: int, losses: int, passed: int, failed: int) -> tuple[list[int], list[int]]:
+    same = [1] * passed + [0] * failed
+    return [0] * wins + [1] * losses + same, [1] * wins + [0] * losses + same
+
+
+# --- Rates --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.95, 0.999])
+@pytest.mark.parametrize("n", [1, 2, 10, 97, 10_000])
+def test_wilsons_interval_is_that_of_statsmodels_and_of_scipy(n: int, confidence: float) -> None:
+    for count in {0, 1, n // 3, n // 2, n - 1, n}:
+        found = wilson(count / n, n, confidence)
+        theirs = proportion_confint(count, n, alpha=1 - confidence, method="wilson")
+        assert (found.low, found.high) == pytest.approx(theirs, abs=1e-12)
+        around = scipy_stats.binomtest(count, n).proportion_ci(confidence, method="wilson")
+        assert (found.low, found.high) == pytest.approx((around.low, around.high), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "n", "low", "high"),
+    [
+        (81, 263, 0.2553, 0.3662),
+        (15, 148, 0.0624, 0.1605),
+        (0, 20, 0.0, 0.1611),
+        (1, 29, 0.0061, 0.1718),
+    ],
+)
+def test_wilsons_interval_is_that_of_newcombes_table(
+    count: int, n: int, low: float, high: float
+) -> None:
+    """R. G. Newcombe (1998), Statistics in Medicine 17, 857-872, Table I, method 3."""
+    found = wilson(count / n, n)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-5)
+
+
+@pytest.mark.parametrize("confidence", [0.8, 0.95])
+@pytest.mark.parametrize(
+    ("a", "n_a", "b", "n_b"), [(48, 80, 56, 70), (3, 10, 9, 10), (0, 20, 0, 9)]
+)
+def test_the_interval_of_two_rates_is_newcombes_of_statsmodels(
+    a: int, n_a: int, b: int, n_b: int, confidence: float
+) -> None:
+    found = unpaired_difference(
+        [1] * a + [0] * (n_a - a), [1] * b + [0] * (n_b - b), confidence=confidence
+    ).interval
+    theirs = confint_proportions_2indep(
+        b, n_b, a, n_a, method="newcomb", compare="diff", alpha=1 - confidence
+    )
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx(theirs, abs=1e-9)
+
+
+# --- Paired rates -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses"), [(0, 0), (1, 0), (5, 2), (14, 4), (40, 61), (700, 650)]
+)
+def test_mcnemars_tests_are_those_of_statsmodels(wins: int, losses: int) -> None:
+    table = [[30, losses], [wins, 20]]
+    found = paired_difference(*outcomes(wins, losses, 30, 20))
+    assert found.exact_p_value == pytest.approx(mcnemar(table, exact=True).pvalue, rel=1e-9)
+    if wins + losses:
+        asymptotic = mcnemar(table, exact=False, correction=False).pvalue
+        assert found.p_value == pytest.approx(asymptotic, rel=1e-9)
+    assert mcnemar_exact(wins, losses) == found.exact_p_value
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "n", "low", "high"),
+    [(1, 7, 21, -0.517, -0.026), (6, 16, 161, -0.124, -0.005)],
+)
+def test_tangos_interval_is_that_of_published_examples(
+    wins: int, losses: int, n: int, low: float, high: float
+) -> None:
+    """M. W. Fagerland, S. Lydersen and P. Laake, "Statistical Analysis of Contingency Tables"
+    (2017), chapter 8: airway hyper-responsiveness (Bentur 2009), complete response (Cavo 2012)."""
+    found = paired_difference(*outcomes(wins, losses, n - wins - losses, 0)).interval
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((low, high), abs=5e-4)
+
+
+@pytest.mark.parametrize(("wins", "losses", "n"), [(14, 4, 44), (1, 0, 44), (40, 20, 160)])
+def test_tangos_interval_ends_where_the_score_at_the_likeliest_share_is_its_quantile(
+    wins: int, losses: int, n: int
+) -> None:
+    """By another way: of all shares of losses, the score at the one that is most likely."""
+
+    def score(difference: float) -> float:
+        def slope(losing: float) -> float:  # of the log likelihood
+            rest = 1 - difference - 2 * losing
+            return wins / (losing + difference) + losses / losing - 2 * (n - wins - losses) / rest
+
+        low = max(0.0, -difference) + 1e-13
+        high = (1 - difference) / 2 - 1e-13
+        losing = low if slope(low) <= 0 else optimize.brentq(slope, low, high, xtol=1e-15)
+        variance = n * (2 * losing + difference * (1 - difference))
+        return float((wins - losses - n * difference) / math.sqrt(variance))
+
+    found = tango_interval(wins, losses, n, Z)
+    assert score(found.low) == pytest.approx(Z, abs=1e-5)
+    assert score(found.high) == pytest.approx(-Z, abs=1e-5)
+
+
+# --- Means --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_clustered_errors_are_those_of_regression_with_cluster_robust_covariance(seed: int) -> None:
+    """A mean is a regression on a constant. statsmodels scales by G/(G-1) (n-1)/(n-k), and k is 1:
+    both then have the same correction."""
+    rng = np.random.default_rng(seed)
+    groups = np.repeat(np.arange(12), rng.integers(1, 7, size=12))
+    shuffled = rng.permutation(len(groups))
+    a = (rng.normal(size=12)[groups] + rng.normal(size=len(groups)))[shuffled]
+    b = (rng.normal(0.5, 1, size=12)[groups] + rng.exponential(size=len(groups)))[shuffled]
+    codes = groups[shuffled]
+
+    def fitted(values: np.ndarray, constant: np.ndarray, members: np.ndarray):  # type: ignore[no-untyped-def]
+        return sm.OLS(values, constant).fit(
+            cov_type="cluster", cov_kwds={"groups": members}, use_t=True
+        )
+
+    fit = fitted(a, np.ones(len(a)), codes)
+    found = Moments.of(a, codes)
+    around = found.interval(bounded=False)
+    assert found.mean == pytest.approx(fit.params[0])
+    assert found.stderr == pytest.approx(fit.bse[0], rel=1e-9)
+    assert around is not None
+    assert (around.low, around.high) == pytest.approx(fit.conf_int(0.05)[0], rel=1e-8)
+
+    fit = fitted(b - a, np.ones(len(a)), codes)
+    paired = paired_difference(a, b, clusters=codes)
+    assert paired.stderr == pytest.approx(fit.bse[0], rel=1e-9)
+    assert paired.p_value == pytest.approx(fit.pvalues[0], rel=1e-6)
+    assert paired.interval is not None
+    assert (paired.interval.low, paired.interval.high) == pytest.approx(
+        fit.conf_int(0.05)[0], rel=1e-8
+    )
+
+
+def test_an_unpaired_clustered_error_is_that_of_two_regressions() -> None:
+    """Each side with a small-sample correction of its own, which one regression would pool."""
+    rng = np.random.default_rng(5)
+    sides = []
+    for groups in (9, 17):
+        codes = np.repeat(np.arange(groups), rng.integers(1, 5, size=groups))
+        sides.append((rng.normal(size=groups)[codes] + rng.normal(size=len(codes)), codes))
+    errors = [
+        sm.OLS(values, np.ones(len(values)))
+        .fit(cov_type="cluster", cov_kwds={"groups": codes}, use_t=True)
+        .bse[0]
+        for values, codes in sides
+    ]
+    (a, codes_a), (b, codes_b) = sides
+    found = unpaired_difference(a, b, clusters_a=codes_a, clusters_b=codes_b)
+    assert found.stderr == pytest.approx(math.hypot(*errors), rel=1e-9)
+
+
+def test_welchs_interval_is_that_of_statsmodels() -> None:
+    rng = np.random.default_rng(6)
+    a, b = rng.normal(2, 3, size=14), rng.normal(3, 1, size=33)
+    compared = CompareMeans(DescrStatsW(b), DescrStatsW(a))
+    found = unpaired_difference(a, b, bounded=False)
+    _, p_value, degrees = compared.ttest_ind(usevar="unequal")
+    assert (found.p_value, found.degrees_of_freedom) == pytest.approx((p_value, degrees), rel=1e-7)
+    assert found.interval is not None
+    assert (found.interval.low, found.interval.high) == pytest.approx(
+        compared.tconfint_diff(usevar="unequal"), rel=1e-7
+    )
+
+
+def test_variance_components_are_those_of_scipys_analysis_of_variance() -> None:
+    """F is (between K + within) / within, of equal repeats."""
+    values = np.random.default_rng(7).normal(size=(9, 5)) + np.arange(9)[:, None]
+    found = variance_components(values.ravel(), samples=np.repeat(np.arange(9), 5))
+    assert found.between is not None
+    assert found.within is not None
+    ratio = (5 * found.between + found.within) / found.within
+    assert ratio == pytest.approx(scipy_stats.f_oneway(*values).statistic)
+
+
+def test_the_interval_of_a_median_is_that_of_scipys_quantile_test() -> None:
+    values = np.random.default_rng(8).exponential(size=41)
+    found = median_interval(values)
+    around = scipy_stats.quantile_test(values, q=0, p=0.5).confidence_interval(0.95)
+    assert found is not None
+    assert (found.low, found.high) == (around.low, around.high)
+
+
+def test_the_interquartile_mean_is_the_mean_of_the_middle_half() -> None:
+    assert interquartile_mean([[1.0, 2.0], [3.0, 100.0]]) == 2.5
+    scores = np.random.default_rng(9).lognormal(size=(10, 26))
+    assert interquartile_mean(scores) == pytest.approx(scipy_stats.trim_mean(scores.ravel(), 0.25))
+
+
+# --- Many tests, and power ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holms_p_values_are_those_of_statsmodels(seed: int) -> None:
+    p_values = np.random.default_rng(seed).beta(0.3, 2, size=12).round(2)
+    assert holm(p_values.tolist()) == pytest.approx(multipletests(p_values, method="holm")[1])
+
+
+@pytest.mark.parametrize(("detect", "power"), [(0.02, 0.8), (0.05, 0.9), (0.1, 0.95)])
+def test_samples_for_a_difference_are_those_of_statsmodels_for_a_normal_test(
+    detect: float, power: float
+) -> None:
+    """ratio=0 is a single sample: of differences, in units of their standard deviation."""
+    variance = 0.11 + 0.2 / 2 + 0.14 / 4
+    needed = NormalIndPower().solve_power(
+        detect / math.sqrt(variance), alpha=0.05, power=power, ratio=0
+    )
+    found = samples_for(
+        0.11, 0.2, within_b=0.14, detect=detect, repeats_a=2, repeats_b=4, power=power
+    )
+    assert found == math.ceil(needed)
+
+
+@pytest.mark.parametrize("clusters", [8, 20, 100])
+def test_the_minimum_detectable_difference_is_nearly_that_of_the_noncentral_t(
+    clusters: int,
+) -> None:
+    """statsmodels solves for it exactly; Bloom's sum of two quantiles is a shade off at few."""
+    found = minimum_detectable(1 / math.sqrt(clusters), clusters)
+    exact = TTestPower().solve_power(nobs=clusters, alpha=0.05, power=0.8)
+    assert found == pytest.approx(exact, rel=0.015)
+
+
+# --- pass@k -------------------------------------------------------------------------------------
+
+
+def test_pass_rates_are_the_mean_over_every_way_to_pick_k_of_the_attempts() -> None:
+    """M. Chen et al. (2021): by going through all subsets, question by question."""
+    attempts, successes, k = [5, 6, 8, 4], [0, 2, 7, 4], 3
+    picks = [
+        list(combinations([1] * c + [0] * (n - c), k))
+        for n, c in zip(attempts, successes, strict=True)
+    ]
+    at = np.mean([np.mean([any(pick) for pick in each]) for each in picks])
+    hat = np.mean([np.mean([all(pick) for pick in each]) for each in picks])
+    assert pass_at_k(attempts, successes, k=k).value == pytest.approx(at, abs=1e-14)
+    assert pass_hat_k(attempts, successes, k=k).value == pytest.approx(hat, abs=1e-14)
