@@ -18,6 +18,7 @@ from heldout.analysis.opened import Opened
 from heldout.config import result_changing
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Ints
+from heldout.store.table import Labels
 
 Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -52,11 +53,11 @@ class Shared:
 
 
 def shared_samples(a: Opened, b: Opened) -> Shared:
-    ids_a, ids_b = a.table.sample_ids, b.table.sample_ids
-    if ids_a == ids_b:
-        everything = np.arange(len(ids_a), dtype=np.int64)
+    # Hashes of 64 bits: that a million ids which differ have the same ones is out of the question.
+    if np.array_equal(a.table.id_hash, b.table.id_hash):
+        everything = np.arange(len(a.table.id_hash), dtype=np.int64)
         return Shared(everything, everything)
-    place = {id: i for i, id in enumerate(ids_b)}
+    ids_a, place = a.table.sample_ids, {id: i for i, id in enumerate(b.table.sample_ids)}
     pairs = [(i, place[id]) for i, id in enumerate(ids_a) if id in place]
     table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return Shared(table[:, 0], table[:, 1])
@@ -118,16 +119,30 @@ def _keys(a: Opened, b: Opened, shared: Shared, keys: Sequence[str]) -> list[Mis
     found = []
     for key in dict.fromkeys(keys):
         of_a, of_b = a.table.keys[key], b.table.keys[key]
-        pairs = zip(shared.in_a.tolist(), shared.in_b.tolist(), strict=True)
-        moved = [(i, j) for i, j in pairs if of_a[i] != of_b[j]]
-        if moved:
-            i, j = moved[0]
+        (codes_a, codes_b), _ = in_common(of_a, of_b)
+        moved = np.flatnonzero(codes_a[shared.in_a] != codes_b[shared.in_b])
+        if len(moved):
+            i, j = int(shared.in_a[moved[0]]), int(shared.in_b[moved[0]])
             text = (
                 f"{_count(len(moved))} with another {key}: {a.table.sample_ids[i]!r} has "
                 f"{of_a[i]!r:.60} and {of_b[j]!r:.60}"
             )
             found.append(Mismatch("samples", text))
     return found
+
+
+def in_common(*sides: Labels) -> tuple[list[Ints], list[Any]]:
+    """The codes of several sides as numbers into one list of values; the last is None."""
+    known: dict[Any, int] = {}
+    for side in sides:
+        for value in side.values:
+            known.setdefault(value, len(known))
+    missing = len(known)
+    codes = []
+    for side in sides:
+        numbers = np.array([*(known[value] for value in side.values), missing], dtype=np.int64)
+        codes.append(numbers[side.codes])
+    return codes, [*known, None]
 
 
 def _function(name: str, one: Any, other: Any) -> str | None:

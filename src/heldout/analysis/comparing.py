@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from heldout.analysis.comparable import (
     Shared,
     differing_settings,
+    in_common,
     mismatches,
     refuse,
     shared_samples,
 )
-from heldout.analysis.comparison import Change, Comparison, Difference, Side
+from heldout.analysis.comparison import Change, Changes, Comparison, Difference, Side
 from heldout.analysis.opened import (
     PASSED,
     REWARD,
@@ -182,8 +183,10 @@ class _Rows:
     values_b: Floats
     clusters_a: Ints | None
     clusters_b: Ints | None
-    labels_a: list[tuple[Any, ...]]
-    labels_b: list[tuple[Any, ...]]
+    labels_a: Ints
+    labels_b: Ints
+    labels: list[tuple[Any, ...]]
+    """What the numbers stand for."""
     paired: bool
 
     @classmethod
@@ -204,14 +207,23 @@ class _Rows:
         else:
             places = [np.flatnonzero(here).astype(np.int64) for here in present]
         clusters = [None if cluster is None else cluster_numbers(s.table, cluster) for s in sides]
-        labels = [list(zip(*(s.table.keys[key] for key in by), strict=True)) for s in sides]
+        numbers, labels = _labels(sides, by)
         taken = [
-            (p, m[p], None if c is None else c[p], [ls[i] for i in p.tolist()] if ls else [])
-            for p, m, c, ls in zip(places, means, clusters, labels, strict=True)
+            (p, m[p], None if c is None else c[p], ls[p])
+            for p, m, c, ls in zip(places, means, clusters, numbers, strict=True)
         ]
         (a, values_a, clusters_a, labels_a), (b, values_b, clusters_b, labels_b) = taken
         return cls(
-            a, b, values_a, values_b, clusters_a, clusters_b, labels_a, labels_b, paired=paired
+            a,
+            b,
+            values_a,
+            values_b,
+            clusters_a,
+            clusters_b,
+            labels_a,
+            labels_b,
+            labels,
+            paired=paired,
         )
 
     @property
@@ -222,7 +234,11 @@ class _Rows:
         """Those of each label, where both sides have some."""
         in_a = _grouped(self.labels_a)
         in_b = in_a if self.paired else _grouped(self.labels_b)
-        return {label: self._part(in_a[label], in_b[label]) for label in in_a if label in in_b}
+        return {
+            self.labels[number]: self._part(in_a[number], in_b[number])
+            for number in in_a
+            if number in in_b
+        }
 
     def _part(self, in_a: NDArray[np.intp], in_b: NDArray[np.intp]) -> _Rows:
         return _Rows(
@@ -232,17 +248,33 @@ class _Rows:
             self.values_b[in_b],
             None if self.clusters_a is None else self.clusters_a[in_a],
             None if self.clusters_b is None else self.clusters_b[in_b],
-            [],
-            [],
+            self.labels_a[in_a],
+            self.labels_b[in_b],
+            self.labels,
             paired=self.paired,
         )
 
 
-def _grouped(labels: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...], NDArray[np.intp]]:
-    places: dict[tuple[Any, ...], list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
-    return {label: np.array(found, dtype=np.intp) for label, found in places.items()}
+def _labels(sides: Sequence[Opened], by: Sequence[str]) -> tuple[list[Ints], list[tuple[Any, ...]]]:
+    """Of each side's samples the number of their slice, and what the slices are called."""
+    numbers = [np.zeros(len(side.table.sample_ids), dtype=np.int64) for side in sides]
+    labels: list[tuple[Any, ...]] = [()]
+    for key in by:
+        codes, values = in_common(*(side.table.keys[key] for side in sides))
+        numbers = [n * len(values) + c for n, c in zip(numbers, codes, strict=True)]
+        labels = [(*label, value) for label in labels for value in values]
+        # Of many keys' combinations few are there.
+        present, renumbered = np.unique(np.concatenate(numbers), return_inverse=True)
+        labels = [labels[number] for number in present.tolist()]
+        numbers = np.split(renumbered.astype(np.int64), [len(numbers[0])])
+    return numbers, labels
+
+
+def _grouped(numbers: Ints) -> dict[int, NDArray[np.intp]]:
+    """The places of each number, in the order of the numbers."""
+    order = np.argsort(numbers, kind="stable")
+    found, starts = np.unique(numbers[order], return_index=True)
+    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,21 +306,22 @@ class _Made:
 
     def one_sided(self) -> int:
         """Slices that only one side has, and that cannot be compared."""
-        return len(set(self.rows.labels_a) ^ set(self.rows.labels_b))
+        if self.rows.paired:
+            return 0
+        return len(np.setxor1d(self.rows.labels_a, self.rows.labels_b))
 
     def slices(self) -> tuple[SliceDifference, ...]:
         found = {label: self.difference(part) for label, part in self.rows.slices().items()}
         return slice_differences(found, confidence=self.confidence)
 
-    def changes(self, ids: Sequence[str], *, gained: bool) -> tuple[Change, ...]:
+    def changes(self, ids: Sequence[str], *, gained: bool) -> Sequence[Change]:
         """Samples that pass on one side alone."""
         if not self.rows.paired:
             return ()
         a, b = self.rows.values_a, self.rows.values_b
         passed_a, passed_b = a >= self.threshold, b >= self.threshold
         which = np.flatnonzero(passed_b & ~passed_a if gained else passed_a & ~passed_b)
-        places, was, is_now = self.rows.a[which].tolist(), a[which].tolist(), b[which].tolist()
-        return tuple(Change(ids[p], x, y) for p, x, y in zip(places, was, is_now, strict=True))
+        return Changes(ids, self.rows.a[which], a[which], b[which])
 
 
 def _detectable(overall: Difference, confidence: float) -> float | None:

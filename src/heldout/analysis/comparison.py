@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from heldout.analysis.comparable import Mismatch
-from heldout.stats import PairedDifference, SliceDifference, UnpairedDifference
+from heldout.stats import Floats, Ints, PairedDifference, SliceDifference, UnpairedDifference
 
 Difference = PairedDifference | UnpairedDifference
 
@@ -40,6 +40,34 @@ class Change:
     b: float
 
 
+class Changes(Sequence[Change]):
+    """Changes, each made when it is asked for: of a million samples many may flip."""
+
+    def __init__(self, ids: Sequence[str], places: Ints, a: Floats, b: Floats) -> None:
+        self._ids, self._places, self._a, self._b = ids, places, a, b
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, place: int) -> Change: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[Change]: ...
+    def __getitem__(self, place: int | slice) -> Change | list[Change]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        id = self._ids[int(self._places[place])]
+        return Change(id, float(self._a[place]), float(self._b[place]))
+
+    def __eq__(self, other: object) -> bool:
+        return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Changes({len(self)})"
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
     a: Side
@@ -60,9 +88,9 @@ class Comparison:
     """`label` is a tuple of values, one for each key in `by`."""
     slices_errors_as_zero: tuple[SliceDifference, ...]
     """In the other reading; empty where there is no other."""
-    gained: tuple[Change, ...]
+    gained: Sequence[Change]
     """Samples that fail in A and pass in B; none where the samples are not paired."""
-    lost: tuple[Change, ...]
+    lost: Sequence[Change]
     mismatches: tuple[Mismatch, ...]
     notes: tuple[str, ...]
     """What else differs, or limits what the comparison says."""

@@ -102,9 +102,8 @@ def within_unit(*values: Floats) -> bool:
 
 def cluster_numbers(table: Table, key: str) -> Ints:
     """Of each sample, which cluster: samples that share a value; one without is its own."""
-    numbers: dict[Any, int] = {}
-    found = [
-        numbers.setdefault((0, id) if value is None else (1, value), len(numbers))
-        for id, value in zip(table.sample_ids, table.keys[key], strict=True)
-    ]
-    return np.array(found, dtype=np.int64)
+    labels = table.keys[key]
+    alone = labels.codes < 0
+    numbers = labels.codes.copy()
+    numbers[alone] = len(labels.values) + np.arange(int(alone.sum()))
+    return numbers

@@ -167,7 +167,7 @@ def _counted(table: Table, cluster: str, numbers: Ints, samples: Ints) -> Summar
     return {
         "clustered_by": cluster,
         "n_clusters": len(np.unique(numbers[samples])),
-        "n_without_cluster": sum(values[sample] is None for sample in samples.tolist()),
+        "n_without_cluster": int((values.codes[samples] < 0).sum()),
     }
 
 

@@ -16,7 +16,15 @@ import msgspec
 import numpy as np
 
 from heldout.errors import RunDirectoryError
-from heldout.store.journal import Row, Shape, Superseded, in_order, records, storage_error
+from heldout.store.journal import (
+    Row,
+    Shape,
+    Superseded,
+    id_hash,
+    in_order,
+    records,
+    storage_error,
+)
 from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile, ParquetWriter
 from heldout.store.rundir import RunDir
 from heldout.summary import BATCH, Batch, Summary, Tally, make_batch
@@ -35,7 +43,10 @@ FIXED: dict[str, Kind] = {
     "completion_tokens": "int",
     "seconds": "double",
     "content": "int",
+    "id_hash": "int",
 }
+HASHES = ("content", "id_hash")
+"""Columns for programs: nobody slices by them."""
 METRIC, METADATA = "metric.", "metadata."
 TOTAL: tuple[Any, ...] = ()
 """The slice of everything: no key, no value."""
@@ -175,10 +186,10 @@ def coded(column: Column) -> tuple[Any, list[Any]]:
 def column_name(key: str, schema: Mapping[str, Kind], where: object) -> str:
     """The column of a metadata key, or of one of the fixed columns; `where` is for the message."""
     for name in (METADATA + key, key):
-        if name in schema and name != "content":
+        if name in schema and name not in HASHES:
             return name
     known = [
-        n.removeprefix(METADATA) for n in schema if not n.startswith(METRIC) and n != "content"
+        n.removeprefix(METADATA) for n in schema if not n.startswith(METRIC) and n not in HASHES
     ]
     raise RunDirectoryError(f"{where} has nothing called {key!r} to slice by; it has {known}")
 
@@ -306,6 +317,8 @@ def _fixed(rows: list[Row], name: str) -> list[Any]:
             return [row.trajectory.usage and getattr(row.trajectory.usage, name) for row in rows]
         case "content":
             return [row.sample.content for row in rows]
+        case "id_hash":
+            return [id_hash(row.sample.id) for row in rows]
         case "seconds":
             return [row.trajectory.timing and row.trajectory.timing.seconds for row in rows]
     raise KeyError(name)

@@ -168,8 +168,15 @@ def content_hash(input: bytes, ground_truth: bytes) -> int:
     64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
     plain = [msgspec.json.decode(raw) for raw in (input, ground_truth)]
-    digest = hashlib.blake2b(_encoder.encode(plain), digest_size=8).digest()
-    return int.from_bytes(digest, "little", signed=True) or 1
+    return _hash(_encoder.encode(plain)) or 1
+
+
+def id_hash(id: str) -> int:
+    return _hash(id.encode("utf-8", "surrogatepass"))
+
+
+def _hash(content: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
 
 
 def content_of(sample: Sample) -> int:

@@ -6,17 +6,19 @@ else from results in memory; the same Table each way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Floats, Ints
 from heldout.store.columns import (
+    HASHES,
     METRIC,
     batched,
     coded,
@@ -47,23 +49,89 @@ if TYPE_CHECKING:
 
 Hashes = NDArray[np.uint64]
 COLUMNS: dict[str, Kind] = {
-    "sample_id": "string",
     "index": "int",
     "repeat": "int",
     "reward": "double",
     "truncated": "bool",
     "weighted": "bool",
     "content": "int",
+    "id_hash": "int",
 }
 """What every table is made of, whatever is measured."""
+
+
+class SampleIds(Sequence[str]):
+    """The ids of samples, read when one of them is asked for: most often none is."""
+
+    def __init__(self, count: int, read: Callable[[], list[str]]) -> None:
+        self._count, self._read = count, read
+        self._ids: list[str] | None = None
+
+    @property
+    def _all(self) -> list[str]:
+        if self._ids is None:
+            found = self._read()
+            if len(found) != self._count:
+                raise RunDirectoryError(
+                    f"there are {len(found)} samples where there were {self._count}: the run was "
+                    "changed while it was read"
+                )
+            self._ids = found
+        return self._ids
+
+    def __len__(self) -> int:
+        return self._count
+
+    @overload
+    def __getitem__(self, place: int) -> str: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[str]: ...
+    def __getitem__(self, place: int | slice) -> str | list[str]:
+        return self._all[place]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __eq__(self, other: object) -> bool:
+        return self._all == list(other) if isinstance(other, Sequence) else NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Labels(Sequence[Any]):
+    """The values of a metadata key, as numbers into those that there are."""
+
+    codes: Ints
+    """-1 where there is no value."""
+    values: list[Any]
+
+    def __len__(self) -> int:
+        return len(self.codes)
+
+    @overload
+    def __getitem__(self, place: int) -> Any: ...
+    @overload
+    def __getitem__(self, place: slice) -> Labels: ...
+    def __getitem__(self, place: int | slice) -> Any:
+        if isinstance(place, slice):
+            return Labels(self.codes[place], self.values)
+        code = self.codes[place]
+        return None if code < 0 else self.values[code]
+
+    def __iter__(self) -> Iterator[Any]:
+        values = [*self.values, None]
+        return (values[code] for code in self.codes.tolist())
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
     """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
 
-    sample_ids: list[str]
+    sample_ids: SampleIds
     """One for each sample, in dataset order."""
+    id_hash: Hashes
+    """Of each sample's id: two runs of the same samples are told by it at once."""
     content: Hashes
     """Of each sample: a hash of its input and ground truth, not of its metadata."""
     sample: Ints
@@ -76,9 +144,9 @@ class Table:
     """False where no metric has a weight: the reward is then 0 by definition."""
     metrics: Mapping[str, Floats]
     """By name; NaN where the item did not report that metric (clause 4)."""
-    keys: Mapping[str, list[Any]]
+    keys: Mapping[str, Labels]
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
-    item_keys: Mapping[str, list[Any]] = field(default_factory=dict)
+    item_keys: Mapping[str, Labels] = field(default_factory=dict)
     """The same of each item, for keys that repeats of a sample need not agree on."""
 
     def __len__(self) -> int:
@@ -101,7 +169,7 @@ def table_of(
     file = current_columns(run)
     if file is not None:
         try:
-            return _from_columns(run, file, keys, item_keys)
+            return _from_columns(run, file, keys, item_keys, repeats_of(report.config))
         except ParquetError:
             pass  # damaged inside; derived data, so the journal says the same, slower
     return _from_journal(run, keys, item_keys, repeats_of(report.config))
@@ -123,30 +191,59 @@ def table_of_results(
     building = _Building(schema_of(rows), keys, item_keys, "this report")
     for some in batched(rows):
         building.add(_columns_of(some, building.wanted))
-    return building.table()
+    return building.table(lambda: list(numbers))
 
 
 # --- Where rows come from -----------------------------------------------------------------------
 
 
 def _from_columns(
-    run: RunDir, file: ParquetFile, keys: Sequence[str], item_keys: Sequence[str]
+    run: RunDir, file: ParquetFile, keys: Sequence[str], item_keys: Sequence[str], repeats: int
 ) -> Table:
     if any(file.schema.get(name) != kind for name, kind in COLUMNS.items()):
         raise ParquetError(f"{run.columns} lacks columns, or has them of another kind")
     building = _Building(file.schema, keys, item_keys, run.path)
     for group in file.groups(list(building.wanted)):
         building.add(group)
-    return building.table()
+
+    def ids() -> list[str]:
+        with suppress(ParquetError, OSError):  # damaged, or gone since
+            return _ids_from_columns(file)
+        return _ids_from_journal(run, repeats)
+
+    return building.table(ids)
+
+
+def _ids_from_columns(file: ParquetFile) -> list[str]:
+    ids: list[str] = []
+    last = None
+    for group in file.groups(["index", "sample_id"]):
+        index, column = group["index"].values, group["sample_id"]
+        if column.dictionary is None or not column.valid.all():
+            raise ParquetError("rows lack an id")
+        new = np.diff(index, prepend=index[0] - 1 if last is None else last) != 0
+        last = index[-1]
+        dictionary, codes = column.dictionary, column.values[new]
+        if np.array_equal(codes, np.arange(len(dictionary))):  # each id once: nothing to look up
+            ids += dictionary
+        else:
+            ids += [dictionary[code] for code in codes.tolist()]
+    return ids
+
+
+def _ids_from_journal(run: RunDir, repeats: int) -> list[str]:
+    return list({row.index: row.sample.id for row in in_order(run.journal, repeats)}.values())
 
 
 def _from_journal(
     run: RunDir, keys: Sequence[str], item_keys: Sequence[str], repeats: int
 ) -> Table:
     building = _Building(schema_of(records(run.journal, Shape)), keys, item_keys, run.path)
+    ids: dict[int, str] = {}  # now: a live run has more of them later
     for rows in batched(in_order(run.journal, repeats)):
         building.add(_columns_of(rows, building.wanted))
-    return building.table()
+        ids |= {row.index: row.sample.id for row in rows}
+    return building.table(lambda: list(ids.values()))
 
 
 def _row(index: int, result: EvalResult, content: int) -> Row:
@@ -203,32 +300,26 @@ class _Building:
         self.keys, self.item_keys = keys, item_keys
         self.names = {key: column_name(key, schema, where) for key in (*keys, *item_keys)}
         self.metrics = [name for name in schema if name.startswith(METRIC)]
-        per_sample = ("sample_id", "content")
-        self._numbers = [n for n in (*COLUMNS, *self.metrics) if n not in per_sample]
-        columns = (*per_sample, *self._numbers, *self.names.values())
+        self._numbers = [n for n in (*COLUMNS, *self.metrics) if n not in HASHES]
+        columns = (*HASHES, *self._numbers, *self.names.values())
         self.wanted: dict[str, Kind] = {name: schema[name] for name in columns}
         self._parts: dict[str, list[NDArray[Any]]] = {
-            name: [] for name in (*self._numbers, "new", "content", *map(_key_part, self.names))
+            name: [] for name in (*self._numbers, "new", *HASHES, *map(_key_part, self.names))
         }
-        self._ids: list[str] = []
         self._values: dict[str, dict[Any, int]] = {key: {} for key in self.names}
         self._last: int | None = None
 
     def add(self, group: Mapping[str, Column]) -> None:
-        index, ids = group["index"].values, group["sample_id"]
-        if not ids.valid.all() or (index[1:] < index[:-1]).any():
-            raise ParquetError("rows lack an id, or are not in dataset order")
+        index = group["index"].values
+        if (index[1:] < index[:-1]).any():
+            raise ParquetError("rows are not in dataset order")
         new = np.empty(len(index), dtype=np.bool_)
         new[0] = self._last is None or self._last != index[0]
         new[1:] = index[1:] != index[:-1]
         self._last = int(index[-1])
-        dictionary, codes = ids.dictionary or [], ids.values[new]
-        if np.array_equal(codes, np.arange(len(dictionary))):  # each id once: nothing to look up
-            self._ids += dictionary
-        else:
-            self._ids += [dictionary[code] for code in codes.tolist()]
         self._parts["new"].append(new)
-        self._parts["content"].append(group["content"].values[new])
+        for name in HASHES:
+            self._parts[name].append(group[name].values[new])
         for name in self._numbers:
             self._parts[name].append(group[name].values)
         for key, name in self.names.items():
@@ -241,10 +332,12 @@ class _Building:
         numbers = [-1 if v is None else known.setdefault(v, len(known)) for v in values]
         return np.asarray(np.array(numbers, dtype=np.int64)[codes])
 
-    def table(self) -> Table:
+    def table(self, read_ids: Callable[[], list[str]]) -> Table:
         sample = np.cumsum(self._whole("new", np.bool_), dtype=np.int64) - 1
+        ids = SampleIds(int(sample[-1]) + 1 if len(sample) else 0, read_ids)
         return Table(
-            self._ids,
+            ids,
+            self._whole("id_hash", np.int64).view(np.uint64),
             self._whole("content", np.int64).view(np.uint64),
             sample,
             self._whole("repeat", np.int64),
@@ -252,7 +345,7 @@ class _Building:
             self._whole("truncated", np.bool_),
             self._whole("weighted", np.bool_),
             {m.removeprefix(METRIC): self._whole(m, np.float64) for m in self.metrics},
-            {key: self._of_samples(key, sample) for key in self.keys},
+            {key: self._of_samples(key, sample, ids) for key in self.keys},
             {key: self._of_items(key) for key in self.item_keys},
         )
 
@@ -260,23 +353,22 @@ class _Building:
         parts = self._parts[name]
         return np.concatenate(parts).astype(kind, copy=False) if parts else np.empty(0, dtype=kind)
 
-    def _of_samples(self, key: str, sample: Ints) -> list[Any]:
+    def _of_samples(self, key: str, sample: Ints, ids: SampleIds) -> Labels:
         codes = self._whole(_key_part(key), np.int64)
-        first = codes[np.searchsorted(sample, np.arange(len(self._ids)))]
+        first = codes[np.searchsorted(sample, np.arange(len(ids)))]
         values = [*self._values[key], None]
         other = np.flatnonzero(codes != first[sample])
         if len(other):
             item = int(other[0])
             raise InvalidInput(
                 f"{key!r} is not the same in all repeats of sample "
-                f"{self._ids[sample[item]]!r}: {values[first[sample[item]]]!r:.80} and "
+                f"{ids[sample[item]]!r}: {values[first[sample[item]]]!r:.80} and "
                 f"{values[codes[item]]!r:.80}; choose a key that belongs to the sample"
             )
-        return [values[code] for code in first.tolist()]
+        return Labels(first, list(self._values[key]))
 
-    def _of_items(self, key: str) -> list[Any]:
-        values = [*self._values[key], None]
-        return [values[code] for code in self._whole(_key_part(key), np.int64).tolist()]
+    def _of_items(self, key: str) -> Labels:
+        return Labels(self._whole(_key_part(key), np.int64), list(self._values[key]))
 
 
 def _key_part(key: str) -> str:
