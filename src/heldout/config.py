@@ -5,19 +5,16 @@ The text under each field is also what `heldout run --help` prints for `--set`.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import inspect
 import math
 import re
-from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from types import CodeType
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from heldout.errors import InvalidInput
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,93 +177,6 @@ def result_changing(config: dict[str, Any]) -> dict[str, Any]:
         else:
             flat[key] = value
     return {key: value for key, value in flat.items() if key not in _HARMLESS}
-
-
-def describe_callable(function: Callable[..., Any] | None) -> dict[str, Any] | None:
-    """Name and fingerprint: enough to notice that a function is not the one it was.
-
-    The fingerprint covers its source, that of functions and classes of the same module that it
-    uses, and the plain constants, so that a changed helper or threshold is noticed too.
-    """
-    if function is None:
-        return None
-    inner = function.func if isinstance(function, functools.partial) else function
-    inner = inspect.unwrap(inner)
-    name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    parts = sorted(_identity(function, seen=set()))
-    if not parts:
-        return {"name": name}
-    return {"name": name, "source": hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]}
-
-
-_PLAIN = (str, bytes, int, float, bool, type(None))
-
-
-def _identity(value: Any, seen: set[int]) -> Iterator[str]:
-    if isinstance(value, functools.partial):
-        yield from _identity(value.func, seen)
-        for name, bound in [*enumerate(value.args), *value.keywords.items()]:
-            yield f"{name}={bound!r}" if isinstance(bound, _PLAIN) else f"{name}: {type(bound)}"
-        return
-    value = inspect.unwrap(value)
-    owner = getattr(value, "__self__", None)
-    if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
-        yield from _class_identity(owner if inspect.isclass(owner) else type(owner), seen)
-    value = getattr(value, "__func__", value)
-    if not inspect.isfunction(value):
-        yield from _class_identity(value if inspect.isclass(value) else type(value), seen)
-        return
-    if id(value) in seen:
-        return
-    seen.add(id(value))
-    yield from _code(value)
-    names = {name for code in _codes(value.__code__) for name in code.co_names}
-    used = {n: value.__globals__[n] for n in names if n in value.__globals__}
-    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-        with suppress(ValueError):  # a cell that is not filled yet
-            # Numbers in closures are counters as often as not.
-            if not isinstance(cell.cell_contents, int | float):
-                used[name] = cell.cell_contents
-    for name, other in used.items():
-        if isinstance(other, _PLAIN):
-            yield f"{name}={other!r}"
-        elif (inspect.isfunction(other) or inspect.isclass(other)) and (
-            other.__module__ == value.__module__
-        ):
-            yield from _identity(other, seen)
-
-
-def _class_identity(kind: type, seen: set[int]) -> Iterator[str]:
-    if id(kind) in seen:
-        return
-    seen.add(id(kind))
-    with suppress(OSError, TypeError):  # built in, or typed at a prompt: then only its name
-        yield inspect.getsource(kind)
-    for member in vars(kind).values():
-        function = getattr(member, "__func__", member)
-        if inspect.isfunction(function) and function.__module__ == kind.__module__:
-            yield from _identity(function, seen)
-    for base in kind.__bases__:
-        if base.__module__ == kind.__module__:
-            yield from _class_identity(base, seen)
-
-
-def _code(function: Any) -> Iterator[str]:
-    if function.__name__ != "<lambda>":
-        with suppress(OSError, TypeError):
-            yield inspect.getsource(function)
-            return
-    # The source of a lambda is the line it stands in, whatever else is there.
-    for code in _codes(function.__code__):
-        constants = [c for c in code.co_consts if isinstance(c, _PLAIN)]
-        yield f"{code.co_code.hex()} {code.co_names!r} {constants!r}"
-
-
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
 
 
 def check_endpoint(endpoint: Any) -> None:

@@ -21,7 +21,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout.config import EvalConfig, config_to_dict, describe_callable
+from heldout.config import EvalConfig, config_to_dict
 from heldout.endpoints import Endpoint, open_endpoint
 from heldout.endpoints.base import taking_part, with_retries
 from heldout.errors import (
@@ -35,6 +35,7 @@ from heldout.errors import (
     Unreachable,
     printable_error,
 )
+from heldout.fingerprints import describe_callable
 from heldout.items import (
     EnvironmentFactory,
     PrepareMessages,
@@ -150,7 +151,7 @@ class _Run:
         functions = {
             "score_fn": describe_callable(hooks.score_fn),
             "prepare_messages": describe_callable(hooks.prepare_messages),
-            "environment_factory": describe_callable(hooks.environment_factory),
+            "environment_factory": describe_callable(hooks.environment_factory, docstrings=True),
         }
         going_on = self.config.resume and self.dir.exists()
         # First the lock, then everything else: nobody else may come in between.

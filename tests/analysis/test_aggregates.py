@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import pytest
 
 from heldout import EvalReport, Metric, Score
 from heldout.analysis import ScoreMatrix, aggregate, score_matrix
-from heldout.errors import HeldoutError, InvalidInput
+from heldout.analysis.aggregates import MOST_MEANS
+from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import bootstrap, bootstrap_improvement
 from heldout.summary import summarize_results
 from heldout.vector.report import Books, VectorReport
-from tests.analysis.runs import by_hand
+from tests.analysis.runs import by_hand, exact, knows, lenient, run
 
 GAMES = {"pong": 0.9, "chess": 0.5, "go": 0.1}
 
@@ -44,10 +46,10 @@ def all_runs(count: int = 4) -> EvalReport:
 EXPECTED = np.array([[v + seed / 100 for v in GAMES.values()] for seed in range(4)])
 
 
-def episodes(env: str, returns: list[float], name: str) -> EvalReport:
+def episodes(env: str, returns: list[float], name: str, **settings: Any) -> EvalReport:
     books = Books(len(returns))
     books.ret[:] = returns
-    config = {"kind": "episodes", "env": env, "experiment_name": name}
+    config = {"kind": "episodes", "env": env, "experiment_name": name, **settings}
     return VectorReport({}, books, config).as_eval()
 
 
@@ -101,7 +103,7 @@ def test_a_metric_takes_the_place_of_the_reward() -> None:
     given = [with_length(one_run(seed), 10.0 * seed) for seed in (1, 2)]
     matrix = score_matrix(given, tasks="game", metric="length")
     assert matrix.scores.tolist() == [[10.0] * 3, [20.0] * 3]
-    with pytest.raises(InvalidInput, match="'width'; it has reward, length, r"):
+    with pytest.raises(InvalidInput, match="'width'; it has reward, passed, .*length, r"):
         score_matrix(given, metric="width")
 
 
@@ -162,8 +164,9 @@ def test_a_sample_without_a_task_is_named() -> None:
 
 
 def test_reports_of_other_samples_are_no_runs_of_one_task() -> None:
-    with pytest.raises(InvalidInput, match="not of the same samples"):
+    with pytest.raises(NotComparable, match="4 samples only in seed 0: 'chess-0'") as refusal:
         score_matrix([one_run(0), one_run(1, tasks={"pong": 0.5})])
+    assert refusal.value.kinds == ("samples",)
 
 
 def test_a_run_given_twice_is_refused(tmp_path: Path) -> None:
@@ -180,7 +183,7 @@ def test_a_key_for_runs_goes_with_one_report() -> None:
 def test_keys_do_not_go_with_a_mapping_and_an_unknown_key_is_refused() -> None:
     with pytest.raises(InvalidInput, match="leave out the keys"):
         score_matrix({"go": [one_run(0)]}, tasks="game")
-    with pytest.raises(HeldoutError, match="nothing called 'colour'"):
+    with pytest.raises(HeldoutError, match="no key 'colour'"):
         score_matrix([one_run(0)], tasks="colour")
 
 
@@ -196,12 +199,230 @@ def test_two_runs_of_one_name_are_told_apart() -> None:
     assert matrix.runs == ("ppo", "ppo (2)")
 
 
-def test_an_unfinished_run_is_said_to_be_one() -> None:
+def test_names_that_look_like_numbered_ones_overwrite_no_run() -> None:
+    names = ["a (3)", "a", "a", "a (3)"]
+    given = [one_run(seed, name=name) for seed, name in enumerate(names)]
+    matrix = score_matrix(given, tasks="game")
+    np.testing.assert_allclose(matrix.scores, EXPECTED)
+    assert matrix.runs == ("a (3)", "a", "a (4)", "a (3) (4)")
+
+
+def test_an_environment_of_any_name_is_a_task_of_its_own() -> None:
+    given = [episodes(env, [1.0], env) for env in ("all", "A-v0")]
+    assert score_matrix(given, metric="return").tasks == ("all", "A-v0")
+
+
+def test_the_share_that_passed_can_be_aggregated() -> None:
+    rewards = {"a": 0.4, "b": 0.7, "c": 1.0, "d": None}
+    low, high = (by_hand(rewards, config={"pass_threshold": t}, name=f"{t}") for t in (0.3, 0.9))
+    assert score_matrix([low], metric="passed").scores.tolist() == [[0.75]]
+    assert score_matrix([high], metric="passed").scores.tolist() == [[0.25]]
+    notes = aggregate(score_matrix([low], metric="passed"), repetitions=10).notes
+    assert "1 of 4 items errored and count as 0" in notes
+
+
+def test_pass_at_k_is_not_taken_for_the_share_that_passed() -> None:
+    with pytest.raises(InvalidInput, match="pass@2 is of the repeats of one report"):
+        score_matrix([one_run(0)], metric="pass@2")
+
+
+def test_twenty_thousand_cells_are_no_matter_of_minutes() -> None:
+    metadata = {f"s{i}": {"run": i // 100, "task": i % 100} for i in range(20_000)}
+    report = by_hand(dict.fromkeys(metadata, 1.0), metadata=metadata)
+    begun = time.process_time()
+    matrix = score_matrix(report, runs="run", tasks="task")
+    assert time.process_time() - begun < 9  # about 2; 18 for a look at all items for each cell
+    assert matrix.scores.shape == (200, 100)
+
+
+# --- What is no two runs of one task ------------------------------------------------------------
+
+
+def refused(kind: str, *given: Any, **settings: Any) -> str:
+    """What a refusal says; allowed, it is a note."""
+    with pytest.raises(NotComparable) as refusal:
+        score_matrix([*given], **settings)
+    assert refusal.value.kinds == (kind,)
+    notes = score_matrix([*given], allow=[kind], **settings).notes
+    assert notes
+    assert all(note.startswith(f"allowed to differ: {kind}: ") for note in notes)
+    return str(refusal.value)
+
+
+def with_input(report: EvalReport, id: str, question: str) -> EvalReport:
+    results = [
+        replace(r, sample=replace(r.sample, input={"question": question}))
+        if r.sample_id == id
+        else r
+        for r in report.results
+    ]
+    return replace(report, results=results)
+
+
+@pytest.mark.parametrize("tasks", [None, "game"])
+def test_another_question_under_the_same_id_is_refused(tasks: str | None) -> None:
+    said = refused("samples", one_run(0), with_input(one_run(1), "go-0", "new"), tasks=tasks)
+    assert "seed 0 and seed 1 cannot be aggregated as runs of one task" in said
+    assert "1 sample with another input or ground truth: 'go-0'" in said
+
+
+def test_a_sample_that_is_of_another_task_in_another_run_is_refused() -> None:
+    moved = one_run(1)
+    results = [
+        replace(r, metadata={"game": "chess"}) if r.sample_id == "go-0" else r
+        for r in moved.results
+    ]
+    said = refused("samples", one_run(0), replace(moved, results=results), tasks="game")
+    assert "1 sample with another task: 'go-0' has 'go' and 'chess'" in said
+
+
+def test_within_a_task_of_a_mapping_samples_are_the_same() -> None:
+    with pytest.raises(NotComparable, match="'pong-0'"):
+        score_matrix({"x": [one_run(0, tasks={"go": 0.1}), one_run(1, tasks={"pong": 0.1})]})
+
+
+def test_a_report_is_of_one_task_of_a_mapping() -> None:
+    both = one_run(0)
+    with pytest.raises(InvalidInput, match="seed 0 was given twice"):
+        score_matrix({"go": [both], "chess": [both]})
+
+
+def test_runs_scored_in_another_way_are_refused(tmp_path: Path) -> None:
+    one = run(tmp_path, "one", knows(lambda n: n < 20))
+    other = run(tmp_path, "other", knows(lambda n: n < 30), score=lenient)
+    again = run(tmp_path, "again", knows(lambda n: n < 10), score=exact)
+    assert "score_fn is 'exact' and 'lenient'" in refused("scorer", one, other)
+    matrix = score_matrix([one, again])
+    assert (matrix.scores.ravel().tolist(), matrix.notes) == ([0.5, 0.25], ())
+
+
+def test_another_threshold_matters_to_what_passed_and_to_nothing_else() -> None:
+    rewards = {"a": 0.4, "b": 0.7}
+    given = [by_hand(rewards, config={"pass_threshold": t}, name=f"{t}") for t in (0.3, 0.5)]
+    assert "pass_threshold is 0.3 and 0.5" in refused("threshold", *given, metric="passed")
+    assert score_matrix(given).notes == ()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_an_unfinished_run_is_refused(alone: bool) -> None:
+    report = one_run(0)
+    part = replace(report, summary={**report.summary, "complete": False}, status="interrupted")
+    said = refused("incomplete", *([part] if alone else [one_run(1), part]), tasks="game")
+    assert "seed 0 is not finished (interrupted): it has 6 items" in said
+
+
+def test_episodes_of_another_length_or_meaning_are_refused() -> None:
+    same = {"max_steps": 10, "success_is": "goal"}
+    one = episodes("A-v0", [1.0], "one", **same)
+    for name, value, kind in (("max_steps", 20, "environment"), ("success_is", "x", "scorer")):
+        other = episodes("A-v0", [2.0], "other", **{**same, name: value})
+        assert f"{name} is" in refused(kind, one, other, metric="return")
+
+
+def test_environments_may_differ_in_all_of_that_from_each_other() -> None:
+    given = [
+        episodes(env, [float(i)] * steps, f"{env} {i}", max_steps=steps, success_is=env)
+        for env, steps in (("A-v0", 2), ("B-v0", 3))
+        for i in (1, 2)
+    ]
+    assert score_matrix(given, metric="return").notes == ()
+
+
+def test_runs_in_one_report_need_as_many_samples_of_the_same_content() -> None:
+    def divided(questions: dict[str, list[str]]) -> EvalReport:
+        ids = {f"{seed}-{i}": (seed, q) for seed, qs in questions.items() for i, q in enumerate(qs)}
+        report = by_hand(
+            dict.fromkeys(ids, 1.0), metadata={id: {"seed": seed} for id, (seed, _) in ids.items()}
+        )
+        for id, (_, question) in ids.items():
+            report = with_input(report, id, question)
+        return report
+
+    same = divided({"0": ["x", "y"], "1": ["y", "x"]})
+    assert score_matrix(same, runs="seed").notes == ()
+    fewer = divided({"0": ["x", "y"], "1": ["x"]})
+    assert "run '0' and run '1' have 2 and 1 samples" in refused("samples", fewer, runs="seed")
+    other = divided({"0": ["x", "y"], "1": ["x", "z"]})
+    assert "of task 'all' are not the same in both" in refused("samples", other, runs="seed")
+    named = divided({"0": ["0: x"], "1": ["1: x"]})
+    (note,) = score_matrix(named, runs="seed").notes
+    assert "share no input, so their samples may differ" in note
+
+
+def test_a_kind_that_does_not_exist_cannot_be_allowed() -> None:
+    with pytest.raises(InvalidInput, match="'colour'"):
+        score_matrix([one_run(0)], allow=["colour"])
+
+
+def test_a_curve_is_not_one_run(tmp_path: Path) -> None:
+    (tmp_path / "curve.jsonl").write_text("")
+    with pytest.raises(RunDirectoryError, match="is a curve"):
+        score_matrix([tmp_path])
+
+
+# --- Two sides ----------------------------------------------------------------------------------
+
+
+def sides_refused(kind: str, ours: ScoreMatrix, theirs: ScoreMatrix) -> str:
+    with pytest.raises(NotComparable) as refusal:
+        aggregate(ours, theirs, repetitions=10)
+    assert refusal.value.kinds == (kind,)
+    notes = aggregate(ours, theirs, repetitions=10, allow=[kind]).notes
+    assert any(note.startswith(f"allowed to differ: {kind}: ") for note in notes)
+    return str(refusal.value)
+
+
+def test_sides_of_other_samples_are_refused() -> None:
+    ours = score_matrix([one_run(0)], tasks="game")
+    changed = with_input(one_run(0), "go-0", "new")
+    said = sides_refused("samples", ours, score_matrix([changed], tasks="game"))
+    assert "seed 0 and seed 0 (against) cannot be compared" in said
+    assert "'go-0'" in said
+    fewer = by_hand({"pong-0": 1.0}, name="fewer")
+    said = sides_refused("samples", score_matrix([one_run(0)]), score_matrix([fewer]))
+    assert "5 samples only in seed 0" in said
+
+
+def test_sides_scored_in_another_way_are_refused_task_by_task(tmp_path: Path) -> None:
+    right = knows(lambda n: n < 20)
+    one, two, three = (run(tmp_path, name, right) for name in "abc")
+    other = run(tmp_path, "d", right, score=lenient)
+    said = sides_refused("scorer", score_matrix([one]), score_matrix([other]))
+    assert "score_fn is 'exact' and 'lenient'" in said
+    ours = score_matrix({"x": [one], "y": [two]})
+    theirs = score_matrix({"y": [other], "x": [three]})
+    assert "b and d (against)" in sides_refused("scorer", ours, theirs)
+
+
+def test_sides_of_several_runs_in_one_report_are_told_by_content() -> None:
+    def side(first: str) -> ScoreMatrix:
+        ids = [f"{first}{i}" for i in range(4)]
+        report = by_hand(dict.fromkeys(ids, 1.0), metadata={id: {"seed": id[1]} for id in ids})
+        for id in ids:
+            report = with_input(report, id, "x" if first == "b" else "y")
+        return score_matrix(report, runs="seed")
+
+    assert not any("differ" in note for note in aggregate(side("a"), side("c")).notes)
+    assert any("samples may differ" in note for note in aggregate(side("a"), side("b")).notes)
+
+
+def test_a_run_is_on_one_side_only(tmp_path: Path) -> None:
+    one_run(0).save(tmp_path / "run")
+    ours, theirs = (score_matrix([tmp_path / "run"]) for _ in range(2))
+    with pytest.raises(InvalidInput, match="run is on both sides"):
+        aggregate(ours, theirs)
+    held = one_run(0)
+    with pytest.raises(InvalidInput, match="is on both sides"):
+        aggregate(score_matrix([held]), score_matrix([held, one_run(1)]))
+
+
+def test_what_a_matrix_was_allowed_is_not_asked_again_of_both_sides() -> None:
     report = one_run(0)
     part = replace(report, summary={**report.summary, "complete": False})
-    assert score_matrix([part], tasks="game").notes == (
-        "seed 0 is not finished: its scores are of 6 items",
+    found = aggregate(
+        score_matrix([one_run(1)]), score_matrix([part], allow=["incomplete"]), repetitions=10
     )
+    assert any("against: allowed to differ: incomplete" in note for note in found.notes)
 
 
 # --- Aggregates ---------------------------------------------------------------------------------
@@ -219,7 +440,9 @@ def test_aggregates_are_those_of_the_bootstrap_with_its_seed() -> None:
     for name, estimate in found.estimates.items():
         assert estimate == bootstrap(matrix.scores, name, seed=3, repetitions=500, optimum=0.8)
     assert found.improvement is None
-    assert found.notes == ("intervals from 4 runs are too narrow: have 5 at least",)
+    few, of_median = found.notes
+    assert few == "intervals from 4 runs are too narrow: have 5 at least"
+    assert of_median.startswith("the interval of a median over tasks is far too narrow for few run")
 
 
 def test_improvement_compares_task_by_task_whatever_their_order() -> None:
@@ -253,11 +476,42 @@ def test_sides_of_other_tasks_or_metrics_are_refused() -> None:
     ("runs", "expected"), [(1, "one run does not show"), (2, "2 runs are too narrow"), (5, None)]
 )
 def test_few_runs_are_said_to_be_few(runs: int, expected: str | None) -> None:
-    scores = np.random.default_rng(0).random((runs, 3))
-    found = aggregate(made(scores, ("a", "b", "c")), repetitions=100)
+    scores = np.random.default_rng(0).random((runs, 2))
+    found = aggregate(made(scores, ("a", "b")), repetitions=100)
     assert any(expected in note for note in found.notes) if expected else not found.notes
     intervals = [estimate.interval is None for estimate in found.estimates.values()]
     assert intervals == [runs == 1] * 4
+
+
+@pytest.mark.parametrize(
+    ("runs", "tasks", "said"), [(5, 3, True), (49, 3, True), (50, 3, False), (5, 2, False)]
+)
+def test_the_median_over_tasks_needs_many_runs(runs: int, tasks: int, said: bool) -> None:
+    # Over one or two tasks it is the mean, and covers as that does.
+    scores = np.random.default_rng(0).random((runs, tasks))
+    found = aggregate(made(scores, tuple("abc"[:tasks])), repetitions=100)
+    assert any("prefer the interquartile mean" in note for note in found.notes) == said
+    assert found.as_dict()["notes"] == list(found.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("seed", value) for value in (-1, 1.5, None)),
+        *(("repetitions", value) for value in (0, 999_999_999_999, 1e3)),
+        *(("optimum", value) for value in (float("nan"), float("inf"), -1.7e308)),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(name: str, value: Any) -> None:
+    settings: dict[str, Any] = {"repetitions": 10, name: value}
+    with pytest.raises(InvalidInput, match=f"{name} is a .* got "):
+        aggregate(made([[1.0, 2.0], [2.0, 4.0]], ("a", "b")), **settings)
+
+
+def test_more_tasks_allow_fewer_repetitions() -> None:
+    tasks = tuple(f"{i}" for i in range(5000))
+    with pytest.raises(InvalidInput, match=f"from 1 to {MOST_MEANS // 5000:,} "):
+        aggregate(made(np.ones((2, 5000)), tasks))
 
 
 def test_runs_that_all_score_the_same_have_no_interval_and_say_so() -> None:

@@ -96,14 +96,26 @@ def test_the_figure_says_who_is_compared_in_what_and_how_sure() -> None:
     assert figure.get_supxlabel() == (
         "difference in reward, B - A (95% intervals; those of the 2 slices simultaneous)"
     )
-    whole = replace(comparison(), by=(), slices=(), slices_errors_as_zero=())
+    whole = replace(comparison(), by=(), slices=(), slices_with_errors=())
     assert drawn(whole).get_supxlabel() == "difference in reward, B - A (95% interval)"
 
 
 def test_where_items_errored_both_readings_are_drawn() -> None:
     figure = drawn(comparison(broken=4))
-    assert labels(figure)[:2] == ["all, scored only", "all, errored as 0"]
+    assert labels(figure) == [
+        *("all, scored only", "all, errored as 0", "easy, scored only", "hard, scored only")
+    ]
     assert [text.get_text() for text in figure.axes[0].texts][:2] == ["n = 36", "n = 40"]
+
+
+def test_a_long_name_leaves_room_for_the_reading() -> None:
+    topics = ["x" * 200, "y"] * 20
+    assert "x" * 22 + "…, scored only" in labels(drawn(comparison(topics=topics, broken=4)))
+
+
+def test_what_errored_counts_as_is_named() -> None:
+    a, b = report("a", [-3.0, 1.0] * 10), report("b", [None, 1.0] * 10)
+    assert labels(drawn(compare(a, b)))[1] == "all, errored as -3"
 
 
 def test_slices_are_drawn_in_the_order_asked_for() -> None:
@@ -125,7 +137,7 @@ def test_an_estimate_without_an_interval_is_hollow() -> None:
         ("two\nlines", "two\\nlines"),
         ("\x1b[2J\u202e", r"\u001b[2J\u202e"),
         ("x" * 200, "x" * 35 + "…"),
-        ("日本語 \ud800", "日本語 \\ud800"),
+        ("日本語 \ue000", "日本語 \\ue000"),
     ],
 )
 def test_labels_are_text_and_never_formulas(label: str, shown: str) -> None:

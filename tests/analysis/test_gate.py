@@ -31,7 +31,7 @@ def rates(passed_a: int, passed_b: int, n: int, *, changed: int = 0) -> list[Eva
 
 def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> None:
     base, new = rates(500, 520, 1000)
-    found = gate(new, base, no_worse_than=0.01)
+    found = gate(new, baseline=base, no_worse_than=0.01)
     assert (found.outcome, found.exit_code) == ("pass", 0)
     (check,) = found.checks
     assert check.interval is not None
@@ -42,7 +42,7 @@ def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> 
 
 def test_a_run_fails_where_the_whole_interval_is_beyond_it() -> None:
     base, new = rates(500, 420, 1000)
-    found = gate(new, base, no_worse_than=0.01)
+    found = gate(new, baseline=base, no_worse_than=0.01)
     assert (found.outcome, found.exit_code) == ("fail", 1)
     assert found.checks[0].interval is not None
     assert found.checks[0].interval.high < -0.01
@@ -50,7 +50,7 @@ def test_a_run_fails_where_the_whole_interval_is_beyond_it() -> None:
 
 def test_equal_means_of_few_samples_tell_nothing() -> None:
     base, new = rates(20, 20, 40, changed=5)
-    found = gate(new, base, no_worse_than=0.01)
+    found = gate(new, baseline=base, no_worse_than=0.01)
     assert found.checks[0].estimate == 0
     assert (found.outcome, found.exit_code) == ("cannot tell", 3)
     assert found.checks[0].needed is not None
@@ -58,19 +58,19 @@ def test_equal_means_of_few_samples_tell_nothing() -> None:
 
 def test_so_many_samples_as_it_says_would_have_told() -> None:
     base, new = rates(20, 20, 40, changed=5)
-    needed = gate(new, base, no_worse_than=0.05).checks[0].needed
+    needed = gate(new, baseline=base, no_worse_than=0.05).checks[0].needed
     assert needed is not None
     times = -(-needed // 40)
-    assert gate(*reversed(rates(20 * times, 20 * times, 40 * times, changed=5 * times)),
-                no_worse_than=0.05).outcome == "pass"  # fmt: skip
-    fewer = times // 2
-    assert gate(*reversed(rates(20 * fewer, 20 * fewer, 40 * fewer, changed=5 * fewer)),
-                no_worse_than=0.05).outcome == "cannot tell"  # fmt: skip
+    base, new = rates(20 * times, 20 * times, 40 * times, changed=5 * times)
+    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "pass"
+    fewer = times // 4
+    base, new = rates(20 * fewer, 20 * fewer, 40 * fewer, changed=5 * fewer)
+    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "cannot tell"
 
 
 def test_an_estimate_right_at_the_bound_can_never_be_told() -> None:
     base, new = rates(50, 40, 100)
-    check = gate(new, base, no_worse_than=0.1).checks[0]
+    check = gate(new, baseline=base, no_worse_than=0.1).checks[0]
     assert (check.outcome, check.needed) == ("cannot tell", None)
 
 
@@ -88,9 +88,9 @@ def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
 
 def test_the_worst_check_decides() -> None:
     base, new = rates(500, 520, 1000)
-    assert gate(new, base, no_worse_than=0.01, min_mean=0.45).outcome == "pass"
-    assert gate(new, base, no_worse_than=0.01, min_mean=0.52).outcome == "cannot tell"
-    assert gate(new, base, no_worse_than=0.01, min_mean=0.9).outcome == "fail"
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.45).outcome == "pass"
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.52).outcome == "cannot tell"
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.9).outcome == "fail"
 
 
 def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> None:
@@ -99,8 +99,8 @@ def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> 
     a = by_hand({id: float(i % 4 < 2) for i, id in enumerate(ids)}, name="a", metadata=levels)
     # All easy ones right, all hard ones wrong.
     b = by_hand({id: float(i % 2 == 0) for i, id in enumerate(ids)}, name="b", metadata=levels)
-    assert gate(b, a, no_worse_than=0.15).outcome == "pass"
-    found = gate(b, a, no_worse_than=0.15, by="level")
+    assert gate(b, baseline=a, no_worse_than=0.15).outcome == "pass"
+    found = gate(b, baseline=a, no_worse_than=0.15, by="level")
     assert found.outcome == "fail"
     assert {c.name: c.outcome for c in found.checks[1:]} == {
         "level=easy": "pass",
@@ -110,8 +110,8 @@ def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> 
 
 def test_slices_may_be_given_more_room() -> None:
     base, new = rates(1000, 1000, 2000, changed=30)
-    assert gate(new, base, no_worse_than=0.01, by="level").outcome == "cannot tell"
-    found = gate(new, base, no_worse_than=0.01, by="level", slice_no_worse_than=0.05)
+    assert gate(new, baseline=base, no_worse_than=0.01, by="level").outcome == "cannot tell"
+    found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.05)
     assert found.outcome == "pass"
     assert {check.bound for check in found.checks[1:]} == {-0.05}
 
@@ -125,13 +125,14 @@ def test_a_slice_fails_only_by_an_interval_that_is_corrected_for_all_slices() ->
         a = by_hand({id: float(random.random() < 0.5) for id in ids}, name="a", metadata=parts)
         b = by_hand({id: float(random.random() < 0.5) for id in ids}, name="b", metadata=parts)
         alarms += any(
-            check.outcome == "fail" for check in gate(b, a, no_worse_than=0, by="part").checks[1:]
+            check.outcome == "fail"
+            for check in gate(b, baseline=a, no_worse_than=0, by="part").checks[1:]
         )
     assert alarms <= 6  # 20 slices at 2.5% each, uncorrected, would be 24
 
 
 @pytest.mark.parametrize(
-    ("errors", "outcome"), [(0, "pass"), (3, "pass"), (100, "cannot tell"), (400, "cannot tell")]
+    ("errors", "outcome"), [(0, "pass"), (3, "pass"), (100, "errored"), (400, "errored")]
 )
 def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
     ids = [f"s{i}" for i in range(1000)]
@@ -139,17 +140,19 @@ def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
     new = by_hand(
         {id: None if i < errors else 0.5 + i % 3 / 100 for i, id in enumerate(ids)}, name="new"
     )
-    found = gate(new, base, no_worse_than=0.03)
+    found = gate(new, baseline=base, no_worse_than=0.03)
     assert found.outcome == outcome
-    if outcome == "cannot tell":
-        assert "with their rewards as 0: fail" in found.checks[0].why
+    if outcome == "errored":
+        assert found.exit_code == 2
+        assert found.checks[0].why == "without the items that errored: pass; with them: fail"
+        assert found.checks[0].other is not None
 
 
 def test_errored_items_count_in_the_mean_both_ways() -> None:
     report = by_hand({f"s{i}": 1.0 if i < 60 else None for i in range(100)})
     found = gate(report, min_mean=0.8)
-    assert found.outcome == "cannot tell"
-    assert found.checks[0].why.startswith("without the items that errored: pass")
+    assert found.outcome == "errored"
+    assert found.checks[0].why == "without the items that errored: pass; with them: fail"
 
 
 def test_errored_items_must_not_decide_in_a_slice_either() -> None:
@@ -157,15 +160,108 @@ def test_errored_items_must_not_decide_in_a_slice_either() -> None:
     levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
     base = by_hand(dict.fromkeys(ids, 0.5), name="base", metadata=levels)
     new = by_hand(
-        {id: None if i % 20 == 1 else 0.5 + i % 3 / 100 for i, id in enumerate(ids)},
+        {id: None if i % 10 == 1 else 0.5 + i % 3 / 100 for i, id in enumerate(ids)},
         name="new",
         metadata=levels,
     )
-    found = gate(new, base, no_worse_than=0.04, by="level")
+    found = gate(new, baseline=base, no_worse_than=0.04, by="level")
     assert {c.name: c.outcome for c in found.checks[1:]} == {
         "level=easy": "pass",
-        "level=hard": "cannot tell",
+        "level=hard": "errored",
     }
+
+
+def test_a_slice_of_which_all_items_errored_is_a_check_of_its_own() -> None:
+    levels = {f"s{i}": {"level": "rare" if i < 8 else "usual"} for i in range(2000)}
+    base = by_hand(dict.fromkeys(levels, 1.0), name="base", metadata=levels)
+    gone = {id: None if level["level"] == "rare" else 1.0 for id, level in levels.items()}
+    found = gate(
+        by_hand(gone, name="new", metadata=levels), baseline=base, no_worse_than=0.02, by="level"
+    )
+    rare = next(check for check in found.checks if check.slice == {"level": "rare"})
+    assert (rare.outcome, rare.n, rare.interval) == ("errored", 0, None)
+    assert rare.why == "no sample of it has a value on both sides"
+    assert found.exit_code == 2
+
+
+def test_a_metric_of_ones_own_does_not_hide_errors() -> None:
+    ids = [f"s{i}" for i in range(150)]
+    base = by_hand({id: float(i % 2) for i, id in enumerate(ids)}, name="base")
+    coward = by_hand({id: None if i % 2 == 0 else 1.0 for i, id in enumerate(ids)}, name="new")
+    assert gate(coward, baseline=base, no_worse_than=0.01, metric="r").outcome != "pass"
+    assert gate(coward, min_mean=0.9, metric="r").outcome == "errored"
+
+
+def test_graded_values_that_hardly_vary_must_bear_a_loss_that_was_not_drawn() -> None:
+    random = np.random.default_rng(0)
+    passed = 0
+    for trial in range(60):
+        ids = [f"s{i}" for i in range(100)]
+        base = by_hand(dict.fromkeys(ids, 0.9), name="base")
+        lost = random.random(100) < 0.02
+        small = random.uniform(-0.005, 0.005, 100)
+        new = by_hand(
+            {id: 0.0 if lost[i] else 0.9 + small[i] for i, id in enumerate(ids)},
+            name=f"new{trial}",
+        )
+        passed += gate(new, baseline=base, no_worse_than=0.01).outcome == "pass"
+    assert passed == 0  # the true loss is 0.018; without this a dozen would pass
+
+
+def test_less_is_better_where_it_is_said_so() -> None:
+    ids = [f"s{i}" for i in range(200)]
+    slow = by_hand({id: 10 + i % 5 for i, id in enumerate(ids)}, name="slow")
+    fast = by_hand({id: 5 + i % 3 for i, id in enumerate(ids)}, name="fast")
+    assert gate(fast, baseline=slow, no_worse_than=0.5).outcome == "fail"
+    found = gate(fast, baseline=slow, no_worse_than=0.5, lower_is_better=True)
+    assert found.outcome == "pass"
+    (check,) = found.checks
+    assert check.estimate is not None
+    assert check.estimate < 0
+    assert check.interval is not None
+    assert check.interval.low < check.estimate < check.interval.high < check.bound == 0.5
+    assert gate(slow, baseline=fast, no_worse_than=0.5, lower_is_better=True).outcome == "fail"
+    assert gate(fast, max_mean=7).outcome == "pass"
+    assert gate(slow, max_mean=7).outcome == "fail"
+    assert gate(slow, max_mean=12).outcome == "cannot tell"
+
+
+def test_pass_at_k_can_be_gated() -> None:
+    report = by_hand({f"s{i}": [float(i % 2), float(i % 4 == 0), 1.0] for i in range(60)})
+    found = gate(report, min_mean=0.5, metric="pass@2")
+    assert found.checks[0].n == 60
+    assert found.outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_mean": 50}, "lies between 0 and 1"),
+        ({"max_mean": -1}, "lies between 0 and 1"),
+        ({"min_mean": "x"}, "min_mean is a number"),
+        ({"min_mean": True}, "min_mean is a number"),
+    ],
+)
+def test_a_bound_beyond_the_scale_is_a_slip(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gate(by_hand({"x": 1.0, "y": 0.0}), **options)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_nothing_could_exceed_is_a_slip() -> None:
+    base, new = rates(5, 5, 10)
+    with pytest.raises(InvalidInput, match="nothing can be worse by 2; is 0.02 meant"):
+        gate(new, baseline=base, no_worse_than=2)
+
+
+def test_where_a_slice_may_fail_the_interval_shown_is_the_corrected_one() -> None:
+    base, new = rates(100, 84, 200)
+    found = gate(new, baseline=base, no_worse_than=0.05, by="level")
+    assert found.comparison is not None
+    for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
+        assert check.corrected
+        assert check.interval == part.simultaneous_interval
+        assert check.outcome == "cannot tell"
+        assert check.interval.low < check.bound <= check.interval.high  # type: ignore[union-attr]
 
 
 def test_a_mean_right_at_the_least_one_is_enough() -> None:
@@ -200,7 +296,7 @@ def test_an_unfinished_run_is_not_judged(tmp_path: Path) -> None:
 
 def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:
     base, new = rates(20, 20, 40, changed=5)
-    found = gate(new, base, no_worse_than=0.01, min_mean=0.99)
+    found = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.99)
     assert [check.outcome for check in found.checks] == ["cannot tell", "fail"]
     assert found.outcome == "fail"
 
@@ -208,7 +304,7 @@ def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:
 def test_slices_pass_by_their_own_intervals() -> None:
     """That each is no worse is claimed only if all are: that needs no correction."""
     base, new = rates(1000, 1000, 2000, changed=30)
-    found = gate(new, base, no_worse_than=0.01, by="level", slice_no_worse_than=0.0115)
+    found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.0115)
     assert found.comparison is not None
     for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
         assert part.simultaneous_interval is not None
@@ -220,14 +316,14 @@ def test_what_cannot_be_compared_is_refused_and_not_failed(tmp_path: Path) -> No
     base = run(tmp_path, "base", knows(lambda i: i < 20))
     new = run(tmp_path, "new", knows(lambda i: i < 20), of=50)
     with pytest.raises(NotComparable, match="samples"):
-        gate(new, base, no_worse_than=0.01)
-    assert gate(new, base, no_worse_than=0.01, allow=["samples"]).checks[0].n == 40
+        gate(new, baseline=base, no_worse_than=0.01)
+    assert gate(new, baseline=base, no_worse_than=0.01, allow=["samples"]).checks[0].n == 40
 
 
 def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
     base = by_hand({f"s{i}": 5.0 for i in range(20)}, name="base")
     new = by_hand({f"s{i}": 7.0 for i in range(20)}, name="new")
-    (check,) = gate(new, base, no_worse_than=0.5).checks
+    (check,) = gate(new, baseline=base, no_worse_than=0.5).checks
     assert (check.outcome, check.interval) == ("cannot tell", None)
     assert check.why == "the values say nothing about how much they vary"
 
@@ -261,12 +357,12 @@ def test_a_gate_with_a_baseline_needs_to_know_what_is_tolerated(
 ) -> None:
     base, new = rates(5, 5, 10)
     with pytest.raises(InvalidInput, match=message):
-        gate(new, base, **options)  # type: ignore[arg-type]
+        gate(new, baseline=base, **options)  # type: ignore[arg-type]
 
 
 def test_a_gate_is_plain_values() -> None:
     base, new = rates(50, 52, 100)
-    found = gate(new, base, no_worse_than=0.01, min_mean=0.1, by="level").as_dict()
+    found = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.1, by="level").as_dict()
     assert json.loads(json.dumps(found)) == found
     assert [check["name"] for check in found["checks"]] == [
         "no worse than base by 0.01",

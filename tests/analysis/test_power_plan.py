@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +14,13 @@ from heldout.analysis import compare, plan
 from heldout.errors import InvalidInput, NotComparable
 from tests.analysis.runs import by_hand
 
-Z = scipy_stats.norm.ppf(0.975) + scipy_stats.norm.ppf(0.8)
+
+def needed(variance: float, detect: float) -> int:
+    """By Student's t, at the number itself."""
+    n = 2
+    while n < (scipy_stats.t(n - 1).ppf([0.975, 0.8]).sum() / detect) ** 2 * variance:
+        n += 1
+    return n
 
 
 def answered(
@@ -28,16 +34,16 @@ def answered(
 
 
 def test_without_repeats_the_answer_is_a_range_and_says_why() -> None:
-    report = answered(100, 1)
+    report = by_hand({f"s{i}": i / 100 for i in range(100)}, name="base")
     found = plan(report, detect=0.1, repeats=(1, 4), correlation=0.5)
-    variance = np.var([r.score.reward for r in report.results], ddof=1)
+    variance = float(np.var(np.arange(100) / 100, ddof=1))
     one, four = found.rows
-    assert one.samples == math.ceil(Z**2 * 2 * variance / 0.01)
-    assert one.at_least == math.ceil(Z**2 * variance / 0.01)
+    assert one.samples == needed(2 * variance, 0.1)
+    assert one.at_least == needed(variance, 0.1)
     # All of it between samples: repeats are of no use; all of it within: four times fewer.
     assert four.samples == one.at_least
-    assert four.at_least == math.ceil(Z**2 * 2 * variance / 4 / 0.01)
-    assert found.repeats_for_these is None
+    assert four.at_least == needed(2 * variance / 4, 0.1)
+    assert plan(report, detect=0.01).repeats_for_these is None
     assert "without repeats nobody knows" in found.notes[0]
 
 
@@ -79,7 +85,7 @@ def test_what_these_samples_can_detect_needs_these_samples() -> None:
     assert detectable is not None
     again = plan(report, detect=detectable, repeats=[4]).rows[0]
     assert abs(again.samples - 250) <= 4  # z where the comparison has t
-    assert plan(report, detect=detectable * 1.02).repeats_for_these == 4
+    assert plan(report, detect=detectable * 1.02).repeats_for_these in (4, 5)
     assert plan(report, detect=0.001).repeats_for_these is None
 
 
@@ -130,18 +136,74 @@ def test_two_runs_that_are_no_pair_are_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"detect": 0}, "above 0"),
+        ({"detect": 0}, "between 0 and 1"),
+        ({"detect": 5}, "between 0 and 1"),
         ({"detect": 0.1, "power": 1.5}, "power is between"),
         ({"detect": 0.1, "alpha": 0}, "alpha is between"),
         ({"detect": 0.1, "repeats": [0]}, "at least once"),
-        ({"detect": 0.1, "repeats": []}, "at least one number of repeats"),
+        ({"detect": 0.1, "repeats": []}, "repeats names numbers"),
         ({"detect": 0.1, "correlation": 2}, "correlation is between"),
         ({"detect": 0.1, "metric": "speed"}, "no metric 'speed'"),
+        ({"detect": 0.1, "metric": "pass@2"}, "plan by passed"),
+        ({"detect": 0.1, "repeats": 3}, "repeats names numbers"),
     ],
 )
 def test_a_plan_for_nothing_sensible_is_refused(options: dict[str, object], message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
         plan(answered(10, 2), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rate", "detect"), [(0.0, 0.05), (0.0, 0.2), (0.01, 0.05), (0.05, 0.2), (1.0, 0.1), (0.5, 0.1)]
+)
+def test_of_rates_near_0_and_1_enough_are_asked_for_that_it_is_seen(
+    rate: float, detect: float
+) -> None:
+    """The run to come varies more than this one, which hardly does."""
+    passed = round(100 * rate)
+    base = by_hand({f"s{i}": float(i < passed) for i in range(100)}, name="base")
+    samples = plan(base, detect=detect, repeats=[1]).rows[0].samples
+    random, after = np.random.default_rng(0), rate - detect if rate > 0.5 else rate + detect
+    a, b = (random.random((2000, samples)) < r for r in (rate, after))
+    wins, losses = (b & ~a).sum(axis=1), (a & ~b).sum(axis=1)
+    z = np.abs(wins - losses) / np.sqrt(np.maximum(wins + losses, 1))
+    assert (z > 1.96).mean() > 0.76
+
+
+def test_two_runs_that_agree_in_all_still_need_a_share_of_samples_that_differ() -> None:
+    one = by_hand({f"s{i}": float(i % 2) for i in range(30)}, name="a")
+    other = by_hand({f"s{i}": float(i % 2) for i in range(30)}, name="b")
+    assert plan(one, detect=0.02, against=other).rows[0].samples > 350
+
+
+def test_a_run_of_graded_values_that_do_not_vary_is_no_plan() -> None:
+    with pytest.raises(InvalidInput, match="does not vary.*plan with harder ones"):
+        plan(by_hand({f"s{i}": 0.5 for i in range(30)}, name="a"), detect=0.1)
+
+
+def test_samples_in_clusters_take_more_of_them() -> None:
+    passages = {f"s{i}": {"passage": i // 10} for i in range(100)}
+    report = by_hand({id: float(int(id[1:]) < 60) for id in passages}, metadata=passages)
+    alone, together = (
+        plan(report, detect=0.1, cluster=key).rows[0].samples for key in (None, "passage")
+    )
+    assert 8 * alone < together < 13 * alone
+
+
+def test_a_guess_and_what_would_replace_it_are_not_both_taken() -> None:
+    one, other = answered(20, 2), answered(20, 2, seed=1, name="new")
+    with pytest.raises(InvalidInput, match="give one of the two"):
+        plan(one, detect=0.1, against=other, correlation=0.5)
+
+
+def test_what_compare_would_not_pair_is_not_planned_by(tmp_path: Path) -> None:
+    config = {"kind": "episodes", "env": "E", "seeded": False}
+    one = by_hand({"e0": 1.0, "e1": 0.0}, name="a", config=config)
+    with pytest.raises(InvalidInput, match="no pairs of them to plan by"):
+        plan(one, detect=0.1, against=by_hand({"e0": 1.0, "e1": 0.0}, name="b", config=config))
+    one.save(tmp_path / "run")
+    with pytest.raises(InvalidInput, match="compared with itself"):
+        plan(tmp_path / "run", detect=0.1, against=tmp_path / "run")
 
 
 def test_one_sample_tells_nothing_about_others() -> None:

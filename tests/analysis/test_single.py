@@ -14,6 +14,9 @@ from heldout.analysis import pass_at_k, pass_hat_k, summarize
 from heldout.analysis.single import slices_and_total, summary_of
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.stats import Moments
+from heldout.store.columns import FIXED, HASHES
+from heldout.store.report import repeats_of
+from heldout.store.rundir import RunDir
 from heldout.summary import summarize_results
 from tests.analysis.runs import Rewards, by_hand
 
@@ -149,7 +152,7 @@ def test_a_sample_without_a_value_is_a_cluster_of_its_own() -> None:
 
 
 def test_an_unknown_key_is_refused() -> None:
-    with pytest.raises(HeldoutError, match="nothing called 'chapter'"):
+    with pytest.raises(HeldoutError, match="no key 'chapter'; its samples have half, passage"):
         summarize(passages().results, cluster="chapter")
 
 
@@ -170,11 +173,42 @@ def test_slices_are_clustered_too_and_say_how_many_clusters_each_has(tmp_path: P
     assert total["n"] == plain_total["n"]
 
 
+def test_slices_of_many_values_are_those_of_each(tmp_path: Path) -> None:
+    rewards = {f"q{i}": [float(i % 3 == 0), float(i % 5 == 0)] for i in range(60)}
+    metadata = {id: {"kind": i * 7 % 20, "page": i % 6} for i, id in enumerate(rewards)}
+    by_hand(rewards, metadata=metadata, config={"repeats": 2}).save(tmp_path / "run")
+    loaded = EvalReport.load(tmp_path / "run")
+    slices, _ = slices_and_total(loaded, "kind", "repeat", cluster="page")
+    assert list(slices)[:3] == [(0, 0), (0, 1), (7, 0)]
+    assert len(slices) == 40
+    for (kind, repeat), summary in slices.items():
+        same = [r for r in loaded.results if (r.metadata["kind"], r.repeat) == (kind, repeat)]
+        assert summary == summarize(same, cluster="page")
+    whole, _ = loaded.slices_and_total("kind")
+    for (kind,), summary in whole.items():
+        same = [r for r in loaded.results if r.metadata["kind"] == kind]
+        assert summary == summarize(same)
+
+
 def test_slices_by_what_differs_between_repeats_can_be_clustered(tmp_path: Path) -> None:
     passages(repeats=2).save(tmp_path / "run")
     loaded = EvalReport.load(tmp_path / "run")
     slices, _ = slices_and_total(loaded, "repeat", cluster="passage")
     assert {label: s["n"] for label, s in slices.items()} == {(0,): 96, (1,): 96}
+
+
+def test_columns_without_hashes_are_enough_for_pass_rates_and_clusters(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = passages(repeats=2)
+    with monkeypatch.context() as before:
+        for name in HASHES:
+            before.delitem(FIXED, name)
+        report.save(tmp_path / "old")
+    loaded = EvalReport.load(tmp_path / "old")
+    monkeypatch.setattr("heldout.store.table.in_order", lambda *given: pytest.fail("was read"))
+    assert summary_of(loaded, cluster="passage") == summary_of(report, cluster="passage")
+    assert slices_and_total(loaded, "half", cluster="passage")[1]["n_clusters"] == 24
 
 
 # --- The summary of a report --------------------------------------------------------------------
@@ -199,6 +233,33 @@ def test_a_report_with_repeats_has_pass_at_their_number() -> None:
     assert rate.interval is not None
     assert summary["pass_at_3_ci_high"] == rate.interval.high
     assert summary["pass_hat_3"] == pass_hat_k(report, 3).value
+
+
+@pytest.mark.parametrize(
+    ("repeats", "threshold"),
+    [
+        (10**400, 10**400),
+        (10**12, -(10**400)),
+        (-1, float("inf")),
+        (0, float("nan")),
+        ("2", "1"),
+        (None, None),
+    ],
+    ids=["huge", "large", "negative", "zero", "text", "nothing"],
+)
+def test_a_config_that_makes_no_sense_is_read_as_if_it_were_not_there(
+    repeats: object, threshold: object, tmp_path: Path
+) -> None:
+    passages(repeats=2).save(tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    info = run.read_info()
+    info.config |= {"repeats": repeats, "pass_threshold": threshold}
+    run.write_info(info)
+    run.summary.unlink()
+    loaded = EvalReport.load(run.path)
+    assert (repeats_of(loaded.config), loaded.pass_threshold) == (1, 0.5)
+    assert summary_of(loaded, cluster="passage")["pass_rate"] == loaded.summary["pass_rate"]
+    assert loaded.slices_and_total("half")[1] == loaded.summary
 
 
 def test_asking_a_finished_report_for_more_attempts_than_it_has_is_refused() -> None:

@@ -57,7 +57,8 @@ def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
         value, low, high = numbers(outcome.out, label)
         assert low < value < high, label
     assert "500 resamples of runs within each task (seed 0)" in outcome.out
-    assert "too narrow" not in outcome.out
+    assert "from 5 runs are too narrow" not in outcome.out
+    assert "the interval of a median over tasks is far too narrow" in " ".join(outcome.out.split())
 
 
 def test_few_runs_are_said_to_be_few(runs: list[str], heldout: Heldout) -> None:
@@ -128,16 +129,42 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
     for arguments, why in (
         (["ppo0", "ppo0"], "given twice"),
         (["ppo0", "small", "--tasks", "game"], "run 'small' has no items of task 'game 2'"),
-        (["ppo0", "--metric", "loss"], "no metric 'loss'; it has reward, moves, won"),
-        (["ppo0", "--tasks", "colour"], "nothing called 'colour'"),
+        (["ppo0", "--metric", "loss"], "no metric 'loss'; it has reward, passed"),
+        (["ppo0", "--tasks", "colour"], "no key 'colour'"),
         (["nowhere"], "there is no run at nowhere"),
         (["ppo0", "--repetitions", "0"], "0 is not in the range"),
+        (["ppo0", "ppo1", "--repetitions", "999999999999"], "from 1 to 100,000,000 (for 1 task"),
+        (["ppo0", "ppo1", "--seed", "-1"], "-1 is not in the range"),
+        (["ppo0", "ppo1", "--optimum", "nan"], "optimum is a finite number"),
+        (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),
+        (["ppo0", "ppo1", "--against", "ppo1"], "ppo1 is on both sides"),
+        (["ppo0", "small"], "10 samples only in ppo0: 's20', 's21', 's22', …"),
+        (["ppo0", "small"], "allow it: samples (--allow samples)"),
+        (["ppo0", "--against", "small"], "cannot be compared: samples: 10 samples only in ppo0"),
+        (["ppo0", "--allow", "colour"], "allow takes some of samples, scorer"),
         ([], "Missing argument 'RUN"),
     ):
         outcome = heldout("aggregate", *arguments)
         assert outcome.code == 1, arguments
         assert why in outcome.err
         assert outcome.out == ""
+
+
+def test_what_is_allowed_to_differ_is_printed(runs: list[str], heldout: Heldout) -> None:
+    save_run("small", 0, games=2)
+    arguments = ("ppo0", "small", "--against", "ppo1", "--allow", "samples", *FEW)
+    outcome = heldout("aggregate", *arguments)
+    assert outcome.code == 0, outcome.err
+    assert "allowed to differ: samples: 10 samples only in ppo0" in outcome.out
+    notes = json.loads(heldout("aggregate", *arguments, "--json").out)["notes"]
+    assert any(note.startswith("allowed to differ: samples: ") for note in notes)
+
+
+def test_the_share_that_passed_can_be_aggregated(runs: list[str], heldout: Heldout) -> None:
+    shown = json.loads(heldout("aggregate", *runs, "--metric", "passed", *FEW, "--json").out)
+    rewards = json.loads(heldout("aggregate", *runs, *FEW, "--json").out)
+    assert shown["metric"] == "passed"
+    assert shown["scores"] == rewards["scores"]  # what is won is 1, and passes
 
 
 def test_names_from_a_file_are_shown_and_not_obeyed(heldout: Heldout) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,35 @@ def test_show_failures_as_json_is_a_line_a_failure(finished: Outcome, heldout: H
     shown = [json.loads(line) for line in lines]
     assert [(s["sample_id"], s["reward"]) for s in shown] == [("q4", 0.0), ("q5", 0.0)]
     assert shown[0]["trajectory"]["messages"][-1]["content"] == "word4"
+
+
+def test_failures_are_those_that_errored_and_then_the_wrong_ones(heldout: Heldout) -> None:
+    save(
+        result("wrong 1"),
+        result("right", value=1.0),
+        result("broken 1", error="no"),
+        result("wrong 2"),
+        result("broken 2", error="no"),
+        result("wrong 3"),
+    )
+
+    def shown(count: int) -> list[str]:
+        lines = heldout("show", "made", "--failures", str(count), "--json").out.splitlines()
+        return [json.loads(line)["sample_id"] for line in lines]
+
+    assert shown(1) == ["broken 1"]
+    assert shown(3) == ["broken 1", "broken 2", "wrong 1"]
+    assert shown(9) == ["broken 1", "broken 2", "wrong 1", "wrong 2", "wrong 3"]
+
+
+def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
+    path = "outputs/evals/of today"
+    save(result("a", error="no"), result("b"), path=path)
+    out = heldout("show", "of today").out
+    hint = re.search(r"`heldout (.*)` says why items errored", out)
+    assert hint is not None
+    assert shlex.split(hint[1]) == ["show", path, "--failures", "5"]
+    assert heldout(*shlex.split(hint[1])).code == 0
 
 
 def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> None:
@@ -204,6 +234,14 @@ def test_a_run_that_is_not_there_is_named(heldout: Heldout, folder: Path) -> Non
         heldout("slice", "none", "--by", "x").err
         == "Error: there is no run at none, nor at outputs/evals/none\n"
     )
+    save(result(), path="outputs/evals/nope2")
+    near = heldout("show", "nope")
+    assert near.err == (
+        "Error: there is no run at nope, nor at outputs/evals/nope; did you mean nope2?\n"
+    )
+    near = heldout("show", "outputs/evals/nope")
+    assert near.err.endswith("outputs/evals/nope; did you mean outputs/evals/nope2?\n")
+    assert "did you mean" not in heldout("show", "elsewhere/nope").err
     (folder / "empty").mkdir()
     assert "empty is not a run directory" in heldout("show", "empty").err
 
@@ -333,8 +371,7 @@ def test_an_unknown_cluster_key_is_refused_with_what_there_is(heldout: Heldout) 
     for command in (["show", "made"], ["slice", "made", "--by", "half"]):
         outcome = heldout(*command, "--cluster", "chapter")
         assert outcome.code == 1
-        assert "nothing called 'chapter'" in outcome.err
-        assert "'passage'" in outcome.err
+        assert "no key 'chapter'; its samples have half, passage (or " in outcome.err
 
 
 def test_options_of_the_report_do_not_go_with_failures(heldout: Heldout) -> None:
@@ -510,10 +547,10 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(
 ) -> None:
     outcome = heldout("slice", "six", "--by", "dificulty")
     assert outcome.code == 1
-    assert outcome.err.startswith(
-        "Error: outputs/evals/six has nothing called 'dificulty' to slice by; it has "
+    assert outcome.err == (
+        "Error: outputs/evals/six has no key 'dificulty'; its samples have difficulty, topic "
+        "(or ended_by, ok, truncated, repeat, sample_id)\n"
     )
-    assert "'difficulty', 'topic'" in outcome.err
 
 
 def test_slice_needs_a_key(finished: Outcome, heldout: Heldout) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import html
 import json
+import os
 import re
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -21,7 +25,7 @@ from heldout.cli.markdown import LONGEST, MOST_ROWS, code, table, text
 from heldout.cli.text import printable
 from heldout.midrun.curve import CurvePoint, CurveWriter
 from heldout.store.rundir import RunDir, RunInfo, now
-from tests.cli.conftest import Heldout, Outcome
+from tests.cli.conftest import Heldout, Outcome, command_of
 from tests.cli.test_cli_process import Terminal
 
 LEVELS = ("hard", "easy", "medium")
@@ -106,7 +110,7 @@ def test_a_comparison_says_who_how_how_much_and_how_sure(runs: None, heldout: He
         ["reward, paired by sample: 60 samples"],
         ["A", "B", "B - A", "95% interval", "p", "samples"],
         ["reward", "0.250", "0.717", "+0.467", f"{low:.3f} … {high:.3f}", "< 0.001", "60"],
-        ["B wins 29 samples, loses 1, and ties 30. Flips (passed: ≥ 0.5): gained 29, lost 1."],
+        ["B wins 29 samples, loses 1, and ties 30. Flips (by reward ≥ 0.5): gained 29, lost 1."],
         [
             f"A true difference of {found.minimum_detectable:.3f} would have been seen four times "
             "in five."
@@ -167,11 +171,19 @@ def test_where_items_errored_both_readings_are_shown(heldout: Heldout) -> None:
     make_run("a", A)
     make_run("b", [BROKEN] * 3 + BETTER[3:])
     out = heldout("compare", "a", "b", "--by", "difficulty").out
-    assert "; 60 samples, 60 items, 3 errored; 3 samples not compared\n" in out
+    assert "; 60 samples, 60 items, 3 errored\n" in out
+    assert "\nreward, paired by sample: 57 of 60 samples; 3 have no score on one side\n" in out
     readings = {row[0]: row for row in rows(out) if row[0] in ("scored only", "errored as 0")}
     assert (readings["scored only"][-1], readings["errored as 0"][-1]) == ("57", "60")
     assert "\nSlices, scored only:\n" in out
     assert "\nSlices, errored as 0:\n" in out
+
+
+def test_where_values_are_negative_what_errored_is_the_least_of_them(heldout: Heldout) -> None:
+    make_run("a", [-2.0, 1.0] * 20)
+    make_run("b", [BROKEN, 1.0] * 20)
+    out = heldout("compare", "a", "b").out
+    assert [row[0] for row in rows(out) if row[0].startswith("errored")] == ["errored as -2"]
 
 
 def test_where_the_readings_disagree_the_verdict_says_so(heldout: Heldout) -> None:
@@ -192,6 +204,79 @@ def test_values_without_a_spread_say_so(heldout: Heldout) -> None:
     assert out.splitlines()[-1] == "Cannot tell: 1 sample without a spread to judge by."
     assert "How large a difference would have been seen is not known" in out
     assert ["reward", "3.000", "5.000", "+2.000", "–", "–", "1"] in rows(out)
+
+
+def test_of_a_metric_of_ones_own_it_is_higher_and_not_better(heldout: Heldout) -> None:
+    make_run("a", A)
+    make_run("b", BETTER)
+    assert "B is better: " in heldout("compare", "a", "b", "--metric", "passed").out
+    said = heldout("compare", "a", "b", "--metric", "right").out.splitlines()[-1]
+    assert said.startswith("B is higher: +0.467 (0.")
+    said = heldout("compare", "b", "a", "--metric", "right", "--markdown").out
+    assert said.startswith("### B is lower: -0.467 (-0.")
+
+
+def test_confidence_and_pass_threshold_are_those_asked_for(heldout: Heldout) -> None:
+    make_run("a", [0.2, 0.6] * 20)
+    make_run("b", [0.4, 0.6] * 15 + [0.4, 0.1] * 5)
+    options = ("--confidence", "0.8", "--pass-threshold", "0.3")
+    out = heldout("compare", "a", "b", *options).out
+    assert rows(out)[3][3] == "80% interval"
+    assert "Flips (by reward ≥ 0.3): gained 20, lost 5." in out
+    found = json.loads(heldout("compare", "a", "b", *options, "--json").out)
+    assert (found["confidence"], found["pass_threshold"]) == (0.8, 0.3)
+
+
+def test_flips_of_what_is_not_paired_are_said_not_to_be_there(runs: None, heldout: Heldout) -> None:
+    said = "There are no flips to list: the samples are not paired.\n"
+    for way in ([], ["--markdown"]):
+        out = heldout("compare", "before", "after", "--unpaired", "--flips", "3", *way).out
+        assert f"\n{said}" in out
+
+
+def test_a_slice_that_differs_by_p_alone_is_explained(heldout: Heldout) -> None:
+    about = [{"level": i // 40} for i in range(80)]
+    make_run("a", [0.0] * 80, metadata=about)
+    for extra in range(4, 14):  # so many of the second slice are better, until p alone says so
+        answers = [1.0] * 30 + [0.0] * 10 + [1.0] * extra + [0.0] * (40 - extra)
+        found = slices_of("a", answers, about)
+        if any(p < 0.05 and low <= 0 for p, low in found):
+            break
+    else:
+        raise AssertionError("no such slice was made")
+    out = heldout("compare", "a", "b", "--by", "level").out
+    assert "\nA slice can have p below 0.05 and 0 in its interval: Holm's test is sharper" in out
+    out = heldout("compare", "a", "b", "--by", "level", "--confidence", "0.5").out
+    assert "A slice can have" not in out
+
+
+def slices_of(a: str, answers: Sequence[float], about: Any) -> list[tuple[float, float]]:
+    """Adjusted p and lower end of each slice, of a run "b" against `a`."""
+    shutil.rmtree("outputs/evals/b", ignore_errors=True)
+    make_run("b", answers, metadata=about)
+    found = compare(f"outputs/evals/{a}", "outputs/evals/b", by="level")
+    return [
+        (one.adjusted_p_value, one.simultaneous_interval.low)
+        for one in found.slices
+        if one.adjusted_p_value is not None and one.simultaneous_interval is not None
+    ]
+
+
+def test_slices_without_a_pair_are_named(heldout: Heldout) -> None:
+    about = [{"level": 10 - i % 8} for i in range(40)]
+    make_run("a", [0.0, 1.0] * 20, metadata=about)
+    broken = [BROKEN if i % 8 < 6 else 1.0 for i in range(40)]
+    make_run("b", broken, metadata=about)
+    said = "since no sample has a value on both sides: "
+    out = heldout("compare", "a", "b", "--by", "level").out
+    names = "; ".join(f"level={level}" for level in range(5, 10))
+    assert f"\nNot among those scored only, {said}{names}; 1 more.\n" in out
+    assert "\n8 slices; p adjusted by Holm" in out
+    assert "level=9; 1 more." in heldout("compare", "a", "b", "--by", "level", "--markdown").out
+    options = ("--by", "level", "--unpaired", "--allow", "samples")
+    make_run("d", [1.0, 0.0], metadata=[{"level": 10}, {"level": 2}], ids=["d0", "d1"])
+    out = heldout("compare", "a", "d", *options).out
+    assert f"\nNot compared, {said}level=2; level=3; " in out
 
 
 def test_metric_cluster_and_unpaired_are_what_they_say(runs: None, heldout: Heldout) -> None:
@@ -231,6 +316,9 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
         (["before", "after", "--by", "colour"], "colour"),
         (["before", "after", "--metric", "speed"], "no metric 'speed'"),
         (["before", "after", "--allow", "all"], "allow takes some of samples, scorer"),
+        (["before", "after", "--allow", "samples,scorer"], "; give --allow once for each kind"),
+        (["before", "after", "--by", "difficulty,book"], "; give --by once for each key"),
+        (["before", "after", "--confidence", "95"], "confidence"),
         (["before", "after", "--plot", "x.txt"], "ends in one of .png, .svg, .pdf"),
         (["before", "after", "--json", "--markdown"], "--json or --markdown, not both"),
         (["before"], "Missing argument 'B'"),
@@ -314,7 +402,85 @@ def test_a_name_that_means_no_run_is_refused_with_those_that_would(
 
 def test_a_curve_without_results_has_no_last(curve: Path, heldout: Heldout) -> None:
     add_points(curve, skipped=100)
-    assert "has no last eval: no step has a result yet" in heldout("compare", "rl@0", "rl@last").err
+    make_run("plain", A)
+    said = heldout("compare", "plain", "rl@last").err
+    assert "has no last eval: no step has a result yet" in said
+    said = heldout("compare", "plain", "rl@0").err
+    assert "no step has a result yet; steps/00000000 was begun, and is not on the curve" in said
+
+
+def write_points(home: Path, *points: dict[str, Any]) -> None:
+    writer = CurveWriter(home / "curve.jsonl")
+    for given in points:
+        usual = {"label": "rl", "session": "one", "time": now(), "seconds": 1.0}
+        writer.append(CurvePoint(**{**usual, "summary": {"n": 60, "mean": 0.5}, **given}))
+    writer.close()
+
+
+def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
+    curve: Path, heldout: Heldout
+) -> None:
+    make_run("00000100", BETTER, output_dir=f"{curve}/steps")
+    write_points(
+        curve,
+        {"step": 0, "run": "steps/00000000"},
+        {"step": 50, "run": "steps/00000050"},
+        {"step": 100, "run": "steps/00000100"},
+        {"step": 50, "run": "steps/00000050-2", "session": "two"},
+    )
+    outcome = heldout("compare", "rl@0", "rl@100")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.err == (
+        "Error: step 100 of outputs/evals/rl was left behind when the training was restarted; its "
+        "eval is steps/00000100\n"
+    )
+    assert heldout("show", "rl", "--step", "100").code == 1
+    for name in ("rl@50", "rl@last"):  # that of the session that went on
+        assert "B is better: +0.467" in heldout("compare", "rl@0", name).out
+
+
+def test_an_attempt_that_was_killed_does_not_hide_the_one_on_the_curve(
+    curve: Path, heldout: Heldout
+) -> None:
+    write_points(curve, {"step": 0, "run": "steps/00000000"}, {"step": 50, "run": "steps/00000050"})
+    out = heldout("compare", "rl@0", "rl@50").out  # and not 00000050-2, which is better
+    assert out.splitlines()[-1].startswith("Cannot tell")
+    assert "kept in outputs/evals/rl/steps/00000050\n" in heldout("show", "rl@50").out
+
+
+@pytest.mark.parametrize(
+    "run", ["../plain", "steps/../../plain", "steps/00000050/", "steps/0", "/etc", "steps/00000007"]
+)
+def test_what_a_curve_says_of_directories_is_looked_up_and_never_followed(
+    curve: Path, heldout: Heldout, run: str
+) -> None:
+    make_run("plain", A)
+    make_run("0", BETTER, output_dir=f"{curve}/steps")
+    write_points(curve, {"step": 50, "run": run})
+    outcome = heldout("compare", "plain", "rl@50")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "of step 50 no conversations were kept" in outcome.err
+
+
+def test_evals_of_several_labels_are_told_apart_by_their_label(
+    curve: Path, heldout: Heldout
+) -> None:
+    write_points(
+        curve,
+        {"step": 0, "run": "steps/00000000"},
+        {"step": 50, "run": "steps/00000050"},
+        {"step": 50, "run": "steps/00000050-2", "label": "long@8k"},
+    )
+    for which in ("50", "last"):
+        outcome = heldout("compare", "rl@0", f"rl@{which}")
+        assert (outcome.code, outcome.out) == (1, "")
+        assert f"name the one that is meant, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
+        out = heldout("compare", "rl@0", f"rl@long@8k:{which}").out
+        assert f"\nB: rl@long@8k:{which}, answered by" in out
+        assert "B is better: +0.467" in out
+        assert "Cannot tell" in heldout("compare", "rl@0", f"rl@rl:{which}").out
+    unknown = heldout("compare", "rl@0", "rl@short:50").err
+    assert "has no eval of the label 'short'; there is 'rl', 'long@8k'" in unknown
 
 
 def test_a_directory_whose_name_has_an_at_sign_is_meant_by_its_name(
@@ -335,7 +501,44 @@ def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) 
     outcome = heldout("compare", "before", "after", "--by", "difficulty", "--json")
     assert outcome.out.count("\n") == 1
     found = compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
-    assert json.loads(outcome.out) == json.loads(json.dumps(found.as_dict()))
+    totals = {"gained_total": 29, "lost_total": 1}
+    assert json.loads(outcome.out) == json.loads(json.dumps({**found.as_dict(), **totals}))
+
+
+def test_json_lists_as_many_flips_as_asked_for_and_counts_all(
+    heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_run("before", A)
+    make_run("after", BETTER)
+    found = json.loads(heldout("compare", "before", "after", "--json", "--flips", "2").out)
+    assert [change["id"] for change in found["gained"]] == ["q1", "q2"]
+    assert (found["gained_total"], len(found["lost"]), found["lost_total"]) == (29, 1, 1)
+    monkeypatch.setattr("heldout.cli.compare.JSON_FLIPS", 3)
+    found = json.loads(heldout("compare", "before", "after", "--json").out)
+    assert (len(found["gained"]), found["gained_total"]) == (3, 29)
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("way", [["--json"], ["--markdown"]])
+def test_output_that_cannot_be_written_is_said_and_no_traceback(
+    folder: Path, way: list[str]
+) -> None:
+    make_run("before", A)
+    make_run("after", BETTER)
+    check_unwritable("compare", "before", "after", *way, code=1)
+
+
+def check_unwritable(*arguments: str, code: int) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            command_of(*arguments), stdout=full, stderr=subprocess.PIPE, text=True, timeout=20
+        )
+    said = f"Error: cannot write the output: {os.strerror(errno.ENOSPC)}\n"
+    assert (done.returncode, done.stderr) == (code, said)
+    closed = ["sh", "-c", '"$@" >&-', "sh", *command_of(*arguments)]
+    done = subprocess.run(closed, stderr=subprocess.PIPE, text=True, timeout=20)
+    said = f"Error: cannot write the output: {os.strerror(errno.EBADF)}\n"
+    assert (done.returncode, done.stderr) == (code, said)
 
 
 def test_the_picture_is_written_and_said_beside_the_report(
@@ -456,7 +659,7 @@ def test_a_comparison_of_hostile_names_is_shown_and_never_obeyed(heldout: Heldou
 
 
 def check_markdown(outcome: Outcome, tables: int) -> None:
-    assert outcome.code in (0, 1, 3), outcome.err
+    assert outcome.code in (0, 1, 2, 3), outcome.err
     page = Page(outcome.out)
     known = "h3 ul li p code span table thead tr th tbody td details summary"
     assert {*page.tags} <= {*known.split()}

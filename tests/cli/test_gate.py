@@ -20,7 +20,9 @@ from tests.cli.test_compare import (
     HOSTILE,
     SIMILAR,
     A,
+    Page,
     check_markdown,
+    check_unwritable,
     make_hostile,
     make_run,
     other_score_fn,
@@ -44,7 +46,9 @@ def runs(folder: Path) -> None:
 def test_what_is_better_passes(runs: None, heldout: Heldout) -> None:
     outcome = heldout("gate", "after", *BASELINE, "--min-mean", "0.5")
     assert (outcome.code, outcome.err) == (0, "")
-    found = gate("outputs/evals/after", "outputs/evals/before", no_worse_than=0.01, min_mean=0.5)
+    found = gate(
+        "outputs/evals/after", baseline="outputs/evals/before", no_worse_than=0.01, min_mean=0.5
+    )
     around = [check.interval for check in found.checks]
     assert around[0] is not None
     assert around[1] is not None
@@ -71,7 +75,7 @@ def test_what_is_worse_fails_and_names_the_checks(runs: None, heldout: Heldout) 
     outcome = heldout("gate", "before", *arguments)
     assert outcome.code == 1
     assert [row[0] for row in rows(outcome.out) if row[0].startswith("✗")] == ["✗ fail"] * 2
-    assert "\nmean at least 0.9: the whole interval is below 0.9\n" in outcome.out
+    assert "\nmean at least 0.9: the whole interval is on the wrong side of 0.9\n" in outcome.out
     assert outcome.out.endswith("\nFails: no worse than after by 0.01; mean at least 0.9.\n")
 
 
@@ -80,13 +84,14 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
 ) -> None:
     outcome = heldout("gate", "similar", "--baseline", "before", "--no-worse-than", "0.03")
     assert outcome.code == 3
-    found = gate("outputs/evals/similar", "outputs/evals/before", no_worse_than=0.03)
+    found = gate("outputs/evals/similar", baseline="outputs/evals/before", no_worse_than=0.03)
     needed = found.checks[0].needed
     assert needed is not None
     name = "no worse than before by 0.03"
     assert outcome.out.splitlines()[-2:] == [
-        f"{name}: -0.03 is inside the interval; about {needed:,} samples would tell",
-        f"Cannot tell at this n: {name}; about {needed:,} samples would.",
+        f"{name}: -0.03 is inside the interval; about {needed:,} samples would tell, four times in "
+        "five",
+        f"Cannot tell at this n: {name}; about {needed:,} samples would, four times in five.",
     ]
 
 
@@ -120,13 +125,106 @@ def test_slices_are_checks_of_their_own_in_the_order_of_people(
     assert {row[4] for row in rows(other) if row[0][0] in "✓?" and "=" in row[1]} == {"-0.200"}
 
 
-def test_where_items_errored_and_it_matters_nobody_can_tell(heldout: Heldout) -> None:
-    make_run("before", [1.0, 1.0, 1.0, 0.0] * 15)
+def test_a_slice_says_which_interval_it_is_held_by_and_how_many_of_its_samples_would_tell(
+    heldout: Heldout,
+) -> None:
+    about = [{"difficulty": LEVELS_IN_ORDER[i // 40]} for i in range(120)]
+    easy, medium = [1.0, 0.0] * 20, [1.0] * 8 + [0.0] * 32
+    make_run("before", [*easy, *medium, *medium], metadata=about)
+    worse = [0.0, 0.0, 0.0, 0.0, *easy[4:]]
+    make_run("after", [*worse, *medium, *[1.0] * 20, *[0.0] * 20], metadata=about)
+    options = ("--baseline", "before", "--no-worse-than", "0.01", "--slice", "difficulty")
+    outcome = heldout("gate", "after", *options)
+    assert outcome.code == 3
+    found = gate(
+        "outputs/evals/after",
+        baseline="outputs/evals/before",
+        no_worse_than=0.01,
+        by="difficulty",
+    )
+    easy_check = next(check for check in found.checks if check.slice == {"difficulty": "easy"})
+    assert easy_check.interval is not None
+    assert easy_check.corrected
+    low, high, needed = easy_check.interval.low, easy_check.interval.high, easy_check.needed
+    assert low < -0.01 < high
+    row = next(row for row in rows(outcome.out) if row[1:2] == ["difficulty=easy"])
+    assert row[:1] + row[2:] == [
+        *("? cannot tell", "-0.050", f"{low:.3f} … {high:.3f} †", "-0.010", "40")
+    ]
+    assert "\n† corrected for looking at 3 slices.\n" in outcome.out
+    assert (
+        "\ndifficulty=easy: -0.01 is inside the interval that is corrected for 3 slices; about "
+        f"{needed:,} samples of that slice would tell, four times in five\n"
+    ) in outcome.out
+    assert outcome.out.splitlines()[-1].startswith(
+        "Cannot tell at this n: difficulty=easy; difficulty=medium; about "
+        f"{needed:,} samples of difficulty=easy and "
+    )
+    markdown = heldout("gate", "after", *options, "--markdown").out
+    assert "\n† corrected for looking at 3 slices.\n" in markdown
+    single = heldout("gate", "after", *options[:-1], "source")
+    assert single.code == 2  # there is no such key
+    make_run("x", easy, metadata=[{"difficulty": "easy"}] * 40)
+    make_run("y", worse, metadata=[{"difficulty": "easy"}] * 40)
+    alone = heldout("gate", "y", "--baseline", "x", *options[2:]).out
+    assert "†" not in alone
+    assert "corrected" not in alone
+
+
+def test_where_what_errored_items_count_as_decides_there_is_no_verdict(heldout: Heldout) -> None:
     make_run("after", [1.0, 1.0, 1.0, BROKEN] * 15)
     outcome = heldout("gate", "after", "--min-mean", "0.9")
-    assert outcome.code == 3
-    assert "without the items that errored: pass; with their rewards as 0: fail" in outcome.out
-    assert outcome.out.endswith("; how many samples would is not known.\n")
+    assert (outcome.code, outcome.err) == (2, "")
+    assert [row[0] for row in rows(outcome.out) if row[0][0] == "!"] == ["! errored"]
+    assert "\nThe numbers are of what was scored, without the items that errored.\n" in outcome.out
+    said = "mean at least 0.9: without the items that errored: pass; with them: fail, +0.750 (0."
+    assert f"\n{said}" in outcome.out
+    last = (
+        "No verdict: what the 15 errored items count as decides: mean at least 0.9. Run them "
+        "again (--resume)."
+    )
+    assert outcome.out.endswith(f"\n{last}\n")
+    markdown = heldout("gate", "after", "--min-mean", "0.9", "--markdown")
+    assert markdown.code == 2
+    assert markdown.out.startswith("### ❗ No verdict\n\nNo verdict: what the 15 errored")
+    assert "| ! errored |" in markdown.out
+    assert heldout("gate", "after", "--min-mean", "0.9", "--json").code == 2
+
+
+def test_a_slice_without_a_pair_has_no_verdict(heldout: Heldout) -> None:
+    about = [{"level": i % 2} for i in range(40)]
+    make_run("before", [1.0, 0.0] * 20, metadata=about)
+    make_run("after", [1.0, BROKEN] * 20, metadata=about)
+    arguments = ("--baseline", "before", "--no-worse-than", "0.2", "--slice", "level")
+    outcome = heldout("gate", "after", *arguments)
+    assert outcome.code == 2
+    assert ["! errored", "level=1", "–", "–", "-0.200", "0"] in rows(outcome.out)
+    assert (
+        "\nlevel=1: no sample of it has a value on both sides; with errored items: " in outcome.out
+    )
+    assert "what the 20 errored items count as decides: level=1." in outcome.out.splitlines()[-1]
+
+
+def test_means_have_a_bound_from_above_and_losses_a_direction(heldout: Heldout) -> None:
+    make_run("before", [1.0, 2.0] * 30)
+    make_run("after", [3.0, 5.0, 2.0] * 20)
+    metric = ("--metric", "right")
+    lower = ("--lower-is-better", "--baseline", "before", "--no-worse-than", "0.5")
+    assert heldout("gate", "after", *metric, *lower).code == 1
+    assert heldout("gate", "after", *metric, *lower[1:]).code == 0
+    outcome = heldout("gate", "after", *metric, "--max-mean", "3")
+    assert outcome.code == 1
+    assert outcome.out.endswith("\nFails: mean at most 3.\n")
+    assert heldout("gate", "before", *metric, "--max-mean", "3").code == 0
+
+
+def test_confidence_and_pass_threshold_are_those_asked_for(runs: None, heldout: Heldout) -> None:
+    arguments = ("gate", "similar", "--metric", "passed", "--min-mean", "0.2")
+    assert heldout(*arguments).code == 3
+    sure = heldout(*arguments, "--confidence", "0.5")
+    assert sure.code == 0
+    assert "50% interval" in sure.out
+    assert heldout(*arguments, "--pass-threshold", "0").code == 0
 
 
 def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldout) -> None:
@@ -226,8 +324,62 @@ def test_an_error_of_our_own_is_no_verdict_either(
 def test_other_commands_exit_with_1_as_before(runs: None, heldout: Heldout) -> None:
     assert heldout("show", "nowhere").code == 1
     assert heldout("compare", "after", "--colour").code == 1
-    assert heldout("gaet", "after").code == 1
     assert heldout("gate", "--help").code == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["gaet", "after"], ["--jsn", "gate", "after"], ["--json", "gate"], ["xyzzy"]]
+)
+def test_what_may_have_been_meant_for_the_gate_exits_with_2(
+    heldout: Heldout, arguments: list[str]
+) -> None:
+    outcome = heldout(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert "Error: " in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["after", "--min-mean", "much"], "'much' is not a valid float"),
+        (["after", "--colour"], "No such option"),
+        (["after"], "against what?"),
+        (["nowhere", "--min-mean", "0.5"], "there is no run at nowhere"),
+        (["after", *BASELINE, "--slice", "<b>@x,y"], "give --slice once for each key"),
+        (["after", "--baseline", "other", "--no-worse-than", "0"], "(--allow scorer)"),
+    ],
+)
+def test_a_refusal_is_markdown_too_where_that_was_asked_for(
+    runs: None, heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    make_run("other", A, score=other_score_fn)
+    outcome = heldout("gate", *arguments, "--markdown")
+    assert outcome.code == 2
+    assert said in outcome.err
+    assert outcome.out.startswith("### No verdict\n\n")
+    page = Page(outcome.out)
+    assert {*page.tags} <= {"h3", "p", "span"}
+    assert said in "".join(page.texts)
+
+
+def test_an_error_of_our_own_is_said_in_markdown_and_explained_in_the_log(
+    runs: None, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("by nothing")
+
+    monkeypatch.setattr(analysis, "gate", broken)
+    outcome = heldout("gate", "after", *BASELINE, "--markdown")
+    assert outcome.code == 2
+    assert outcome.out == "### No verdict\n\nan error of heldout's own, which the log has\n"
+    assert "ZeroDivisionError: by nothing" in outcome.err
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("way", [[], ["--json"]])
+def test_output_that_cannot_be_written_is_no_verdict(folder: Path, way: list[str]) -> None:
+    make_run("after", BETTER)
+    check_unwritable("gate", "after", "--min-mean", "0.1", *way, code=2)
 
 
 @pytest.mark.integration
@@ -255,9 +407,22 @@ def test_as_json_it_is_one_line_and_the_exit_code_is_the_same(runs: None, heldou
     outcome = heldout("gate", "similar", *BASELINE, "--slice", "difficulty", "--json")
     assert (outcome.code, outcome.out.count("\n")) == (3, 1)
     found = gate(
-        "outputs/evals/similar", "outputs/evals/before", no_worse_than=0.01, by="difficulty"
+        "outputs/evals/similar",
+        baseline="outputs/evals/before",
+        no_worse_than=0.01,
+        by="difficulty",
     )
-    assert json.loads(outcome.out) == json.loads(json.dumps(found.as_dict()))
+    expected = found.as_dict()
+    assert found.comparison is not None
+    expected["comparison"]["gained_total"] = len(found.comparison.gained)
+    expected["comparison"]["lost_total"] = len(found.comparison.lost)
+    assert json.loads(outcome.out) == json.loads(json.dumps(expected))
+    arguments = ("gate", "after", *BASELINE, "--json")
+    first = json.loads(heldout(*arguments, "--flips", "2").out)["comparison"]
+    assert (len(first["gained"]), first["gained_total"]) == (2, 29)
+    assert (
+        json.loads(heldout("gate", "after", "--min-mean", "0", "--json").out)["comparison"] is None
+    )
 
 
 @pytest.mark.parametrize(

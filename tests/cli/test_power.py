@@ -11,7 +11,7 @@ import pytest
 from heldout.analysis import plan
 from heldout.cli.power import _repeats_for_these
 from tests.cli.conftest import Heldout
-from tests.cli.test_compare import BETTER, BROKEN, A, make_run, rows
+from tests.cli.test_compare import BETTER, BROKEN, A, make_run, other_score_fn, rows
 
 
 @pytest.fixture
@@ -106,17 +106,40 @@ def test_samples_without_a_value_are_counted(heldout: Heldout) -> None:
     assert "; 59 samples, 1 answer each; 1 sample left out, without a value\n" in out
 
 
-def test_a_run_that_does_not_vary_says_so(heldout: Heldout) -> None:
-    make_run("before", [1.0] * 10)
-    out = heldout("power", "--baseline", "before", "--detect", "0.05").out
-    assert "\nThese 10 samples with 1 answer each do not vary, so what they would see" in out
+def test_a_run_that_does_not_vary_is_refused_or_planned_for_by_its_rate(heldout: Heldout) -> None:
+    make_run("before", [0.7] * 10)
+    outcome = heldout("power", "--baseline", "before", "--detect", "0.05")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "the reward of before does not vary" in outcome.err
+    make_run("passes", [1.0] * 10)  # of rates, what is to be seen says how much it would vary
+    outcome = heldout("power", "--baseline", "passes", "--detect", "0.05")
+    found = plan("outputs/evals/passes", detect=0.05)
+    assert outcome.code == 0
+    assert rows(outcome.out)[3][1] == f"{found.rows[0].samples:,}"
+
+
+def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldout) -> None:
+    arguments = ("power", "--baseline", "before", "--detect", "0.05")
+    clustered = heldout(*arguments, "--cluster", "book")
+    assert "\nnote: samples that share a book count as " in clustered.out
+    make_run("other", BETTER, score=other_score_fn)
+    refused = heldout(*arguments, "--against", "other")
+    assert (refused.code, refused.out) == (1, "")
+    assert refused.err.endswith("(--allow scorer)\n")
+    assert heldout(*arguments, "--against", "other", "--allow", "scorer").code == 0
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--detect", "0"], "the difference to detect is a number above 0"),
-        (["--detect", "nan"], "the difference to detect is a number above 0"),
+        (["--detect", "0"], "a difference to detect; got 0.0"),
+        (["--detect", "nan"], "a difference to detect; got nan"),
+        (
+            ["--detect", "0.1", "--against", "after", "--correlation", "0.5"],
+            "--against measures what --correlation guesses",
+        ),
+        (["--detect", "0.1", "--allow", "samples,scorer"], "give --allow once for each kind"),
+        (["--detect", "0.1", "--cluster", "book,page"], "no key 'book,page'"),
         (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
         (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),
         (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),

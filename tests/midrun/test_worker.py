@@ -20,8 +20,8 @@ import pytest
 import torch
 
 from heldout import Sample
-from heldout.config import describe_callable
 from heldout.errors import InvalidInput
+from heldout.fingerprints import describe_callable
 from heldout.midrun.comparable import describe_runner
 from heldout.midrun.measure import Measured, Task, measure
 from heldout.midrun.ranks import Alone

@@ -27,6 +27,14 @@ from heldout.stats.power import (
 variances = st.floats(0, 4).map(lambda x: round(x, 3))
 
 
+def needed_by_t(ratio: float) -> int:
+    """The least n with n >= (t_{a/2} + t_b)^2 ratio, at n - 1 degrees of freedom."""
+    n = 2
+    while n < (scipy_stats.t(n - 1).ppf(0.975) + scipy_stats.t(n - 1).ppf(0.8)) ** 2 * ratio:
+        n += 1
+    return n
+
+
 def required_samples(
     run: VarianceComponents,
     *,
@@ -104,8 +112,7 @@ def test_a_difference_without_repeats_on_one_side_is_not_taken_apart() -> None:
 
 def test_samples_follow_from_the_formula() -> None:
     found = samples_for(0.1, 0.12, within_b=0.18, detect=0.03, repeats_a=2, repeats_b=3)
-    z = scipy_stats.norm.ppf(0.975) + scipy_stats.norm.ppf(0.8)
-    assert found == math.ceil(z**2 * (0.1 + 0.06 + 0.06) / 0.03**2)
+    assert found == needed_by_t((0.1 + 0.06 + 0.06) / 0.03**2)
 
 
 @pytest.mark.parametrize("repeats", [1, 4])
@@ -184,8 +191,7 @@ def test_two_runs_without_repeats_tell_what_is_needed_for_as_many_answers_again(
     runs = two_runs(200, 1, 1)
     found = measured_difference(**runs).required(detect=0.05)
     seen = np.var(np.array(runs["b"]) - np.array(runs["a"]), ddof=1)
-    z = scipy_stats.norm.ppf(0.975) + scipy_stats.norm.ppf(0.8)
-    assert found.samples == found.at_least == math.ceil(z**2 * seen / 0.05**2)
+    assert found.samples == found.at_least == needed_by_t(seen / 0.05**2)
 
 
 def test_what_two_runs_without_repeats_leave_open_brackets_what_repeats_tell() -> None:

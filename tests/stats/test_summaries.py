@@ -34,11 +34,30 @@ def test_without_repeats_the_standard_error_is_the_ordinary_one(values: list[flo
 def test_with_repeats_the_standard_error_is_clustered(groups: list[list[float]]) -> None:
     values = [v for group in groups for v in group]
     clusters = [i for i, group in enumerate(groups) for _ in group]
-    mean = np.mean(values)
-    squares = sum(sum(v - mean for v in group) ** 2 for group in groups)
-    g = len(groups)
-    expected = math.sqrt(squares * g / (g - 1)) / len(values)
+    # The jackknife: how far the mean is without each cluster.
+    without = [
+        np.mean([v for j, group in enumerate(groups) if j != i for v in group])
+        for i in range(len(groups))
+    ]
+    squares = sum((mean - np.mean(values)) ** 2 for mean in without)
+    expected = math.sqrt(squares * (len(groups) - 1) / len(groups))
     assert moments(values, clusters).stderr == pytest.approx(expected, abs=1e-4)
+
+
+@given(st.lists(finite, min_size=2, max_size=8), st.integers(1, 4))
+def test_clusters_of_one_size_have_the_usual_error_and_degrees_of_freedom(
+    means: list[float], size: int
+) -> None:
+    values = [mean + i for mean in means for i in range(size)]
+    found = moments(values, [i for i in range(len(means)) for _ in range(size)])
+    assert found.stderr == pytest.approx(np.std(means, ddof=1) / math.sqrt(len(means)), abs=1e-4)
+    assert found.degrees == pytest.approx(len(means) - 1)
+
+
+def test_one_cluster_that_holds_nearly_all_leaves_hardly_a_degree_of_freedom() -> None:
+    values, clusters = np.arange(245.0), np.repeat(np.arange(10), [200, *[5] * 9])
+    assert 1 <= Moments.of(values, clusters).degrees < 2
+    assert 8 < Moments.of(values, np.repeat(np.arange(10), [28, 24, *[24] * 7, 25])).degrees < 9
 
 
 @given(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +14,11 @@ import numpy as np
 import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Stop, Trajectory
-from heldout.errors import HeldoutError, InvalidInput
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.store import columns
-from heldout.store.journal import JournalWriter, content_of
+from heldout.store.journal import JournalWriter, content_of, in_order
 from heldout.store.parquet import ParquetFile
+from heldout.store.report import finish
 from heldout.store.rundir import RunDir
 from heldout.store.table import Labels, Table, table_of, table_of_results
 from heldout.summary import summarize_results
@@ -47,6 +50,13 @@ def result(
         repeat,
         None if value is not None else "it broke",
     )
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
 
 
 def results() -> list[EvalResult]:
@@ -168,8 +178,27 @@ def test_a_run_without_results_is_an_empty_table() -> None:
 def test_an_unknown_key_is_refused_with_what_there_is(tmp_path: Path) -> None:
     report = saved(tmp_path / "run", results())
     for given in (report, from_journal(report), replace(report, results=results(), path=None)):
-        with pytest.raises(HeldoutError, match=r"nothing called 'colour'.*'level', 'topic'\]"):
+        with pytest.raises(HeldoutError, match="no key 'colour'; its samples have level, topic "):
             table_of(given, ["colour"])
+
+
+def test_what_came_out_is_not_offered_as_a_key_but_can_be_one(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    with pytest.raises(HeldoutError) as refused:
+        table_of(report, ["colour"])
+    _, _, offered = str(refused.value).partition("samples have")
+    for outcome in ("reward", "error", "seconds", "tokens", "content", "id_hash", "right"):
+        assert outcome not in offered
+    assert list(table_of(report, item_keys=["error"]).item_keys["error"])[2] == "it broke"
+
+
+def test_of_many_keys_some_are_named_and_one_that_is_not_printable_is_quoted() -> None:
+    many = {f"key {i:02}": i for i in range(30)} | {"a\x1b[31m": 1}
+    with pytest.raises(HeldoutError, match="key 18, 11 more [(]or") as refused:
+        table_of_results([result("a", metadata=many)], ["colour"])
+    assert r"have 'a\x1b[31m', key 00" in str(refused.value)
+    with pytest.raises(HeldoutError, match="its samples have no metadata [(]or ended_by"):
+        table_of_results([result("a")], ["colour"])
 
 
 def test_a_key_that_differs_between_repeats_is_refused_by_sample_and_key(tmp_path: Path) -> None:
@@ -182,11 +211,50 @@ def test_a_key_that_differs_between_repeats_is_refused_by_sample_and_key(tmp_pat
         assert listed(found) == {"mood": [None, "calm", "wild"]}
 
 
+def test_places_are_found_by_one_sort_however_many_values_there_are() -> None:
+    codes = np.random.default_rng(0).integers(0, 30_000, 300_000)
+    before = time.process_time()
+    found = list(columns.places_by_code(codes))
+    assert time.process_time() - before < 1  # a search for each value takes several seconds
+    assert [code for code, _ in found] == np.unique(codes).tolist()
+    for code, places in found[:50]:
+        assert places.tolist() == np.flatnonzero(codes == code).tolist()
+    assert list(columns.places_by_code(codes[:0])) == []
+
+
 def test_the_content_column_is_no_key(tmp_path: Path) -> None:
     report = saved(tmp_path / "run", results())
-    with pytest.raises(HeldoutError, match="nothing called 'content'") as refused:
+    with pytest.raises(HeldoutError, match="no key 'content'; its samples have level, topic "):
         table_of(report, ["content"])
-    assert "'content'," not in str(refused.value)
+
+
+@pytest.mark.parametrize("value", ["true", "1", "null", "[1]", '"quoted"', "1.5e3"])
+def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) -> None:
+    given = [
+        result(f"s{i}", metadata={"level": level})
+        for i, level in enumerate([True, value, 1, "easy", [1], value])
+    ]
+    report = saved(tmp_path / "run", given, repeats=1)
+    expected = ["true", json.dumps(value), "1", "easy", "[1]", json.dumps(value)]
+    slices = {(label,) for label in expected}
+    assert listed(table_of_results(given, ["level"]).keys) == {"level": expected}
+    for one in (report, from_journal(report)):
+        assert listed(table_of(one, ["level"]).keys) == {"level": expected}
+        assert set(one.slice("level")) == slices
+
+
+def test_texts_among_themselves_stay_as_they_are(tmp_path: Path) -> None:
+    texts = ["true", "1", '"quoted"', "null", "easy"]
+    given = [result(f"s{i}", metadata={"level": text}) for i, text in enumerate([*texts, None])]
+    report = saved(tmp_path / "run", given, repeats=1)
+    for one in (report, from_journal(report)):
+        assert listed(table_of(one, ["level"]).keys) == {"level": [*texts, None]}
+
+
+def test_a_whole_number_beyond_every_float_is_kept_as_text(tmp_path: Path) -> None:
+    given = [result("a", metadata={"level": 10**400}), result("b", metadata={"level": 1.5})]
+    report = saved(tmp_path / "run", given, repeats=1)
+    assert listed(table_of(report, ["level"]).keys) == {"level": [str(10**400), "1.5"]}
 
 
 # --- Content ------------------------------------------------------------------------------------
@@ -240,15 +308,65 @@ def test_a_value_that_json_cannot_hold_is_refused_by_the_sample_that_has_it() ->
         table_of_results([given])
 
 
-def test_a_parquet_file_from_before_there_was_content_takes_it_from_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1: "one"}, {1: "one", "two": 2}, {1, "two"}, nested(3000)],
+    ids=["object", "int key", "mixed keys", "mixed set", "deep"],
+)
+def test_metadata_that_json_cannot_hold_is_refused_as_the_journal_does(
+    value: Any, tmp_path: Path
+) -> None:
+    given = [result("s", own={"odd": value})]
+    with pytest.raises(InvalidInput, match="metadata of sample 's' holds a value that JSON cannot"):
+        table_of_results(given, ["odd"])
+    with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
+        saved(tmp_path / "run", given)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), {"b", "a"}, np.float32(0.5), np.arange(2), Point(1, 2), (1, 2)],
+    ids=lambda value: type(value).__name__,
+)
+def test_metadata_in_memory_is_what_the_journal_gives_back(value: Any, tmp_path: Path) -> None:
+    given = [
+        result("s", metadata={"level": 1, "odd": 1}, own={"odd": value}),
+        result("t", metadata={"odd": value}),
+    ]
+    report = saved(tmp_path / "run", given, repeats=1)
+    in_memory = table_of_results(given, ["level", "odd"])
+    assert in_memory.keys["level"].values == [1]
+    assert_same(in_memory, table_of(report, ["level", "odd"]))
+    assert_same(in_memory, table_of_results(report.results, ["level", "odd"]))
+
+
+def old_run(path: Path, monkeypatch: pytest.MonkeyPatch, *missing: str) -> EvalReport:
+    with monkeypatch.context() as before:
+        for name in missing:
+            before.delitem(columns.FIXED, name)
+        report = saved(path, results())
+    assert not set(missing) & ParquetFile(RunDir(path).columns).schema.keys()
+    return report
+
+
+@pytest.mark.parametrize("missing", [["content"], ["id_hash"], ["content", "id_hash"]])
+def test_a_parquet_file_from_before_there_were_hashes_takes_them_from_the_journal(
+    missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = table_of(saved(tmp_path / "new", results()), ["level"])
-    with monkeypatch.context() as before:
-        before.delitem(columns.FIXED, "content")
-        old = saved(tmp_path / "old", results())
-    assert "content" not in ParquetFile(RunDir(tmp_path / "old").columns).schema
+    old = old_run(tmp_path / "old", monkeypatch, *missing)
     assert_same(table_of(old, ["level"]), expected)
+
+
+def test_the_journal_is_read_for_hashes_only_when_they_are_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = old_run(tmp_path / "old", monkeypatch, *columns.HASHES)
+    monkeypatch.setattr("heldout.store.table.in_order", lambda *given: pytest.fail("was read"))
+    table = table_of(old, ["level"])
+    assert table.sample_ids == ["b", "a", "c"]
+    with pytest.raises(pytest.fail.Exception, match="was read"):
+        _ = table.content
 
 
 def test_a_parquet_file_of_other_columns_is_passed_over(tmp_path: Path) -> None:
@@ -262,6 +380,114 @@ def test_a_parquet_file_of_other_columns_is_passed_over(tmp_path: Path) -> None:
         writer.write_group({"sample_id": [1], "index": ["x"]})
         writer.close()
     assert_same(table_of(EvalReport.load(run.path)), expected)
+
+
+# --- Files that say something else ---------------------------------------------------------------
+
+
+def rewrite(
+    report: EvalReport, change: Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
+) -> EvalReport:
+    """The report with its columns changed, and nothing beside them."""
+    assert report.path is not None
+    path = RunDir(report.path).columns
+    file = ParquetFile(path)
+    lists: dict[str, list[Any]] = {name: [] for name in file.schema}
+    for group in file.groups(list(lists)):
+        for name, column in group.items():
+            texts = column.dictionary
+            values = [texts[i] for i in column.values] if texts else column.values.tolist()
+            pairs = zip(values, column.valid, strict=True)
+            lists[name] += [value if valid else None for value, valid in pairs]
+    with path.open("wb") as out:
+        writer = columns.ParquetWriter(out, file.schema, metadata=file.metadata)
+        writer.write_group(change(lists))
+        writer.close()
+    return EvalReport.load(report.path)
+
+
+@pytest.mark.parametrize("few", [2, 4])
+def test_columns_that_are_short_of_rows_are_passed_over(few: int, tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    expected, slices = table_of(report), report.slices_and_total("topic")
+    short = rewrite(report, lambda lists: {name: v[:few] for name, v in lists.items()})
+    assert ParquetFile(RunDir(tmp_path / "run").columns).num_rows == few
+    assert_same(table_of(short), expected)
+    assert short.slices_and_total("topic") == slices
+
+
+@pytest.mark.parametrize("name", ["index", "repeat", "truncated", "weighted", "content", "id_hash"])
+def test_columns_that_lack_what_every_row_has_are_passed_over(name: str, tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    expected, slices = table_of(report), report.slices_and_total("topic")
+    nulls = [None] * 2
+    odd = rewrite(report, lambda lists: {**lists, name: [*lists[name][:-2], *nulls]})
+    assert_same(table_of(odd), expected)
+    assert odd.slices_and_total("topic") == slices
+
+
+def test_columns_with_a_sample_twice_are_passed_over(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    expected = table_of(report)
+    twice = rewrite(report, lambda lists: {**lists, "id_hash": [1, 1, 2, 2, 1]})
+    assert_same(table_of(twice), expected)
+
+
+def test_groups_of_columns_that_go_back_in_the_dataset_are_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = saved(tmp_path / "run", results())
+    expected = table_of(report)
+    batches = columns.batched(in_order(RunDir(tmp_path / "run").journal, 2))
+    (rows,) = list(batches)
+    assert [row.index for row in rows] == [0, 0, 1, 1, 2]
+    schema = columns.schema_of(rows)
+    with RunDir(tmp_path / "run").columns.open("wb") as file:
+        writer = columns.ParquetWriter(file, schema, metadata={"heldout.whole": "True"})
+        writer.write_group(columns.column_lists(rows[2:], schema))
+        writer.write_group(columns.column_lists(rows[:2], schema))
+        writer.close()
+    assert_same(table_of(EvalReport.load(tmp_path / "run")), expected)
+
+
+def journal_of(path: Path, *items: tuple[int, EvalResult]) -> EvalReport:
+    """A run under way, its journal as given."""
+    run = RunDir(path)
+    run.make()
+    run.create({"repeats": 2}, {}, None)
+    journal = JournalWriter(run.journal)
+    for index, one in items:
+        journal.append(index, one)
+    journal.close()
+    return EvalReport.load(path)
+
+
+def test_a_journal_with_a_sample_id_at_two_places_is_refused_by_that_id(tmp_path: Path) -> None:
+    report = journal_of(tmp_path / "run", (0, result("a")), (1, result("b")), (2, result("a")))
+    with pytest.raises(RunDirectoryError, match="'a' is there twice, as number 0 and as number 2"):
+        table_of(report)
+
+
+def test_the_columns_of_such_a_journal_are_refused_by_that_id(tmp_path: Path) -> None:
+    report = journal_of(tmp_path / "run", (0, result("a")), (1, result("a")))
+    run = RunDir(tmp_path / "run")
+    finish(run, run.read_info(), 2)
+    for one in (report, EvalReport.load(run.path)):
+        with pytest.raises(RunDirectoryError, match="sample 'a' is there twice"):
+            table_of(one)
+
+
+def test_a_journal_with_two_ids_at_one_place_is_refused_by_both(tmp_path: Path) -> None:
+    report = journal_of(tmp_path / "run", (0, result("a")), (0, result("b", 1)))
+    with pytest.raises(RunDirectoryError, match="number 0 .* is sample 'a' and sample 'b'"):
+        table_of(report)
+
+
+def test_a_journal_with_an_item_twice_is_refused(tmp_path: Path) -> None:
+    items = [(0, result("a", k)) for k in (0, 1)] + [(1, result("b", k)) for k in (0, 1)]
+    report = journal_of(tmp_path / "run", *items, (0, result("a")))
+    with pytest.raises(RunDirectoryError, match=r"results\.jsonl"):
+        table_of(report)
 
 
 def test_a_damaged_parquet_file_is_passed_over(tmp_path: Path) -> None:

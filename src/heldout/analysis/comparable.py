@@ -32,6 +32,7 @@ _OF_EPISODES: dict[str, Kind] = {
     "env": "environment",
     "max_steps": "environment",
 }
+_FUNCTIONS: dict[str, Kind] = {"score_fn": "scorer", "environment_factory": "environment"}
 # Said elsewhere, or nothing that a reader could act on.
 _NOT_SETTINGS = {*_OF_EPISODES, "kind", "num_envs", "seeded", "notes", "samples", "label", "n"}
 
@@ -67,21 +68,37 @@ def shared_samples(a: Opened, b: Opened) -> Shared:
 
 
 def mismatches(
-    a: Opened, b: Opened, shared: Shared, *, keys: Sequence[str], threshold_given: bool
+    a: Opened, b: Opened, shared: Shared, *, keys: Sequence[str], threshold_matters: bool
 ) -> list[Mismatch]:
-    found = [*_samples(a, b, shared), *_keys(a, b, shared, keys)]
-    for name, kind in (("score_fn", "scorer"), ("environment_factory", "environment")):
+    found = []
+    if not unpairable(a, b):  # their ids mean nothing then
+        found += [*_samples(a, b, shared), *_keys(a, b, shared, keys)]
+    for name, kind in _FUNCTIONS.items():
         text = _function(name, a.functions.get(name), b.functions.get(name))
         if text and a.functions and b.functions:
-            found.append(Mismatch(kind, text))  # type: ignore[arg-type]
+            found.append(Mismatch(kind, text))
     if "episodes" in (a.config.get("kind"), b.config.get("kind")):
         for name, kind in _OF_EPISODES.items():
             if a.config.get(name) != b.config.get(name):
                 found.append(Mismatch(kind, _changed(name, a.config.get(name), b.config.get(name))))
     of_a, of_b = a.report.pass_threshold, b.report.pass_threshold
-    if of_a != of_b and not threshold_given:
+    if of_a != of_b and threshold_matters:
         found.append(Mismatch("threshold", _changed("pass_threshold", of_a, of_b)))
     return [*found, *unfinished(a), *unfinished(b)]
+
+
+def unpairable(a: Opened, b: Opened) -> str | None:
+    """Why samples of the same id are not the same task; None where they are."""
+    unseeded = [side.name for side in (a, b) if side.config.get("seeded") is False]
+    if not unseeded:
+        return None
+    return f"the episodes of {' and '.join(unseeded)} began wherever the environment chose"
+
+
+def refuse_itself(a: Opened, b: Opened) -> None:
+    paths = [side.report.path for side in (a, b)]
+    if None not in paths and paths[0].resolve() == paths[1].resolve():  # type: ignore[union-attr]
+        raise InvalidInput(f"{paths[0]} is compared with itself; name two runs")
 
 
 def unfinished(one: Opened) -> list[Mismatch]:
@@ -93,7 +110,7 @@ def unfinished(one: Opened) -> list[Mismatch]:
         Mismatch(
             "incomplete",
             f"{one.name} is not finished ({one.report.status}): it has {len(one.table.reward)}{of} "
-            "items, and those that end first are not like the others",
+            "items, and those that end first are not like the others (--resume finishes it)",
         )
     ]
 
@@ -102,7 +119,7 @@ def _samples(a: Opened, b: Opened, shared: Shared) -> list[Mismatch]:
     found = []
     for one, other, places in ((a, b, shared.in_a), (b, a, shared.in_b)):
         missing = len(one.table.sample_ids) - len(places)
-        if missing:
+        if missing and other.complete:  # else it is for want of an end that it lacks them
             known = set(other.table.sample_ids)
             first = _some(repr(id) for id in one.table.sample_ids if id not in known)
             found.append(f"{_count(missing)} only in {one.name}: {first}")
@@ -182,7 +199,8 @@ def differing_settings(a: Opened, b: Opened) -> list[str]:
     notes = [f"not the policy alone differs: {'; '.join(changed)}"] if changed else []
     unknown = [side.name for side in (a, b) if _scorer_unknown(side)]
     if unknown:
-        notes.append(f"how {' and '.join(unknown)} was scored is not known: it may differ")
+        were = "were" if len(unknown) > 1 else "was"
+        notes.append(f"how {' and '.join(unknown)} {were} scored is not known: it may differ")
     return notes
 
 

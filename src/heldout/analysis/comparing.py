@@ -10,7 +10,7 @@ What could not be compared honestly is refused, unless one says that it is meant
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,33 +23,35 @@ from heldout.analysis.comparable import (
     in_common,
     mismatches,
     refuse,
+    refuse_itself,
     shared_samples,
+    unpairable,
 )
 from heldout.analysis.comparison import Change, Changes, Comparison, Difference, Side
-from heldout.analysis.opened import (
+from heldout.analysis.measures import (
     PASSED,
     REWARD,
-    Comparable,
-    Opened,
-    as_zero,
-    cluster_numbers,
-    item_values,
-    opened,
+    Measure,
+    least_or_zero,
     sample_means,
     within_unit,
 )
+from heldout.analysis.opened import Comparable, Opened, cluster_numbers, opened
 from heldout.errors import InvalidInput
 from heldout.stats import (
     CONFIDENCE,
     Floats,
     Ints,
-    PairedDifference,
     SliceDifference,
+    UnpairedDifference,
+    detectable_rate_difference,
     minimum_detectable,
     paired_difference,
     slice_differences,
     unpaired_difference,
 )
+from heldout.stats.given import checked_threshold
+from heldout.summary import has_passed
 
 
 def compare(
@@ -77,49 +79,59 @@ def compare(
     one, other = opened(a, keys, name="A"), opened(b, keys, name="B")
     if one.name == other.name:
         one, other = _told_apart(one, other)
-    _refuse_itself(one, other)
-    shared = shared_samples(one, other)
-    found = mismatches(one, other, shared, keys=keys, threshold_given=pass_threshold is not None)
-    refuse(found, allow, f"{one.name} and {other.name} cannot be compared")
+    refuse_itself(one, other)
     threshold = one.report.pass_threshold if pass_threshold is None else pass_threshold
+    measure = Measure(metric, checked_threshold(threshold))
+    shared = shared_samples(one, other)
+    counts_passes = metric == PASSED or measure.k is not None
+    found = mismatches(
+        one,
+        other,
+        shared,
+        keys=keys,
+        threshold_matters=counts_passes and pass_threshold is None,
+    )
+    refuse(found, allow, f"{one.name} and {other.name} cannot be compared")
     notes = differing_settings(one, other)
-    pairing = _is_paired(one, other, shared, paired, notes)
-
-    values = [item_values(side.table, metric, threshold, side.name) for side in (one, other)]
-    inside = within_unit(*values)
+    of_b = other.report.pass_threshold
+    if pass_threshold is None and of_b != threshold:
+        notes.append(f"pass_threshold is {threshold:g} and {of_b:g}; flips are by the first")
     sides = (one, other)
-
-    def made(readings: Sequence[Floats]) -> _Made:
-        means = [sample_means(s.table, v) for s, v in zip(sides, readings, strict=True)]
-        rows = _Rows.of(sides, means, shared, by, cluster, paired=pairing)
-        return _Made(rows, threshold, confidence, bounded=inside)
-
-    scored = made(values)
-    if scored.rows.empty:
+    items = [measure.items(side.table, side.name) for side in sides]
+    rows = _Rows.of(
+        sides, measure, shared, by, cluster, paired=_is_paired(*sides, shared, paired, notes)
+    )
+    settings = _Settings(confidence, bounded=within_unit(*items))
+    if rows.empty:
         raise InvalidInput(
             f"{one.name} and {other.name} have no sample with a {metric} on both sides: there is "
             "nothing to compare"
         )
-    zeros = None
-    if metric in (REWARD, PASSED) and one.errored + other.errored:
-        zeros = made([as_zero(v) for v in values])
-    if alone := scored.one_sided():
-        notes.append(f"slices with samples on one side alone, not compared: {alone}")
-    overall = scored.difference()
+    errors_as, with_errors = None, None
+    if one.errored + other.errored:
+        errors_as = least_or_zero(*items)
+        with_errors = rows.again(sides, measure, errors_as)
+    overall = settings.difference(rows)
+    labels = rows.all_labels
+    compared = rows.slices() if by else {}
     return Comparison(
-        a=side_of(one, len(scored.rows.a)),
-        b=side_of(other, len(scored.rows.b)),
+        a=side_of(one, len(rows.a)),
+        b=side_of(other, len(rows.b)),
         metric=metric,
         pass_threshold=threshold,
         confidence=confidence,
         overall=overall,
-        errors_as_zero=zeros.difference() if zeros else None,
+        errors_as=errors_as,
+        with_errors=settings.difference(with_errors) if with_errors else None,
         minimum_detectable=_detectable(overall, confidence),
         by=by,
-        slices=scored.slices() if by else (),
-        slices_errors_as_zero=zeros.slices() if by and zeros else (),
-        gained=scored.changes(one.table.sample_ids, gained=True),
-        lost=scored.changes(one.table.sample_ids, gained=False),
+        slices=settings.slices(compared, len(labels)),
+        slices_with_errors=settings.slices(with_errors.slices(), len(labels))
+        if by and with_errors
+        else (),
+        slices_not_compared=tuple(label for label in labels if label not in compared) if by else (),
+        gained=rows.changes(one.table.sample_ids, gained=True),
+        lost=rows.changes(one.table.sample_ids, gained=False),
         mismatches=tuple(found),
         notes=tuple(notes),
     )
@@ -133,20 +145,12 @@ def _told_apart(one: Opened, other: Opened) -> tuple[Opened, Opened]:
     return replace(one, name=names[0]), replace(other, name=names[1])
 
 
-def _refuse_itself(one: Opened, other: Opened) -> None:
-    paths = [side.report.path for side in (one, other)]
-    if None not in paths and paths[0].resolve() == paths[1].resolve():  # type: ignore[union-attr]
-        raise InvalidInput(f"{paths[0]} is compared with itself; name two runs")
-
-
 def _is_paired(
     one: Opened, other: Opened, shared: Shared, wanted: bool | None, notes: list[str]
 ) -> bool:
     if wanted is False:
         return False
-    unseeded = [side.name for side in (one, other) if side.config.get("seeded") is False]
-    if unseeded:
-        said = f"the episodes of {' and '.join(unseeded)} began wherever the environment chose"
+    if said := unpairable(one, other):
         if wanted:
             raise InvalidInput(f"{said}: there are no pairs of them")
         notes.append(f"not paired: {said}")
@@ -173,86 +177,126 @@ def _is_paired(
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
-    """What enters a comparison: for each side the samples that do, their values, and to which
-    cluster and slice they belong. Where it is paired, both sides are aligned."""
+class _Side:
+    """The samples of one side that enter a comparison: their values, their mean rewards and whether
+    those pass, and to which cluster and slice they belong."""
 
-    a: Ints
-    b: Ints
-    values_a: Floats
-    values_b: Floats
-    clusters_a: Ints | None
-    clusters_b: Ints | None
-    labels_a: Ints
-    labels_b: Ints
+    places: Ints
+    values: Floats
+    rewards: Floats
+    passes: NDArray[np.bool_]
+    clusters: Ints | None
+    labels: Ints
+
+    def __getitem__(self, which: NDArray[Any]) -> _Side:
+        clusters = None if self.clusters is None else self.clusters[which]
+        return _Side(
+            self.places[which],
+            self.values[which],
+            self.rewards[which],
+            self.passes[which],
+            clusters,
+            self.labels[which],
+        )
+
+    def with_values(self, values: Floats) -> _Side:
+        return replace(self, values=values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What enters a comparison; where it is paired, both sides are aligned."""
+
+    whole: tuple[_Side, _Side]
+    """With samples that have no value; aligned, too."""
+    one: _Side
+    other: _Side
     labels: list[tuple[Any, ...]]
-    """What the numbers stand for."""
+    """What the numbers of slices stand for."""
     paired: bool
 
     @classmethod
     def of(
         cls,
         sides: tuple[Opened, Opened],
-        means: Sequence[Floats],
+        measure: Measure,
         shared: Shared,
         by: Sequence[str],
         cluster: str | None,
         *,
         paired: bool,
     ) -> _Rows:
-        present = [~np.isnan(values) for values in means]
-        if paired:
-            both = present[0][shared.in_a] & present[1][shared.in_b]
-            places = [shared.in_a[both], shared.in_b[both]]
-        else:
-            places = [np.flatnonzero(here).astype(np.int64) for here in present]
-        clusters = [None if cluster is None else cluster_numbers(s.table, cluster) for s in sides]
         numbers, labels = _labels(sides, by)
-        taken = [
-            (p, m[p], None if c is None else c[p], ls[p])
-            for p, m, c, ls in zip(places, means, clusters, numbers, strict=True)
-        ]
-        (a, values_a, clusters_a, labels_a), (b, values_b, clusters_b, labels_b) = taken
-        return cls(
-            a,
-            b,
-            values_a,
-            values_b,
-            clusters_a,
-            clusters_b,
-            labels_a,
-            labels_b,
-            labels,
-            paired=paired,
-        )
+        whole = []
+        for side, places, of_slice in zip(sides, (shared.in_a, shared.in_b), numbers, strict=True):
+            table = side.table
+            rewards = sample_means(table, table.reward)
+            every = _Side(
+                np.arange(len(table.sample_ids), dtype=np.int64),
+                measure.samples(table, side.name),
+                rewards,
+                has_passed(rewards, measure.pass_threshold),
+                None if cluster is None else cluster_numbers(table, cluster),
+                of_slice,
+            )
+            whole.append(every[places] if paired else every)
+        return cls._present((whole[0], whole[1]), labels, paired=paired)
+
+    @classmethod
+    def _present(
+        cls, whole: tuple[_Side, _Side], labels: list[tuple[Any, ...]], *, paired: bool
+    ) -> _Rows:
+        here = [~np.isnan(side.values) for side in whole]
+        if paired:
+            here = [here[0] & here[1]] * 2
+        return cls(whole, whole[0][here[0]], whole[1][here[1]], labels, paired=paired)
+
+    def again(self, sides: tuple[Opened, Opened], measure: Measure, errors_as: float) -> _Rows:
+        """In the other reading of what errored."""
+        made = []
+        for side, whole in zip(sides, self.whole, strict=True):
+            values = measure.samples(side.table, side.name, errors_as=errors_as)
+            made.append(whole.with_values(values[whole.places]))
+        return self._present((made[0], made[1]), self.labels, paired=self.paired)
+
+    @property
+    def a(self) -> Ints:
+        return self.one.places
+
+    @property
+    def b(self) -> Ints:
+        return self.other.places
 
     @property
     def empty(self) -> bool:
         return len(self.a) == 0 or len(self.b) == 0
 
+    @property
+    def all_labels(self) -> list[tuple[Any, ...]]:
+        """Of every slice that either side has samples of."""
+        sides = self.whole[:1] if self.paired else self.whole
+        present = np.unique(np.concatenate([side.labels for side in sides]))
+        return [self.labels[number] for number in present.tolist()]
+
     def slices(self) -> dict[tuple[Any, ...], _Rows]:
         """Those of each label, where both sides have some."""
-        in_a = _grouped(self.labels_a)
-        in_b = in_a if self.paired else _grouped(self.labels_b)
+        in_a = _grouped(self.one.labels)
+        in_b = in_a if self.paired else _grouped(self.other.labels)
         return {
-            self.labels[number]: self._part(in_a[number], in_b[number])
+            self.labels[number]: replace(
+                self, one=self.one[in_a[number]], other=self.other[in_b[number]]
+            )
             for number in in_a
             if number in in_b
         }
 
-    def _part(self, in_a: NDArray[np.intp], in_b: NDArray[np.intp]) -> _Rows:
-        return _Rows(
-            self.a[in_a],
-            self.b[in_b],
-            self.values_a[in_a],
-            self.values_b[in_b],
-            None if self.clusters_a is None else self.clusters_a[in_a],
-            None if self.clusters_b is None else self.clusters_b[in_b],
-            self.labels_a[in_a],
-            self.labels_b[in_b],
-            self.labels,
-            paired=self.paired,
-        )
+    def changes(self, ids: Sequence[str], *, gained: bool) -> Sequence[Change]:
+        """Samples whose mean reward passes on one side alone."""
+        if not self.paired:
+            return ()
+        before, after = self.one.passes, self.other.passes
+        which = np.flatnonzero(after & ~before if gained else before & ~after)
+        return Changes(ids, self.a[which], self.one.rewards[which], self.other.rewards[which])
 
 
 def _labels(sides: Sequence[Opened], by: Sequence[str]) -> tuple[list[Ints], list[tuple[Any, ...]]]:
@@ -278,58 +322,62 @@ def _grouped(numbers: Ints) -> dict[int, NDArray[np.intp]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
-    rows: _Rows
-    threshold: float
+class _Settings:
     confidence: float
     bounded: bool
 
-    def difference(self, rows: _Rows | None = None) -> Difference:
-        rows = rows or self.rows
-        if rows.paired:
-            return paired_difference(
-                rows.values_a,
-                rows.values_b,
-                clusters=rows.clusters_a,
-                pass_threshold=self.threshold,
+    def difference(self, rows: _Rows) -> Difference:
+        one, other = rows.one, rows.other
+        if not rows.paired:
+            return unpaired_difference(
+                one.values,
+                other.values,
+                clusters_a=one.clusters,
+                clusters_b=other.clusters,
                 confidence=self.confidence,
                 bounded=self.bounded,
             )
-        return unpaired_difference(
-            rows.values_a,
-            rows.values_b,
-            clusters_a=rows.clusters_a,
-            clusters_b=rows.clusters_b,
+        found = paired_difference(
+            one.values,
+            other.values,
+            clusters=one.clusters,
             confidence=self.confidence,
             bounded=self.bounded,
         )
+        both = int((one.passes & other.passes).sum())
+        gained, lost = int(other.passes.sum()) - both, int(one.passes.sum()) - both
+        return replace(
+            found,
+            gained=gained,
+            lost=lost,
+            stayed_passing=both,
+            stayed_failing=found.n - both - gained - lost,
+        )
 
-    def one_sided(self) -> int:
-        """Slices that only one side has, and that cannot be compared."""
-        if self.rows.paired:
-            return 0
-        return len(np.setxor1d(self.rows.labels_a, self.rows.labels_b))
-
-    def slices(self) -> tuple[SliceDifference, ...]:
-        found = {label: self.difference(part) for label, part in self.rows.slices().items()}
-        return slice_differences(found, confidence=self.confidence)
-
-    def changes(self, ids: Sequence[str], *, gained: bool) -> Sequence[Change]:
-        """Samples that pass on one side alone."""
-        if not self.rows.paired:
-            return ()
-        a, b = self.rows.values_a, self.rows.values_b
-        passed_a, passed_b = a >= self.threshold, b >= self.threshold
-        which = np.flatnonzero(passed_b & ~passed_a if gained else passed_a & ~passed_b)
-        return Changes(ids, self.rows.a[which], a[which], b[which])
+    def slices(
+        self, rows: Mapping[tuple[Any, ...], _Rows], looked_at: int
+    ) -> tuple[SliceDifference, ...]:
+        found = {label: self.difference(part) for label, part in rows.items()}
+        return slice_differences(found, confidence=self.confidence, looked_at=looked_at)
 
 
 def _detectable(overall: Difference, confidence: float) -> float | None:
-    if isinstance(overall, PairedDifference):
-        clusters = overall.clusters
-    else:
-        clusters = int(overall.degrees_of_freedom or 0) + 1
-    return minimum_detectable(overall.stderr, clusters, alpha=1 - confidence)
+    """By the score test's own power where values lie between 0 and 1, else by Student's t."""
+    alpha = 1 - confidence
+    if isinstance(overall, UnpairedDifference):
+        degrees = overall.degrees_of_freedom
+        return (
+            None
+            if degrees is None
+            else minimum_detectable(overall.stderr, degrees + 1, alpha=alpha)
+        )
+    evidence = overall.evidence
+    if evidence.won is None:
+        return minimum_detectable(overall.stderr, evidence.degrees + 1, alpha=alpha)
+    share = (evidence.won + evidence.lost) / evidence.pairs
+    return detectable_rate_difference(
+        evidence.lost / evidence.pairs, share, evidence.pairs, alpha=alpha
+    )
 
 
 def side_of(side: Opened, compared: int) -> Side:

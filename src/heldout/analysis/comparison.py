@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, overload
 
 from heldout.analysis.comparable import Mismatch
+from heldout.analysis.measures import Measure
 from heldout.stats import Floats, Ints, PairedDifference, SliceDifference, UnpairedDifference
 
 Difference = PairedDifference | UnpairedDifference
+Verdict = Literal["better", "worse", "higher", "lower", "cannot tell"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,21 +75,25 @@ class Comparison:
     a: Side
     b: Side
     metric: str
-    """"reward", "passed", or the name of a metric."""
+    """"reward", "passed", "pass@k", "pass^k", or the name of a metric."""
     pass_threshold: float
     confidence: float
     overall: Difference
     """Over the samples that have a score on both sides."""
-    errors_as_zero: Difference | None
-    """The same with every errored item as 0, the reading of a report's `mean`; None where nothing
-    errored, or where the metric is one that errored items do not have."""
+    errors_as: float | None
+    """What errored items count as in the second reading: 0, or the least value that there is where
+    some are negative. None where nothing errored: there is one reading."""
+    with_errors: Difference | None
+    """The second reading."""
     minimum_detectable: float | None
     """The true difference that this comparison would have seen four times in five."""
     by: tuple[str, ...]
     slices: tuple[SliceDifference, ...]
     """`label` is a tuple of values, one for each key in `by`."""
-    slices_errors_as_zero: tuple[SliceDifference, ...]
-    """In the other reading; empty where there is no other."""
+    slices_with_errors: tuple[SliceDifference, ...]
+    """In the second reading; empty where there is none."""
+    slices_not_compared: tuple[tuple[Any, ...], ...]
+    """Labels of slices of which no sample has a value on both sides."""
     gained: Sequence[Change]
     """Samples that fail in A and pass in B; none where the samples are not paired."""
     lost: Sequence[Change]
@@ -100,13 +106,21 @@ class Comparison:
         return isinstance(self.overall, PairedDifference)
 
     @property
-    def verdict(self) -> Literal["better", "worse", "cannot tell"]:
-        """Of B, by the interval of the difference; in both readings, where items errored."""
-        readings = [self.overall, *([self.errors_as_zero] if self.errors_as_zero else [])]
-        signs = {_sign(reading) for reading in readings}
+    def verdict(self) -> Verdict:
+        """Of B, by the interval of the difference; in both readings, where items errored.
+
+        "higher" and "lower" for a metric of one's own: nobody knows which of them is better.
+        """
+        signs = {_sign(reading) for reading in (self.overall, self.with_errors) if reading}
         if signs == {1}:
-            return "better"
-        return "worse" if signs == {-1} else "cannot tell"
+            return "better" if self.is_judged else "higher"
+        if signs == {-1}:
+            return "worse" if self.is_judged else "lower"
+        return "cannot tell"
+
+    @property
+    def is_judged(self) -> bool:
+        return Measure(self.metric, self.pass_threshold).is_judged
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: plain values, stable keys."""
@@ -118,13 +132,15 @@ class Comparison:
             "paired": self.paired,
             "a": self.a.as_dict(),
             "b": self.b.as_dict(),
+            "errors_as": self.errors_as,
             "overall": difference_dict(self.overall),
-            "errors_as_zero": self.errors_as_zero and difference_dict(self.errors_as_zero),
+            "with_errors": self.with_errors and difference_dict(self.with_errors),
             "minimum_detectable": self.minimum_detectable,
             "by": list(self.by),
             "slices": [_slice_dict(self.by, part) for part in self.slices],
-            "slices_errors_as_zero": [
-                _slice_dict(self.by, part) for part in self.slices_errors_as_zero
+            "slices_with_errors": [_slice_dict(self.by, part) for part in self.slices_with_errors],
+            "slices_not_compared": [
+                dict(zip(self.by, label, strict=True)) for label in self.slices_not_compared
             ],
             "gained": [{"id": each.id, "a": each.a, "b": each.b} for each in self.gained],
             "lost": [{"id": each.id, "a": each.a, "b": each.b} for each in self.lost],

@@ -10,15 +10,12 @@ from typing import Any
 import numpy as np
 
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.stats import Floats, Ints
+from heldout.stats import Ints
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.store.table import Table, table_of
 
 Comparable = EvalReport | str | Path
-
-REWARD, PASSED = "reward", "passed"
-"""What can be compared beside the metrics that a score function gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,42 +59,12 @@ def opened(given: Comparable, keys: Sequence[str] = (), *, name: str) -> Opened:
     table = table_of(given, [*dict.fromkeys(keys)])
     if len(table.reward) == 0:
         raise InvalidInput(f"{called} has no results: there is nothing to compare")
+    if np.isnan(table.reward).all():
+        raise InvalidInput(
+            f"{called} has no score: all of its {len(table.reward)} items errored. Run it again "
+            "(--resume), or see why: heldout show --failures"
+        )
     return Opened(str(called), given, table, functions)
-
-
-# --- Values -------------------------------------------------------------------------------------
-
-
-def item_values(table: Table, metric: str, pass_threshold: float, name: str) -> Floats:
-    """Of each item; NaN where it errored, or did not report the metric."""
-    if metric == REWARD:
-        return table.reward
-    if metric == PASSED:
-        passed = (table.reward >= pass_threshold).astype(np.float64)
-        return np.asarray(np.where(np.isnan(table.reward), np.nan, passed))
-    if metric in table.metrics:
-        return table.metrics[metric]
-    known = ", ".join([REWARD, PASSED, *table.metrics])
-    raise InvalidInput(f"{name} has no metric {metric!r}; it has {known}")
-
-
-def sample_means(table: Table, values: Floats) -> Floats:
-    """Of each sample, over the repeats that have a value; NaN where none has."""
-    present = ~np.isnan(values)
-    samples = len(table.sample_ids)
-    counts = np.bincount(table.sample[present], minlength=samples)
-    sums = np.bincount(table.sample[present], weights=values[present], minlength=samples)
-    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
-
-
-def as_zero(values: Floats) -> Floats:
-    """What errored counts as 0 (docs/semantics.md, clause 2)."""
-    return np.asarray(np.where(np.isnan(values), 0.0, values))
-
-
-def within_unit(*values: Floats) -> bool:
-    """Whether all that there is lies between 0 and 1."""
-    return all(bool(((v >= 0) & (v <= 1))[~np.isnan(v)].all()) for v in values)
 
 
 def cluster_numbers(table: Table, key: str) -> Ints:

@@ -28,6 +28,8 @@ class _Row:
     n: str
     whole: bool
     """Of all samples, not of a slice."""
+    reading: str
+    """What became of errored items in it; empty where none errored."""
 
 
 def plot_comparison(
@@ -53,21 +55,23 @@ def plot_comparison(
 
 
 def _rows(comparison: Comparison, order: Sequence[Hashable] | None) -> list[_Row]:
-    found = [_row("all", comparison.overall, comparison.overall.interval, whole=True)]
-    if comparison.errors_as_zero is not None:
-        zeros = comparison.errors_as_zero
-        found = [
-            _row("all, scored only", comparison.overall, comparison.overall.interval, whole=True),
-            _row("all, errored as 0", zeros, zeros.interval, whole=True),
-        ]
+    whole, other = comparison.overall, comparison.with_errors
+    scored = "" if other is None else ", scored only"
+    found = [_row("all", whole, whole.interval, whole=True, reading=scored)]
+    if other is not None:
+        reading = f", errored as {comparison.errors_as or 0:g}"
+        found.append(_row("all", other, other.interval, whole=True, reading=reading))
     slices = {one.label: one for one in comparison.slices}
     for label in slices if order is None else order:
         one = slices[label]
-        found.append(_row(_name(label), one.difference, one.simultaneous_interval, whole=False))
+        interval = one.simultaneous_interval
+        found.append(_row(_name(label), one.difference, interval, whole=False, reading=scored))
     return found
 
 
-def _row(name: str, difference: Difference, interval: Interval | None, *, whole: bool) -> _Row:
+def _row(
+    name: str, difference: Difference, interval: Interval | None, *, whole: bool, reading: str
+) -> _Row:
     numbers = [difference.difference, *((interval.low, interval.high) if interval else ())]
     if max(map(abs, numbers)) > LARGEST:
         raise InvalidInput(
@@ -77,7 +81,7 @@ def _row(name: str, difference: Difference, interval: Interval | None, *, whole:
         n = f"{difference.n}"
     else:
         n = f"{difference.n_a}, {difference.n_b}"
-    return _Row(name, difference.difference, interval, n, whole)
+    return _Row(name, difference.difference, interval, n, whole, reading)
 
 
 def _name(label: Hashable) -> str:
@@ -88,6 +92,10 @@ def _name(label: Hashable) -> str:
 def _printable(text: str) -> str:
     """What a font has no picture of is spelled out: controls would be boxes, or break a line."""
     return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text.replace("\n", "\\n"))
+
+
+def _tick(row: _Row) -> str:
+    return shortened(_printable(row.label), LONGEST - len(row.reading)) + row.reading
 
 
 def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
@@ -126,7 +134,7 @@ def _draw(figure: Figure, comparison: Comparison, rows: Sequence[_Row]) -> None:
     axes.axvline(0, color="black", linewidth=0.8, zorder=1)
     axes.grid(visible=False, axis="y")
     axes.grid(visible=True, axis="x")
-    axes.set_yticks(heights, [shortened(_printable(row.label), LONGEST) for row in rows])
+    axes.set_yticks(heights, [_tick(row) for row in rows])
     axes.tick_params(axis="y", length=0)
     axes.set_ylim(max(heights) + 0.6, -0.6)  # the first on top
     axes.spines["left"].set_visible(False)

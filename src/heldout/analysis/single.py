@@ -18,6 +18,7 @@ from heldout import stats
 from heldout.analysis.opened import cluster_numbers
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
+from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport, repeats_of
 from heldout.store.table import Table, table_of, table_of_results
 from heldout.summary import Batch, Summary, has_passed, summarize_batch
@@ -134,6 +135,7 @@ def slices_and_total(
     labels = list(zip(*(table.item_keys[key] for key in by), strict=True))
     known: dict[tuple[Any, ...], int] = {}
     codes = np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
+    names = list(known)
     threshold, batch = report.pass_threshold, _batch(table, numbers)
 
     def summary(which: NDArray[Any]) -> Summary:
@@ -143,7 +145,7 @@ def slices_and_total(
             found["complete"] = False
         return found
 
-    slices = {label: summary(np.flatnonzero(codes == code)) for label, code in known.items()}
+    slices = {names[code]: summary(which) for code, which in places_by_code(codes)}
     return slices, summary(np.arange(len(table)))
 
 

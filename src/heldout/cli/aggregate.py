@@ -21,12 +21,20 @@ LABELS = {
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
 @click.option("--runs", "runs_key", metavar="KEY", help="One RUN: what tells training runs apart.")
 @click.option("--tasks", metavar="KEY", help="What tells tasks apart.  [default: one task]")
-@click.option("--metric", default="reward", show_default=True, help="Or a metric, such as return.")
+@click.option(
+    "--metric",
+    default="reward",
+    show_default=True,
+    help="Or passed, or a metric, such as return.",
+)
 @click.option("--optimum", default=1.0, show_default=True, help="What the optimality gap is to.")
 @click.option(
     "--against", multiple=True, metavar="RUN", help="A run to beat; several are several runs."
 )
-@click.option("--seed", default=0, show_default=True, help="Of the resampling.")
+@click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as said above.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the resampling."
+)
 @click.option(
     "--repetitions",
     type=click.IntRange(1),
@@ -42,6 +50,7 @@ def command(
     metric: str,
     optimum: float,
     against: tuple[str, ...],
+    allow: tuple[str, ...],
     seed: int,
     repetitions: int,
     as_json: bool,
@@ -51,26 +60,34 @@ def command(
     Each RUN is one training run: a directory, a name under outputs/evals, or an eval of a curve,
     RUN@STEP or RUN@last. With --runs, one RUN holds several, told apart by a metadata key of its
     samples. With --against, also the chance that one of RUN... beats one of those.
+
+    Runs of one task that differ in more than their policy are refused, unless --allow says that
+    it is meant: samples, scorer, environment, threshold or incomplete.
     """
     from heldout.analysis import aggregate, score_matrix
+    from heldout.cli.compare import in_words_of_options
+    from heldout.cli.main import writing
     from heldout.cli.named import load_named
     from heldout.cli.render import print_json
 
     def matrix(names: tuple[str, ...]) -> ScoreMatrix:
         reports = [load_named(name) for name in names]
-        return score_matrix(reports, runs=runs_key, tasks=tasks, metric=metric)
+        return score_matrix(reports, runs=runs_key, tasks=tasks, metric=metric, allow=allow)
 
-    found = aggregate(
-        matrix(runs),
-        matrix(against) if against else None,
-        optimum=optimum,
-        seed=seed,
-        repetitions=repetitions,
-    )
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        _print(found, runs_key)
+    with in_words_of_options(allow, (), ""):
+        found = aggregate(
+            matrix(runs),
+            matrix(against) if against else None,
+            optimum=optimum,
+            seed=seed,
+            repetitions=repetitions,
+            allow=allow,
+        )
+    with writing():
+        if as_json:
+            print_json(found.as_dict())
+        else:
+            _print(found, runs_key)
 
 
 def _print(found: Aggregates, runs_key: str | None) -> None:

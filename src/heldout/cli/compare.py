@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 MARKDOWN_FLIPS = 10
 """Samples each way that Markdown lists unless told otherwise: they are folded away."""
+JSON_FLIPS = 100
+"""... and JSON: of a million samples many may flip. How many there are stands beside them."""
 
 
 @click.command("compare")
@@ -28,7 +31,10 @@ MARKDOWN_FLIPS = 10
     "--by", multiple=True, metavar="KEY", help="Metadata key to slice by; several combine."
 )
 @click.option(
-    "--metric", default="reward", show_default=True, help="Or passed, or the name of a metric."
+    "--metric",
+    default="reward",
+    show_default=True,
+    help="Or passed, pass@K, pass^K, or the name of a metric.",
 )
 @click.option("--cluster", metavar="KEY", help="Samples that share its value belong together.")
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as said above.")
@@ -36,6 +42,13 @@ MARKDOWN_FLIPS = 10
 @click.option(
     "--flips", type=click.IntRange(1), metavar="N", help="List N samples gained, and N lost."
 )
+@click.option(
+    "--pass-threshold",
+    type=float,
+    metavar="REWARD",
+    help="The reward that passes.  [default: that of the runs]",
+)
+@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option(
@@ -53,18 +66,22 @@ def command(
     allow: tuple[str, ...],
     unpaired: bool,
     flips: int | None,
+    pass_threshold: float | None,
+    confidence: float,
     as_json: bool,
     as_markdown: bool,
     plot: Path | None,
 ) -> None:
     """Say whether run B is better than run A, by the samples that both have.
 
-    A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last.
+    A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last
+    (RUN@LABEL:STEP, where a run has curves of several labels).
 
     What is not comparable is refused, unless --allow says that it is meant: samples, scorer,
     environment, threshold or incomplete.
     """
     from heldout.analysis import compare
+    from heldout.cli.main import writing
     from heldout.cli.named import load_named
     from heldout.cli.render import print_json
     from heldout.figures import format_of
@@ -72,7 +89,7 @@ def command(
     refuse_both(as_json=as_json, as_markdown=as_markdown)
     format = None if plot is None else format_of(plot)  # said before anything is read
     reports = (load_named(a), load_named(b))
-    with allowing_by_option():
+    with in_words_of_options(allow, by, "--by"):
         found = compare(
             *reports,
             by=by,
@@ -80,6 +97,8 @@ def command(
             cluster=cluster,
             allow=allow,
             paired=False if unpaired else None,
+            pass_threshold=pass_threshold,
+            confidence=confidence,
         )
     if plot is not None and format is not None:
         from heldout.analysis.plot import plot_comparison
@@ -90,12 +109,13 @@ def command(
         order = [one.label for one in ordered(found.slices)]
         replace_file(plot, plot_comparison(found, order=order, format=format))
         click.echo(printable(f"Wrote {plot}."), err=True)
-    if as_json:
-        print_json(found.as_dict())
-    elif as_markdown:
-        click.echo("\n".join(markdown_lines(found, reports, cluster, flips or MARKDOWN_FLIPS)))
-    else:
-        _print(found, reports, cluster, flips)
+    with writing():
+        if as_json:
+            print_json(comparison_as_dict(found, flips))
+        elif as_markdown:
+            click.echo("\n".join(markdown_lines(found, reports, cluster, flips)))
+        else:
+            _print(found, reports, cluster, flips)
 
 
 def refuse_both(*, as_json: bool, as_markdown: bool) -> None:
@@ -104,15 +124,28 @@ def refuse_both(*, as_json: bool, as_markdown: bool) -> None:
 
 
 @contextmanager
-def allowing_by_option() -> Iterator[None]:
-    """A refusal says which option makes it an answer."""
-    from heldout.errors import NotComparable
+def in_words_of_options(allow: Sequence[str], keys: Sequence[str], option: str) -> Iterator[None]:
+    """A refusal says which option makes it an answer; `option` is the one of the keys."""
+    from heldout.errors import HeldoutError, InvalidInput, NotComparable
 
     try:
         yield
     except NotComparable as refusal:
         options = " ".join(f"--allow {kind}" for kind in refusal.kinds)
         raise NotComparable(f"{refusal} ({options})", refusal.kinds) from None
+    except HeldoutError as problem:
+        for given, name, one in ((allow, "--allow", "kind"), (keys, option, "key")):
+            if any("," in value and repr(value) in str(problem) for value in given):
+                raise InvalidInput(f"{problem}; give {name} once for each {one}") from None
+        raise
+
+
+def comparison_as_dict(found: Comparison, flips: int | None) -> dict[str, Any]:
+    """As JSON has it, with the first flips each way and the number of all."""
+    count = flips or JSON_FLIPS
+    first = replace(found, gained=found.gained[:count], lost=found.lost[:count])
+    totals = {"gained_total": len(found.gained), "lost_total": len(found.lost)}
+    return {**first.as_dict(), **totals}
 
 
 # --- For the terminal ---------------------------------------------------------------------------
@@ -137,7 +170,9 @@ def _print(
     for line in (said.wins_line(found), said.detectable_line(found)):
         if line:
             console.print(line)
-    if flips is not None and found.paired:
+    if flips is not None and not found.paired:
+        console.print("There are no flips to list: the samples are not paired.")
+    elif flips is not None:
         table = make_table()
         table.add_column("")
         table.add_column("sample", overflow="fold")
@@ -171,7 +206,7 @@ def _rewards(change: Change) -> tuple[str, str]:
 
 
 def markdown_lines(
-    found: Comparison, reports: Sequence[EvalReport], cluster: str | None, flips: int
+    found: Comparison, reports: Sequence[EvalReport], cluster: str | None, flips: int | None
 ) -> list[str]:
     from heldout.cli import differences as said
 
@@ -200,10 +235,12 @@ def markdown_overall(
     return [*lines, "", " ".join(more)]
 
 
-def markdown_flips(found: Comparison, count: int) -> list[str]:
+def markdown_flips(found: Comparison, count: int | None) -> list[str]:
     from heldout.cli.markdown import code, details, table
 
-    shown = _first_flips(found, count)
+    if count is not None and not found.paired:
+        return ["There are no flips to list: the samples are not paired.", ""]
+    shown = _first_flips(found, count or MARKDOWN_FLIPS)
     if not shown:
         return []
     rows = [(way, code(change.id), *_rewards(change)) for way, _, change in shown]

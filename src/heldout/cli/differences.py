@@ -29,6 +29,10 @@ class Named(NamedTuple):
 
 Piece = str | Named
 
+SCORED_ONLY = "scored only"
+MOST_SLICES = 5
+"""Of those that could not be compared, so many are named."""
+
 
 # --- Numbers ------------------------------------------------------------------------------------
 
@@ -83,22 +87,27 @@ def cells(
 
 def overall_rows(comparison: Comparison) -> list[tuple[str, tuple[str, ...]]]:
     readings = [(comparison.metric, comparison.overall)]
-    if comparison.errors_as_zero is not None:
+    if comparison.with_errors is not None:
         readings = [
-            ("scored only", comparison.overall),
-            ("errored as 0", comparison.errors_as_zero),
+            (SCORED_ONLY, comparison.overall),
+            (errored_as(comparison), comparison.with_errors),
         ]
     return [(name, cells(d, d.interval, d.p_value)) for name, d in readings]
 
 
 def readings_of_slices(comparison: Comparison) -> list[tuple[str, list[SliceDifference]]]:
     """Each reading's slices, as people order them, and what to call it."""
-    if not comparison.slices_errors_as_zero:
+    if not comparison.slices_with_errors:
         return [("", ordered(comparison.slices))]
     return [
-        ("scored only", ordered(comparison.slices)),
-        ("errored as 0", ordered(comparison.slices_errors_as_zero)),
+        (SCORED_ONLY, ordered(comparison.slices)),
+        (errored_as(comparison), ordered(comparison.slices_with_errors)),
     ]
+
+
+def errored_as(comparison: Comparison) -> str:
+    """What the reading is called that has errored items in it."""
+    return f"errored as {comparison.errors_as or 0:g}"
 
 
 def ordered(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
@@ -115,10 +124,47 @@ def slice_cells(one: SliceDifference) -> tuple[str, ...]:
     return cells(one.difference, one.simultaneous_interval, one.adjusted_p_value)
 
 
-def correction(comparison: Comparison) -> str:
-    if len(comparison.slices) == 1:
-        return "1 slice, so there is nothing to correct for"
-    return f"{len(comparison.slices)} slices; p adjusted by Holm, intervals simultaneous"
+def slices_footer(comparison: Comparison) -> list[str]:
+    """How slices were corrected, what of it may surprise, and which there are no numbers of."""
+    count = slice_count(comparison)
+    lines = [f"{count} slices; p adjusted by Holm, intervals simultaneous."]
+    if count == 1:
+        lines = ["1 slice, so there is nothing to correct for."]
+    alpha = 1 - comparison.confidence
+    if any(
+        _p_without_interval(one, alpha)
+        for _, slices in readings_of_slices(comparison)
+        for one in slices
+    ):
+        lines.append(
+            f"A slice can have p below {alpha:.3g} and 0 in its interval: Holm's test is sharper "
+            "than intervals that hold all at once can be."
+        )
+    missing = in_order(comparison.slices_not_compared)
+    if missing:
+        where = (
+            f"Not among those {SCORED_ONLY}" if comparison.slices_with_errors else "Not compared"
+        )
+        names = [slice_name(comparison.by, label) for label in missing[:MOST_SLICES]]
+        if len(missing) > MOST_SLICES:
+            names.append(f"{len(missing) - MOST_SLICES} more")
+        lines.append(f"{where}, since no sample has a value on both sides: {'; '.join(names)}.")
+    return lines
+
+
+def slice_count(comparison: Comparison) -> int:
+    """What is corrected for: those without numbers were looked for, too."""
+    return len(comparison.slices) + len(comparison.slices_not_compared)
+
+
+def _p_without_interval(one: SliceDifference, alpha: float) -> bool:
+    p, around = one.adjusted_p_value, one.simultaneous_interval
+    return p is not None and around is not None and p < alpha and around.low <= 0 <= around.high
+
+
+def slice_name(by: Sequence[str], label: Any) -> str:
+    values = ("–" if value is None else str(value) for value in label)
+    return ", ".join(f"{key}={value}" for key, value in zip(by, values, strict=True))
 
 
 # --- Sentences ----------------------------------------------------------------------------------
@@ -132,20 +178,23 @@ def side_line(letter: str, side: Side, report: EvalReport | None) -> list[Piece]
         line += [", answered by ", Named(who)]
     line.append(f"; {counted(side.samples, 'sample')}, {counted(side.items, 'item')}")
     line.append(f", {side.errored} errored")
-    if side.left_out:
-        line.append(f"; {counted(side.left_out, 'sample')} not compared")
     return line
 
 
 def pairing(comparison: Comparison, cluster: str | None = None) -> list[Piece]:
+    """By what, how many, and why not all."""
     found = comparison.overall
     line: list[Piece] = [Named(comparison.metric), ", "]
     if isinstance(found, PairedDifference):
-        line.append(f"paired by sample: {counted(found.n, 'sample')}")
+        line.append(f"paired by sample: {_paired(comparison, found)}")
         groups = f"{found.clusters}"
     else:
+        a, b = comparison.a, comparison.b
+        of_a = f" of {a.samples}" if a.left_out else ""
+        of_b = f" of {b.samples}" if b.left_out else ""
+        samples = "sample" if found.n_a == 1 and not of_a else "samples"
         line.append(
-            f"not paired: {counted(found.n_a, 'sample')} of A against {found.n_b} of B, so what "
+            f"not paired: {found.n_a}{of_a} {samples} of A against {found.n_b}{of_b} of B, so what "
             "makes samples hard does not cancel"
         )
         groups = f"{found.clusters_a} and {found.clusters_b}"
@@ -154,13 +203,27 @@ def pairing(comparison: Comparison, cluster: str | None = None) -> list[Piece]:
     return line
 
 
+def _paired(comparison: Comparison, found: PairedDifference) -> str:
+    a, b = comparison.a, comparison.b
+    if not (a.left_out or b.left_out):
+        return counted(found.n, "sample")
+    what = "score" if comparison.metric in ("reward", "passed") else "value"
+    if any(mismatch.kind == "samples" for mismatch in comparison.mismatches):
+        return (
+            f"{found.n} of {counted(a.samples, 'sample')} of A and {b.samples} of B; the others "
+            f"are in one run alone, or have no {what} on one side"
+        )
+    have = "has" if a.left_out == 1 else "have"
+    return f"{found.n} of {counted(a.samples, 'sample')}; {a.left_out} {have} no {what} on one side"
+
+
 def wins_line(comparison: Comparison) -> str | None:
     found = comparison.overall
     if not isinstance(found, PairedDifference):
         return None
     return (
         f"B wins {counted(found.wins, 'sample')}, loses {found.losses}, and ties {found.ties}. "
-        f"Flips (passed: ≥ {comparison.pass_threshold:g}): gained {len(comparison.gained)}, "
+        f"Flips (by reward ≥ {comparison.pass_threshold:g}): gained {len(comparison.gained)}, "
         f"lost {len(comparison.lost)}."
     )
 
@@ -176,18 +239,18 @@ def detectable_line(comparison: Comparison) -> str:
 
 def verdict_line(comparison: Comparison) -> str:
     """One plain sentence. There is none that says "no difference": that cannot be seen."""
-    found, as_zero = comparison.overall, comparison.errors_as_zero
+    found, other = comparison.overall, comparison.with_errors
     if comparison.verdict != "cannot tell":
         return f"B is {comparison.verdict}: {signed(found.difference)} ({between(found.interval)})."
     if found.interval is None:
         return f"Cannot tell: {counted_samples(found)} without a spread to judge by."
-    if found.interval.low <= 0 <= found.interval.high or as_zero is None:
+    if found.interval.low <= 0 <= found.interval.high or other is None:
         low, high = number(found.interval.low), number(found.interval.high)
         return f"Cannot tell: the difference is between {low} and {high}."
     return (
         f"Cannot tell: it is {signed(found.difference)} ({between(found.interval)}) of what was "
-        f"scored, but {signed(as_zero.difference)} ({between(as_zero.interval)}) with errored "
-        "items as 0."
+        f"scored, but {signed(other.difference)} ({between(other.interval)}) with errored "
+        f"items as {comparison.errors_as or 0:g}."
     )
 
 
@@ -222,7 +285,8 @@ def print_slices(console: Console, comparison: Comparison) -> None:
         for one in slices:
             table.add_row(*(as_line(value) for value in label_values(one)), *slice_cells(one))
         console.print(table)
-    console.print(f"{correction(comparison)}.")
+    for line in slices_footer(comparison):
+        console.print(as_line(line))
 
 
 def add_number_columns(table: Table, comparison: Comparison) -> None:
@@ -248,4 +312,4 @@ def markdown_slices(comparison: Comparison) -> list[str]:
         rows = [(*map(code, label_values(one)), *map(text, slice_cells(one))) for one in slices]
         keys = [code(key) for key in comparison.by]
         lines += [*table([*keys, *head(comparison)], rows, words=range(len(keys))), ""]
-    return [*lines, f"{correction(comparison)}."]
+    return [*lines, " ".join(map(text, slices_footer(comparison)))]

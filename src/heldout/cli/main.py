@@ -1,16 +1,19 @@
 """Entry point: finds the command, and turns what went wrong into a message and an exit code.
 
 0    done
-1    the command was not understood, or its input is bad; nothing ran
-2    the eval could not run: there is no honest number to report
+1    the command's options were not understood, or its input is bad; nothing ran
+2    the eval could not run: there is no honest number to report; or there is no such command
 130  interrupted; what was done is kept
 
 `heldout gate` is for scripts that go by its exit code, so there 1 means one thing only:
 
 0    passes
 1    fails
-2    no verdict: whatever would be 1 elsewhere, or an error of heldout's own
+2    no verdict: whatever would be 1 elsewhere, or an error of heldout's own; or what errored items
+     count as decides
 3    cannot tell: too few samples
+
+Where it is not known which command was meant (`heldout gat`), it may have been that one: 2.
 """
 
 from __future__ import annotations
@@ -19,9 +22,10 @@ import difflib
 import os
 import sys
 import traceback
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib import import_module
-from io import TextIOWrapper
+from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import NoReturn
 
 import click
@@ -82,6 +86,9 @@ def cli() -> None:
 
 
 def main() -> NoReturn:
+    if sys.stdout is None:  # `>&-`; a stream that takes nothing says so when it is written to
+        unwritable = FileIO(os.open(os.devnull, os.O_RDONLY), "w", closefd=False)
+        sys.stdout = TextIOWrapper(BufferedWriter(unwritable), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         # A terminal that is not Unicode gets a ? for what it lacks, not a traceback.
         if isinstance(stream, TextIOWrapper):
@@ -106,7 +113,7 @@ def run_cli(arguments: list[str]) -> int:
         return 0
     except click.ClickException as problem:
         problem.show()
-        return _refused(context)
+        return _refused(context, unknown=2)
     except (EvalFailed, StorageFull) as problem:
         click.echo(f"Eval failed: {printable(str(problem))}", err=True)
         if isinstance(problem, EvalFailed) and problem.run_dir:
@@ -130,9 +137,25 @@ def run_cli(arguments: list[str]) -> int:
         return 2
 
 
-def _refused(context: click.Context | None) -> int:
-    """The exit code of what was not understood, or has bad input."""
-    return 2 if context is not None and context.invoked_subcommand in VERDICTS else 1
+def _refused(context: click.Context | None, unknown: int = 1) -> int:
+    """The exit code of what was not understood, or has bad input; `unknown` is that of a command
+    line that names no command."""
+    if context is None or context.invoked_subcommand is None:
+        return unknown
+    return 2 if context.invoked_subcommand in VERDICTS else 1
+
+
+@contextmanager
+def writing() -> Iterator[None]:
+    """What is printed within is out at the end, or the command says that it could not be."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        forget_stdout()
+        raise click.ClickException(f"cannot write the output: {problem.strerror}") from None
 
 
 def forget_stdout() -> None:

@@ -15,6 +15,8 @@ from heldout.cli.text import printable
 
 LONGEST = 300
 """Characters of one text: GitHub takes 1 MiB of summary, and a reader takes less."""
+LONGEST_REFUSAL = 3000
+"""What is all that there is to say may be longer: its end says what to do."""
 MOST_ROWS = 200
 """Of a table."""
 
@@ -23,11 +25,11 @@ _READ_BY_MARKDOWN = re.compile(r"[&<>|\\`*_\[\]~\t]|^\s|^[-+=](?=[-+=\s]|$)|^\d(
 _READ_BY_GITHUB = re.compile(r"[@#$]|:(?=\S)|(?<=www)\.|(?<=gh)-", re.IGNORECASE)
 
 
-def text(value: object) -> str:
+def text(value: object, *, longest: int = LONGEST) -> str:
     """The text itself, on one line, wherever a sentence may stand."""
     line = printable(str(value)).replace("\n", "\\n")
-    if len(line) > LONGEST:
-        line = line[: LONGEST - 1] + "…"
+    if len(line) > longest:
+        line = line[: longest - 1] + "…"
     parts, end = [], 0
     for found in _READ_BY_GITHUB.finditer(line):
         parts += [line[end : found.start()], f"<span>{_reference(found[0])}</span>"]

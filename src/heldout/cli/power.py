@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 )
 @click.option("--against", metavar="RUN", help="Another run on its samples: no guess is needed.")
 @click.option("--metric", default="reward", show_default=True, help="Or passed, or a metric.")
+@click.option("--cluster", metavar="KEY", help="Samples that share its value belong together.")
+@click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
 @click.option(
     "--repeats",
     type=int,
@@ -32,9 +34,7 @@ if TYPE_CHECKING:
 @click.option(
     "--correlation",
     type=float,
-    default=0.0,
-    show_default=True,
-    help="Of the samples' expected scores in this run and the next.",
+    help="Of the samples' expected scores in this run and the next.  [default: 0, the worst case]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def command(
@@ -42,10 +42,12 @@ def command(
     detect: float,
     against: str | None,
     metric: str,
+    cluster: str | None,
+    allow: tuple[str, ...],
     repeats: tuple[int, ...],
     power: float,
     alpha: float,
-    correlation: float,
+    correlation: float | None,
     as_json: bool,
 ) -> None:
     """Say how many samples and repeats it takes to see a difference from a run.
@@ -54,24 +56,33 @@ def command(
     """
     from heldout.analysis import plan
     from heldout.analysis.power import REPEATS
+    from heldout.cli.compare import in_words_of_options
+    from heldout.cli.main import writing
     from heldout.cli.named import load_named
     from heldout.cli.render import print_json
 
+    if against is not None and correlation is not None:
+        raise click.UsageError("--against measures what --correlation guesses: give one of them")
     report = load_named(baseline)
-    found = plan(
-        report,
-        detect=detect,
-        against=None if against is None else load_named(against),
-        power=power,
-        alpha=alpha,
-        metric=metric,
-        repeats=repeats or REPEATS,
-        correlation=correlation,
-    )
-    if as_json:
-        print_json(found.as_dict())
-    else:
-        _print(found, report)
+    other = None if against is None else load_named(against)
+    with in_words_of_options(allow, () if cluster is None else (cluster,), "--cluster"):
+        found = plan(
+            report,
+            detect=detect,
+            against=other,
+            power=power,
+            alpha=alpha,
+            metric=metric,
+            cluster=cluster,
+            allow=allow,
+            repeats=repeats or REPEATS,
+            correlation=correlation,
+        )
+    with writing():
+        if as_json:
+            print_json(found.as_dict())
+        else:
+            _print(found, report)
 
 
 def _print(found: Plan, report: EvalReport) -> None:

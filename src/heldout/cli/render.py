@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -124,7 +126,7 @@ def print_report(
     console.print(table)
     console.print(_counts(summary))
     _print_clusters(console, summary)
-    for note in _notes(summary):
+    for note in _notes(summary, report.path):
         console.print(as_text(note, "yellow"))
     if report.path is not None:
         console.print(as_text(f"kept in {report.path}", "dim"), soft_wrap=True)
@@ -156,7 +158,10 @@ def _print_unfinished(console: Console, report: EvalReport, reason: str | None) 
         "complete": f"Its journal is not the one it was finished with: {items}",
     }.get(report.status, f"Not finished: {report.status} after {items}")
     why = f" ({reason})" if reason else ""
-    console.print(as_text(f"{said}{why}; the numbers are of these.", "yellow"))
+    numbers = "the numbers are of these"
+    if not summary["n_scored"]:
+        numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
+    console.print(as_text(f"{said}{why}; {numbers}.", "yellow"))
 
 
 def _counts(summary: Summary) -> Text:
@@ -167,7 +172,7 @@ def _counts(summary: Summary) -> Text:
     return line
 
 
-def _notes(summary: Summary) -> list[str]:
+def _notes(summary: Summary, path: Path | None) -> list[str]:
     """What a reader of the table must know to read it right."""
     notes = []
     if summary.get("n_unweighted"):
@@ -188,7 +193,8 @@ def _notes(summary: Summary) -> list[str]:
                 f"no {label} and pass^{attempts} yet: {samples} fewer than {attempts} attempts"
             )
     if summary["n_errors"]:
-        notes.append("`heldout show RUN --failures 5` says why items errored")
+        run = "RUN" if path is None else shlex.quote(str(path))
+        notes.append(f"`heldout show {run} --failures 5` says why items errored")
     return notes
 
 

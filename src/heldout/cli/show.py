@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,11 +9,18 @@ import click
 
 if TYPE_CHECKING:
     from heldout.cli.curves import CurveRun
+    from heldout.store.report import EvalReport
+    from heldout.types import EvalResult
 
 
 @click.command("show")
 @click.argument("run")
-@click.option("--failures", type=click.IntRange(1), metavar="N", help="N items that did not pass.")
+@click.option(
+    "--failures",
+    type=click.IntRange(1),
+    metavar="N",
+    help="N items that did not pass, those that errored first.",
+)
 @click.option(
     "--pass-at",
     type=click.IntRange(1),
@@ -48,12 +54,11 @@ def command(
     """Print the report of RUN: a run directory, or a name under outputs/evals.
 
     Of a run that was evaluated during training, that is its curve, a line a point, and what it
-    allows one to say; --step prints the whole report of one.
+    allows one to say; --step prints the whole report of one, as RUN@STEP does.
     """
     from heldout.cli.curves import find_curve
-    from heldout.cli.named import step_directory
+    from heldout.cli.named import find_named, step_directory
     from heldout.errors import InvalidInput
-    from heldout.store.rundir import find_run
 
     terms = {"effect": effect, "alpha": alpha, "window": window}
     curve = find_curve(run)
@@ -61,7 +66,7 @@ def command(
     if of_report and failures is not None:
         raise InvalidInput(f"{of_report} is of the report, --failures prints items: ask for one")
     if curve is None:
-        path = find_run(run)
+        path = find_named(run)
         for asked, given in {"step": step, "outcomes": outcomes or None, **terms}.items():
             if given is not None:
                 raise InvalidInput(f"{path} has no curve.jsonl, so --{asked} says nothing of it")
@@ -114,14 +119,27 @@ def _show_run(
         else:
             print_report(report, reason, summary=summary)
         return
-    threshold = report.pass_threshold
-    failed = (r for r in report.results if not r.ok or r.score.reward < threshold)
-    shown = list(islice(failed, failures))
+    shown = _failures(report, failures)
     if as_json:
         for result in shown:
             print_json(result_as_dict(result))
     else:
         print_failures(shown, report)
+
+
+def _failures(report: EvalReport, count: int) -> list[EvalResult]:
+    """What errored first: it says nothing about the policy until it is mended."""
+    errored: list[EvalResult] = []
+    wrong: list[EvalResult] = []
+    for result in report.results:
+        if not result.ok:
+            errored.append(result)
+        elif result.score.reward < report.pass_threshold and len(wrong) < count:
+            wrong.append(result)
+        every = len(errored) == report.summary.get("n_errors")
+        if len(errored) == count or (every and len(errored) + len(wrong) >= count):
+            break
+    return [*errored, *wrong][:count]
 
 
 def _repair(path: Path) -> None:
@@ -188,13 +206,16 @@ def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
     console = make_console()
     labels = by_label(run.points)
     config = run.info.config if run.info else {}
+    asked = {label: asked_terms(points, **terms) for label, points in labels.items()}
     for label, points in labels.items():
         title = as_line(label, "bold")
+        if run.path.name not in labels:
+            title.append(as_line(f" in {run.path.name}", "not bold"))
         if isinstance(config.get("every_steps"), int) and label == config.get("label"):
             title.append(as_line(f", every {config['every_steps']} steps", "not bold dim"))
         console.print(title)
         curve_table(points, console.width).print(console)
-        for line in verdict_lines(points, asked_terms(points, **terms)):
+        for line in verdict_lines(points, asked[label]):
             console.print(line)
     if run.left_out:
         count = "1 result" if run.left_out == 1 else f"{run.left_out} results"

@@ -27,6 +27,7 @@ SCALES = (
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a slice.")
 def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
+    from heldout.cli.compare import in_words_of_options
     from heldout.cli.render import print_json, print_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
@@ -38,12 +39,13 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
             f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
         )
     report = EvalReport.load(path)
-    if cluster is None:
-        found, total = report.slices_and_total(*by)
-    else:
-        from heldout.analysis.single import slices_and_total
+    with in_words_of_options((), by, "--by"):
+        if cluster is None:
+            found, total = report.slices_and_total(*by)
+        else:
+            from heldout.analysis.single import slices_and_total
 
-        found, total = slices_and_total(report, *by, cluster=cluster)
+            found, total = slices_and_total(report, *by, cluster=cluster)
     slices = {values: found[values] for values in in_order(found)}
     if as_json:
         for values, summary in slices.items():

@@ -12,8 +12,9 @@ from typing import Any, Literal, Protocol
 import anyio
 
 from heldout.concurrency import Threads, is_async, settle
-from heldout.config import Sampling, describe_callable
+from heldout.config import Sampling
 from heldout.errors import InvalidInput, TransientError
+from heldout.fingerprints import describe_callable
 from heldout.types import Completion, Message, ToolSpec
 
 

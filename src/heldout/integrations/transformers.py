@@ -41,6 +41,8 @@ from heldout.types import Sample
 log = logging.getLogger("heldout")
 
 DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
+VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
+"""As numbers; "cannot tell" is none of them, and left out."""
 
 
 class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
@@ -52,7 +54,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
     A result is logged as `eval_<name>_reward`, `_reward_ci_low`, `_reward_ci_high`, `_pass_rate`,
     `_n`, `_n_errors`, `_metric_<metric>`, `_seconds`, and `_step`, which says whose weights these
-    are; `_partial` is 1 where it ended early. The name is the eval's label, or "heldout" for the
+    are; `_partial` is 1 where it ended early. What the curve allows one to say is `_verdict`
+    (improving 1, plateau 0, regressing -1, left out where nobody can tell), `_gain`,
+    `_gain_ci_low`, `_gain_ci_high` and `_best_step`. The name is the eval's label, or "heldout" for the
     label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of those
     numbers.
 
@@ -216,6 +220,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             log.warning(
                 "heldout: there is no %s at step %s, which therefore is not the best", wanted, step
             )
+        # One more step would be trained before `on_step_end` is asked again.
+        self._heed_stop(state, trainer.control)
         return _Answered(metrics, self._names.values())
 
     # --- Evals ---
@@ -297,7 +303,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return msgspec.json.decode(ranks.from_first(msgspec.json.encode(mine)), type=kind)
 
     def _heed_stop(self, state: Any, control: Any) -> None:
-        asked = [(each, each.stop_requested) for each in self._on]
+        asked = [(each, each.stop_requested_here) for each in self._on]
         reasons = [f"{each.label}: {reason}" for each, reason in asked if reason is not None]
         if self._agreed(bool(reasons)):
             control.should_training_stop = True
@@ -442,6 +448,14 @@ def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
         }
         if point.partial is not None:
             fields["partial"] = 1.0
+        verdict = point.verdict or {}
+        fields |= {
+            "verdict": VERDICTS.get(verdict.get("kind", "")),
+            "gain": verdict.get("gain"),
+            "gain_ci_low": verdict.get("ci_low"),
+            "gain_ci_high": verdict.get("ci_high"),
+            "best_step": verdict.get("best_step"),
+        }
     return {f"eval_{name}_{key}": value for key, value in fields.items() if value is not None}
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heldout.config import describe_callable
 from heldout.errors import InvalidInput, ResumeMismatch
+from heldout.fingerprints import describe_callable
 from heldout.midrun.runners import Runner
 
 
@@ -16,7 +16,7 @@ def describe_runner(runner: Runner) -> dict[str, Any]:
     return {
         "score_fn": describe_callable(runner.score_fn),
         "prepare_messages": describe_callable(runner.prepare_messages),
-        "environment_factory": describe_callable(runner.environment_factory),
+        "environment_factory": describe_callable(runner.environment_factory, docstrings=True),
         "answer_filter": describe_callable(runner.answer_filter),
         "settings": {
             "repeats": runner.repeats,

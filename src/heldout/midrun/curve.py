@@ -267,7 +267,16 @@ def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
 def of_fewer(point: CurvePoint, points: Iterable[CurvePoint]) -> bool:
     """Whether its numbers are of fewer items than other points of its curve: a partial eval, or
     one that a budget cut down. Such points wobble more, and are shown apart."""
-    most = max((p.asked for p in points if p.has_result), default=0)
+    return is_fewer(point, most_asked(points))
+
+
+def most_asked(points: Iterable[CurvePoint]) -> int:
+    """Items of the largest eval."""
+    return max((p.asked for p in points if p.has_result), default=0)
+
+
+def is_fewer(point: CurvePoint, most: int) -> bool:
+    """`of_fewer`, where `most_asked` is known: asked for every point it would be asked for often."""
     return point.partial is not None or point.asked < most
 
 

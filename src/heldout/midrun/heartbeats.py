@@ -42,9 +42,14 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
         verdict = point.verdict
         fields |= {
             "eval_verdict": verdict.get("kind"),
+            "eval_verdict_text": verdict.get("text"),
+            "eval_verdict_since": verdict.get("since"),
+            "eval_verdict_n": verdict.get("n"),
             "eval_gain": verdict.get("gain"),
             "eval_gain_ci_low": verdict.get("ci_low"),
             "eval_gain_ci_high": verdict.get("ci_high"),
+            "eval_minimum_detectable": verdict.get("minimum_detectable"),
+            "eval_effect": verdict.get("effect"),
             "eval_best_step": verdict.get("best_step"),
         }
     if point.stop is not None:

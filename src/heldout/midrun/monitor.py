@@ -11,25 +11,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 from heldout.errors import InvalidInput
 from heldout.midrun.curve import CurvePoint
+from heldout.midrun.looks import Bounds, Key, RewardRows, Tables, key_of
 from heldout.midrun.verdicts import (
     EFFECT,
+    NO_BEST,
     Best,
-    Key,
-    RewardRows,
+    Readings,
     StepVerdict,
     Terms,
-    key_of,
     look_at,
     pick,
 )
-from heldout.stats.sequential import ALPHA, WINDOW, Look, advise
+from heldout.stats.sequential import ALPHA, WINDOW, advise
 
 MOST_CANDIDATES = 100
-"""Checkpoints up to which the best one is corrected at every point: the cost grows with their
+"""Evals up to which the best one is corrected at every point: the cost grows with their
 cube, and more so where BLAS threads find no free core."""
 DRAWS = 1000
 
@@ -48,16 +49,14 @@ class Judgement:
         """As a point of the curve has it."""
         if self.verdict is None:
             return None
-        best = dict.fromkeys(("best_step", "best_estimate", "best_ci_low", "best_ci_high"))
-        return {**self.verdict.as_dict(), **(self.best.as_dict() if self.best else best)}
+        return {**self.verdict.as_dict(), **(self.best.as_dict() if self.best else NO_BEST)}
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A look that was made."""
+    """What was said at a step."""
 
     key: Key
-    look: Look
     said: StepVerdict
 
 
@@ -66,8 +65,10 @@ class CurveMonitor:
 
     `effect` is the gain over `window` evals that is worth having, and what a plateau is without.
     Over all looks together a false "improving" or "regressing" is said with a probability of at
-    most `alpha`. With `stop_on_regression` or `stop_on_plateau` it asks to stop after so many such
-    verdicts in a row, never because one mean is below another.
+    most `alpha`. `bounds` are the least and the largest reward there can be; without them, 0 and 1
+    as long as all rewards seen lie there, and where some do not, no plateau is claimed. With
+    `stop_on_regression` or `stop_on_plateau` it asks to stop after so many such verdicts in a row,
+    one a step, never because one mean is below another.
     """
 
     def __init__(
@@ -76,16 +77,17 @@ class CurveMonitor:
         alpha: float = ALPHA,
         window: int = WINDOW,
         *,
+        bounds: Bounds | None = None,
         stop_on_regression: int | None = None,
         stop_on_plateau: int | None = None,
     ) -> None:
-        self.terms = Terms(effect, alpha, window)
+        self.terms = Terms(effect, alpha, window, bounds)
         for name, count in (
             ("stop_on_regression", stop_on_regression),
             ("stop_on_plateau", stop_on_plateau),
         ):
             if count is not None and (
-                isinstance(count, bool) or not isinstance(count, int) or count < 1
+                isinstance(count, bool) or not isinstance(count, Integral) or count < 1
             ):
                 raise InvalidInput(
                     f"{name} is a number of verdicts in a row, from 1 on, or None, "
@@ -94,10 +96,13 @@ class CurveMonitor:
         self._stop_on_regression, self._stop_on_plateau = stop_on_regression, stop_on_plateau
         self._rows = RewardRows()
         self._made: list[_Made] = []
+        """The last verdict of each step."""
+        self._before: Readings | None = None
+        """The last look."""
 
     def under(self, terms: Terms) -> CurveMonitor:
         """One that has made no look yet, over the rewards that this one knows."""
-        other = CurveMonitor(terms.effect, terms.alpha, terms.window)
+        other = CurveMonitor(terms.effect, terms.alpha, terms.window, bounds=terms.bounds)
         other._rows = self._rows
         return other
 
@@ -112,29 +117,38 @@ class CurveMonitor:
 
     def __call__(self, points: Sequence[CurvePoint]) -> Judgement:
         """The curve as it stands, by step. Each call is a look, if there is a new last result."""
+        looks, tables = self._look(points)
+        if tables is None:
+            return Judgement()
+        best = pick(looks, tables, draws=DRAWS, most=MOST_CANDIDATES)
+        return Judgement(self._made[-1].said, best, self._advice())
+
+    def catch_up(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
+        """The last verdict, once what is new has been judged; no word on the best."""
+        self._look(points)
+        return self.latest
+
+    def _look(self, points: Sequence[CurvePoint]) -> tuple[list[CurvePoint], Tables | None]:
+        """Judge what is new; None where nothing is."""
         looks = self._rows.looks(points)
         there = {(point.session, point.step) for point in looks}
         if any(made.key[:2] not in there for made in self._made):
-            self._made = []  # training went back: another curve from there on
-        judged = len(self._made)
-        known = self._rows.add_all(looks)
-        table, steps = self._rows.table(looks), [point.step for point in looks]
-        for i, point in enumerate(looks):
-            last = self._made[-1] if self._made else None
-            if last is not None and not _is_after(point, last.key):
-                continue
-            before = None if last is None else last.look
-            seen = table[: i + 1, : known[i]]
-            look, said = look_at(seen, steps[: i + 1], before, self.terms)
-            self._made.append(_Made(key_of(point), look, said))
-        if len(self._made) == judged:
-            return Judgement()
-        best = pick(self._rows, looks, draws=DRAWS, most=MOST_CANDIDATES)
-        return Judgement(self._made[-1].said, best, self._advice())
+            self._made, self._before = [], None  # training went back: another curve from there on
+        last = self._made[-1].key if self._made else None
+        fresh = [i for i, point in enumerate(looks) if last is None or _is_after(point, last)]
+        if not fresh:
+            return looks, None
+        tables = self._rows.tables(looks, self.terms.bounds)
+        for i in fresh:
+            self._before, said = look_at(tables, i, self._before, self.terms)
+            if self._made and self._made[-1].said.step == said.step:
+                self._made.pop()  # measured again: one verdict a step
+            self._made.append(_Made(key_of(looks[i]), said))
+        return looks, tables
 
     def _advice(self) -> str | None:
         advice = advise(
-            [made.look.verdict for made in self._made],
+            [made.said.verdict for made in self._made],
             regressing=self._stop_on_regression,
             plateau=self._stop_on_plateau,
         )

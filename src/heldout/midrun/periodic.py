@@ -35,6 +35,7 @@ from heldout.midrun.budget import SMALLEST, Budget
 from heldout.midrun.curve import (
     CurvePoint,
     Outcome,
+    encode_point,
     request_stop,
     stop_requested,
 )
@@ -127,6 +128,7 @@ class PeriodicEval:
             raise InvalidInput(f"shadows is a heldout.midrun.Shadows, got {shadows!r:.100}")
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
+        _check_monitor(monitor)
         self.label = label
         self.model_getter = model_getter
         # Absolute: somebody may change the working directory in the middle of it.
@@ -151,6 +153,9 @@ class PeriodicEval:
         self._finishing = False
         self._beside = Beside(label, shadows, elsewhere)
         self._stop: str | None = None
+        self._agreed_stop: str | None = None
+        """What the first process said last, where all of them evaluate."""
+        self._monitor_failed = False
         if self.every_steps and is_first_process(ranks):
             self._enter()
 
@@ -197,7 +202,9 @@ class PeriodicEval:
         # Where others take part the first one says so to all of them, further down.
         if not due or (self._across == "first" and self._spending.affordable == 0):
             return None
-        return self._run(step, model, lambda weights: self._spending.affordable)
+        point = self._run(step, model, lambda weights: self._spending.affordable)
+        self._agree_to_stop()
+        return point
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
         """Evaluate all samples now, as step `step`. None where another process does it."""
@@ -272,10 +279,36 @@ class PeriodicEval:
 
     @property
     def stop_requested(self) -> str | None:
-        """Why training should stop, if the monitor or `heldout stop` said so."""
+        """Why training should stop, if the monitor or `heldout stop` said so.
+
+        With `across="all"` it is the same in every process, as of the last eval that was due.
+        Otherwise the first process alone knows what its monitor said: where several train, a loop
+        of one's own has to agree on the break, or the others wait for it for ever.
+        """
+        return self._agreed_stop if self._is_together else self.stop_requested_here
+
+    @property
+    def stop_requested_here(self) -> str | None:
+        """As far as this process knows, for whoever asks the others, too."""
         if self._stop is None:
             self._stop = stop_requested(self.run_dir)
         return self._stop
+
+    @property
+    def _is_together(self) -> bool:
+        return self._across == "all" and (self._ranks or current_ranks()).world > 1
+
+    def _agree_to_stop(self) -> None:
+        """Processes of which one breaks off its loop, and another does not, wait for ever."""
+        if not self._is_together:
+            return
+        try:
+            ranks = self._ranks or current_ranks()
+            mine = self.stop_requested_here if ranks.rank == 0 else None
+            said = ranks.from_first(msgspec.json.encode(mine))
+            self._agreed_stop = msgspec.json.decode(said, type=str | None)
+        except Exception as problem:
+            log.warning("%s: no word on whether to stop", self.label, exc_info=problem)
 
     # --- One eval ---
 
@@ -356,8 +389,9 @@ class PeriodicEval:
 
     def _visited(self, step: int) -> AsyncEvalDispatcher | None:
         """The dispatcher that is in use, if any."""
-        together = self._across == "all" and (self._ranks or current_ranks()).world > 1
-        return None if self.rides_window else self._beside.dispatcher(step, self.collect, together)
+        if self.rides_window:
+            return None
+        return self._beside.dispatcher(step, self.collect, self._is_together)
 
     def _schedule(
         self,
@@ -439,7 +473,11 @@ class PeriodicEval:
                 if not ended.is_new:
                     self._reuse(ended.point)
                     continue
-                point = self._watch(ended.point)
+                try:
+                    point = self._watch(ended.point)
+                except BaseException:
+                    self._trail.add(ended.point)
+                    raise
                 if point.stop is not None:
                     self._ask_to_stop(point.stop)
                 self._take_in(point)
@@ -464,6 +502,8 @@ class PeriodicEval:
                 point.step,
                 self.run_dir,
             )
+        if point.stop:
+            self._stop = point.stop
         with untouched_random_state():
             self._beat(self.label, {**heartbeat_fields(point), "eval_reused": True})
         return point
@@ -533,40 +573,68 @@ class PeriodicEval:
         if instead_of is not None:
             point = msgspec.structs.replace(point, session=instead_of.session)
             self._trail.home.begun(instead_of)
-        point = self._watch(point)
+        try:
+            judged = self._watch(point)
+        except BaseException:  # Ctrl-C in a slow monitor: the eval itself has been paid for
+            self._record(point, instead_of)
+            self._trail.add(point)
+            raise
+        self._record(judged, instead_of)
+        if (dispatcher := get_async_eval_dispatcher()) is not None:
+            dispatcher.tell(judged)
+        self._take_in(judged)
+        return judged
+
+    def _record(self, point: CurvePoint, instead_of: PendingEval | None) -> None:
         self._trail.home.record(point)
         if instead_of is not None:
             self._trail.home.ended(instead_of, has_result=point.has_result)
-        if (dispatcher := get_async_eval_dispatcher()) is not None:
-            dispatcher.tell(point)
-        self._take_in(point)
-        return point
 
     def _watch(self, point: CurvePoint) -> CurvePoint:
         """With what is to be said of it: by the default monitor, so that the user's can read it,
         and then by that one."""
         if point.summary is None:
             return point
+        judged = point
         if not isinstance(self._monitor, CurveMonitor):
-            point = self._asked(self._curve_monitor, point)
+            judged = self._asked(self._curve_monitor, judged)
         if self._monitor is not None:
-            point = self._asked(self._monitor, point)
-        if point.stop:
-            self._stop = point.stop
-        return point
+            judged = self._asked(self._monitor, judged)
+        judged = self._writable(judged)
+        if judged.stop:
+            self._stop = judged.stop
+        return judged
 
     def _asked(self, monitor: Monitor, point: CurvePoint) -> CurvePoint:
         try:
             said = monitor(self._trail.points_with(point))
             if not isinstance(said, Judgement):
-                return msgspec.structs.replace(point, stop=str(said) if said else None)
+                return msgspec.structs.replace(point, stop=_reason(said))
             # What is said of a later step, because this result came late, is not about this one.
             about = said.verdict is not None and said.verdict.step == point.step
             verdict = said.as_dict() if about else point.verdict
-            return msgspec.structs.replace(point, stop=said.stop or None, verdict=verdict)
+            return msgspec.structs.replace(point, stop=_reason(said.stop), verdict=verdict)
         except Exception as problem:
-            log.warning("%s: the monitor failed", self.label, exc_info=problem)
+            # Once with all there is to it: what fails at one point mostly fails at all of them.
+            trace = None if self._monitor_failed else problem
+            self._monitor_failed = True
+            log.warning(
+                "%s: the monitor failed at step %s: %s",
+                self.label,
+                point.step,
+                describe(problem),
+                exc_info=trace,
+            )
             return point
+
+    def _writable(self, point: CurvePoint) -> CurvePoint:
+        """Without a verdict that no line could hold: the point would be lost with it."""
+        try:
+            encode_point(msgspec.structs.replace(point, outcomes=()))
+        except Exception as problem:
+            log.warning("%s: a verdict that cannot be kept", self.label, exc_info=problem)
+            return msgspec.structs.replace(point, verdict=None)
+        return point
 
     def _take_in(self, point: CurvePoint) -> None:
         told = point.lag_steps is not None  # by the dispatcher
@@ -594,3 +662,20 @@ class PeriodicEval:
             "every_steps": self.every_steps,
         }
         self._spending.take_over(self._trail.enter(config))
+
+
+def _check_monitor(monitor: Any) -> None:
+    """Before training: a monitor that fails is only a line in a log."""
+    if isinstance(monitor, type):
+        raise InvalidInput(
+            f"monitor is a {monitor.__name__}, not the class: monitor={monitor.__name__}(…)"
+        )
+    if monitor is not None and not callable(monitor):
+        raise InvalidInput(
+            f"monitor is a function of the curve so far, or a CurveMonitor, got {monitor!r:.100}"
+        )
+
+
+def _reason(said: Any) -> str | None:
+    """As text that a line can hold."""
+    return str(said).encode("utf-8", "replace").decode() if said else None

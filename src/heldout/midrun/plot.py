@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from heldout.errors import InvalidInput
 from heldout.figures import COLOURS, GREY, LARGEST, Format, picture, shortened
-from heldout.midrun.curve import CurvePoint, of_fewer
+from heldout.midrun.curve import CurvePoint, is_fewer, most_asked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +96,7 @@ def _numbers(
 ) -> tuple[list[int], list[float], list[float], list[float], list[bool]]:
     """Steps, values, bounds (NaN where there are none), and which are of fewer items."""
     steps, values, lows, highs, fewer = [], [], [], [], []
+    most = most_asked(curve.points)
     for point in curve.points:
         value, bounds = point.value_and_interval(metric)
         if value is None:
@@ -109,7 +110,7 @@ def _numbers(
         values.append(value)
         lows.append(low)
         highs.append(high)
-        fewer.append(of_fewer(point, curve.points))
+        fewer.append(is_fewer(point, most))
     return steps, values, lows, highs, fewer
 
 
@@ -118,8 +119,9 @@ def _count(curves: Sequence[NamedCurve], metric: str) -> str:
     counts = [
         int(point.number(f"metric_{metric}_n") or point.n)
         for curve in curves
+        for most in [most_asked(curve.points)]
         for point in curve.points
-        if point.number("n") is not None and not of_fewer(point, curve.points)
+        if point.number("n") is not None and not is_fewer(point, most)
     ]
     if not counts:
         return "n unknown"
@@ -141,8 +143,8 @@ def _add_legend(figure: Any, curves: Sequence[NamedCurve]) -> None:
         handles.append(Line2D([], [], color=colour, linestyle=line, label=_words(curve.name)))
     handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="95% interval"))
     marks: dict[str, Any] = {"color": GREY, "linestyle": "none"}
-    points = [(point, curve) for curve in curves for point in curve.points]
-    if any(p.has_result and of_fewer(p, c.points) for p, c in points):
+    points = [(p, most) for c in curves for most in [most_asked(c.points)] for p in c.points]
+    if any(p.has_result and is_fewer(p, most) for p, most in points):
         handles.append(
             Line2D([], [], marker="o", markersize=4, mfc="white", label="fewer items", **marks)
         )

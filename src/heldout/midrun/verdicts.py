@@ -1,153 +1,91 @@
 """What a held-out curve allows one to say (improving, regressing, plateau, or cannot tell), and
-which checkpoint is best.
+which eval is best.
 
     for said in verdicts(current_points(read_points(path)), effect=0.05):
         print(said.step, said.sentence())
     print(best_checkpoint(points).sentence())
 
-The numbers are those of `heldout.stats` (`sequential`, `winner`); here points become looks, looks
-become steps, and numbers become sentences. A look is a point with rewards: a skip is none. Looks
-are paired by sample; a sample that errored at a look, or that an eval of fewer items left out, has
-no reward there, and none is made up for it.
+The numbers are those of `heldout.stats` (`sequential`, `winner`); here points become looks
+(`looks.py`), looks become steps, and numbers become sentences. Looks are paired by sample.
+
+Errors have two readings (clause 22): left out, and as a reward of 0. "improving" and "plateau" are
+said where both say so, "regressing" where the second does and the first does not say improving: a
+training that collapses into errors has no rewards left that could fall.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput
-from heldout.midrun.curve import CurvePoint, sample_rewards
+from heldout.midrun.curve import CurvePoint
+from heldout.midrun.looks import Bounds, RewardRows, Tables
 from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
 from heldout.stats.sequential import ALPHA, WINDOW, Comparison, Kind, Look, next_look
-from heldout.stats.summaries import Floats
 from heldout.stats.winner import DRAWS
 
 EFFECT = 0.05
 """The gain over the window that is worth having, where nobody says another."""
 SEED = 0
-"""Of the draws behind the best checkpoint's interval: the same curve gives the same numbers."""
+"""Of the draws behind the best eval's interval: the same curve gives the same numbers."""
 LEAST_ALPHA = 1e-9
 """Below it, shares of alpha are too small for the normal distribution at hand."""
-LARGEST = 1e100
-"""Beyond it, squares overflow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What verdicts are about: the stated effect, alpha for the whole curve, evals in a window."""
+    """What verdicts are about: the stated effect, alpha for the whole curve, evals in a window,
+    and the least and the largest reward there can be.
+
+    Without `bounds` rewards are taken to lie between 0 and 1 as long as all that were seen do;
+    beyond that nobody knows how large one can be, and no plateau is claimed.
+    """
 
     effect: float = EFFECT
     alpha: float = ALPHA
     window: int = WINDOW
+    bounds: Bounds | None = None
 
     def __post_init__(self) -> None:
         numbers = (self.effect, self.alpha, self.window)
-        if any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+        if not all(_is_number(n) for n in numbers):
             raise InvalidInput(f"effect, alpha and window are numbers, got {numbers!r:.100}")
-        if not isinstance(self.window, int):
+        if not isinstance(self.window, Integral):
             raise InvalidInput(f"window is a number of evals, got {self.window!r}")
         if not math.isfinite(self.effect) or 0 < self.alpha < LEAST_ALPHA:
             raise InvalidInput(
                 f"effect is finite, and alpha at least {LEAST_ALPHA:g}, got {self.effect:g} and "
                 f"{self.alpha:g}"
             )
+        # Plain ones, whatever numbers were given: they are compared, and stored as JSON.
+        object.__setattr__(self, "effect", float(self.effect))
+        object.__setattr__(self, "alpha", float(self.alpha))
+        object.__setattr__(self, "window", int(self.window))
+        object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
         next_look([[0.0]], None, effect=self.effect, alpha=self.alpha, window=self.window)
 
 
-# --- Points as looks ----------------------------------------------------------------------------
-
-Key = tuple[str, int, str, float, int]
-
-
-def key_of(point: CurvePoint) -> Key:
-    """What tells a point from one that was measured again at its step."""
-    return point.session, point.step, point.time, point.seconds, point.asked
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    rewards: Floats
-    asked: NDArray[np.bool_]
-
-
-class RewardRows:
-    """The rewards of points as rows over samples, in the order in which samples were first seen.
-
-    Outcomes are needed once: a point that is known may come without them.
-    """
-
-    def __init__(self) -> None:
-        self._columns: dict[str, int] = {}
-        self._rows: dict[Key, _Row] = {}
-
-    def add(self, point: CurvePoint) -> None:
-        if not point.has_result or key_of(point) in self._rows:
-            return
-        rewards = sample_rewards(point)
-        if all(reward is None for reward in rewards.values()):
-            return
-        largest = max(abs(reward) for reward in rewards.values() if reward is not None)
-        if largest > LARGEST:
-            raise InvalidInput(
-                f"a reward at step {point.step} is {largest:.3g}: too large to judge"
-            )
-        for id in rewards:
-            self._columns.setdefault(id, len(self._columns))
-        places = [self._columns[id] for id in rewards]
-        row, asked = np.full(len(self._columns), np.nan), np.zeros(len(self._columns), np.bool_)
-        row[places] = [np.nan if reward is None else reward for reward in rewards.values()]
-        asked[places] = True
-        self._rows[key_of(point)] = _Row(row, asked)
-
-    def add_all(self, points: Iterable[CurvePoint]) -> list[int]:
-        """How many samples were known after each."""
-        known = []
-        for point in points:
-            self.add(point)
-            known.append(len(self._columns))
-        return known
-
-    def looks(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
-        """Those of them that have rewards, which must be of one eval."""
-        found = []
-        for point in points:
-            if key_of(point) in self._rows or (
-                point.has_result and any(o.reward is not None for o in point.outcomes)
-            ):
-                found.append(point)
-        labels = sorted({point.label for point in found})
-        if len(labels) > 1:
-            raise InvalidInput(
-                f"the points are of several evals: {', '.join(labels)}; each has a curve of its own"
-            )
-        return found
-
-    def table(self, looks: Sequence[CurvePoint]) -> Floats:
-        """Looks x samples; NaN where there is no reward."""
-        table = np.full((len(looks), len(self._columns)), np.nan)
-        for i, point in enumerate(looks):
-            row = self._rows[key_of(point)].rewards
-            table[i, : len(row)] = row
-        return table
-
-    def asked(self, looks: Sequence[CurvePoint]) -> NDArray[np.bool_]:
-        """Looks x samples: whether the sample was run at all, errored or not."""
-        table = np.zeros((len(looks), len(self._columns)), np.bool_)
-        for i, point in enumerate(looks):
-            row = self._rows[key_of(point)].asked
-            table[i, : len(row)] = row
-        return table
-
-
-def bounds_of(table: Floats) -> tuple[float, float] | None:
-    """(0, 1) where all rewards lie there; None takes those seen."""
-    return (0.0, 1.0) if np.nanmin(table) >= 0 and np.nanmax(table) <= 1 else None
+def _checked_bounds(given: Any) -> Bounds | None:
+    if given is None:
+        return None
+    pair = tuple(given) if isinstance(given, list | tuple) else ()
+    if len(pair) == 2 and all(_is_number(end) for end in pair):
+        low, high = float(pair[0]), float(pair[1])
+        if math.isfinite(high - low) and low < high:
+            return low, high
+    raise InvalidInput(
+        f"bounds are the least and the largest reward there can be, (0, 1) say, got {given!r:.100}"
+    )
 
 
 # --- Verdicts -----------------------------------------------------------------------------------
@@ -163,8 +101,18 @@ class StepVerdict:
     verdict: Verdict
     """The numbers; its looks count the curve's results from 0."""
     terms: Terms
+    bounds: Bounds | None
+    """The least and the largest reward that were taken to be possible; None: nobody knows."""
     largest: float
     """The largest gain that rewards as these could have."""
+    between: tuple[int, int, int, int] | None
+    """Steps: the first and the last of those compared with, and of the newest ones."""
+    readings: tuple[Kind, Kind]
+    """What is said without the items that errored, and with them as 0."""
+    errored: int
+    """Items that errored at the evals compared."""
+    errored_as: float | None
+    """The reward that they count as in these numbers; None: they are left out."""
 
     @property
     def kind(self) -> Kind:
@@ -173,24 +121,60 @@ class StepVerdict:
     @property
     def comparison(self) -> Comparison | None:
         """The one that decided, or came nearest to it."""
-        named = (c for c in self.verdict.comparisons if c.reference == self.verdict.reference)
-        return next(named, None)
+        return _named(self.verdict)
 
     def sentence(self) -> str:
         verdict, decided = self.verdict, self.comparison
         paired = f"paired on {_samples(decided.n)}" if decided else ""
+        if self.errored_as is not None:
+            paired += f", with {self._errors()}"
         if verdict.kind == "plateau":
             effect, window = _number(verdict.effect), self.terms.window
             return (
-                f"plateau since step {self.since}: no gain as large as {effect} "
+                f"plateau since step {self.since}: no steady gain as large as {effect} "
                 f"over {window} evals, {paired}"
             )
         if verdict.kind != "cannot tell" and verdict.estimate is not None:
             around = f" ({_interval(verdict.interval)})" if verdict.interval else ""
             gain = _number(verdict.estimate, sign=True)
-            return f"{verdict.kind} since step {self.since}: {gain}{around}, {paired}"
+            return f"{verdict.kind}: {gain}{around} {self._steps()}, {paired}"
+        return self._why_not()
+
+    def short(self) -> str:
+        """For where there is little room: the kind, and the gain where one is claimed."""
+        gain = self.verdict.estimate
+        if gain is None or self.kind not in ("improving", "regressing"):
+            return self.kind
+        return f"{self.kind} {_number(gain, sign=True)}"
+
+    def _steps(self) -> str:
+        assert self.between is not None
+        first, last, newer, newest = self.between
+        if first == last and newer == newest:
+            return f"from step {first} to step {newest}"
+        return f"from steps {first}–{last} to {newer}–{newest}"
+
+    def _errors(self) -> str:
+        items = "1 errored item" if self.errored == 1 else f"{self.errored} errored items"
+        worth = self.errored_as or 0.0
+        return f"{items} as {_number(worth) if worth else 0}"
+
+    def _why_not(self) -> str:
+        verdict, decided = self.verdict, self.comparison
+        scored, counted = self.readings
+        if scored != counted:
+            if scored == "cannot tell":
+                return f"cannot tell without the errored items; {counted} with {self._errors()}"
+            if counted == "cannot tell":
+                return f"cannot tell with {self._errors()}; {scored} without them"
+            return f"cannot tell: {scored} without the errored items, {counted} with {self._errors()}"
         if verdict.reason == "first look":
             return "cannot tell: there is one eval"
+        if _turned(verdict):
+            return (
+                "cannot tell: up since the start, but down over the last "
+                f"{self.terms.window} evals, which cannot be told from chance"
+            )
         size = verdict.minimum_detectable
         if size is None or decided is None:
             return "cannot tell: too few rewards to compare, or all alike"
@@ -203,17 +187,23 @@ class StepVerdict:
 
     def as_dict(self) -> dict[str, Any]:
         verdict, decided = self.verdict, self.comparison
+        steps = self.between or (None,) * 4
         return {
             "kind": verdict.kind,
+            "text": self.sentence(),
             "since": self.since,
             "gain": verdict.estimate,
             "ci_low": verdict.interval.low if verdict.interval else None,
             "ci_high": verdict.interval.high if verdict.interval else None,
+            **dict(zip(("from_first", "from_last", "to_first", "to_last"), steps, strict=True)),
             "minimum_detectable": verdict.minimum_detectable,
             "n": decided.n if decided else None,
+            "errored": self.errored,
+            "errored_as": self.errored_as,
             "effect": self.terms.effect,
             "alpha": self.terms.alpha,
             "window": self.terms.window,
+            "bounds": None if self.bounds is None else list(self.bounds),
         }
 
 
@@ -223,37 +213,101 @@ def verdicts(
     effect: float = EFFECT,
     alpha: float = ALPHA,
     window: int = WINDOW,
+    bounds: Bounds | None = None,
 ) -> list[StepVerdict]:
-    """The verdict at every look of one curve (`current_points`, of one label), in order."""
-    rows, terms = RewardRows(), Terms(effect, alpha, window)
+    """The verdict at every look of one curve (`current_points`, of one label), in order of steps.
+
+    Where results came late, they were judged in another order while the policy trained.
+    """
+    rows, terms = RewardRows(), Terms(effect, alpha, window, bounds)
     looks = rows.looks(points)
-    known = rows.add_all(looks)
-    table, steps = rows.table(looks), [point.step for point in looks]
+    if not looks:
+        return []
+    tables = rows.tables(looks, terms.bounds)
     made: list[StepVerdict] = []
-    before: Look | None = None
-    for i, samples in enumerate(known):
-        before, said = look_at(table[: i + 1, :samples], steps[: i + 1], before, terms)
+    before: Readings | None = None
+    for look in range(len(tables)):
+        before, said = look_at(tables, look, before, terms)
         made.append(said)
     return made
 
 
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """A look in both readings; one and the same where nothing has errored."""
+
+    scored: Look
+    counted: Look
+
+
 def look_at(
-    table: Floats, steps: Sequence[int], before: Look | None, terms: Terms
-) -> tuple[Look, StepVerdict]:
-    """The verdict at the last row (looks x samples), given the look that was made before it."""
-    bounds = bounds_of(table)
-    look = next_look(
-        table, before, effect=terms.effect, alpha=terms.alpha, window=terms.window, bounds=bounds
-    )
-    since = look.verdict.since
-    largest = 1.0 if bounds else float(np.nanmax(table) - np.nanmin(table))
-    return look, StepVerdict(
-        step=steps[-1],
-        since=None if since is None else steps[since],
-        verdict=look.verdict,
+    tables: Tables, look: int, before: Readings | None, terms: Terms
+) -> tuple[Readings, StepVerdict]:
+    """The verdict at a look, given the one that was made before it."""
+    bounds = tables.bounds(look)
+
+    def read(table: Any, earlier: Look | None) -> Look:
+        return next_look(
+            table,
+            earlier,
+            effect=terms.effect,
+            alpha=terms.alpha,
+            window=terms.window,
+            bounds=bounds,
+        )
+
+    scored = counted = read(tables.scored(look), before.scored if before else None)
+    if tables.has_errors(look):
+        counted = read(tables.counted(look), before.counted if before else None)
+    kinds = scored.verdict.kind, counted.verdict.kind
+    verdict, with_errors = _both(scored.verdict, counted.verdict)
+    steps, decided = tables.steps, _named(verdict)
+    between, errored = None, 0
+    if decided is not None:
+        ends = (*decided.old, *decided.new)
+        between = (steps[ends[0]], steps[ends[1]], steps[ends[2]], steps[ends[3]])
+        errored = tables.errors(*decided.old) + tables.errors(*decided.new)
+    differ = kinds[0] != kinds[1]
+    return Readings(scored, counted), StepVerdict(
+        step=steps[look],
+        since=None if verdict.since is None else steps[verdict.since],
+        verdict=verdict,
         terms=terms,
-        largest=largest,
+        bounds=bounds,
+        largest=tables.range(look),
+        between=between,
+        readings=kinds,
+        # Where they differ by what was said at earlier looks, all that ever errored is why.
+        errored=errored or (tables.errors(0, look) if differ else 0),
+        errored_as=tables.counted_as(look) if with_errors or differ else None,
     )
+
+
+def _both(scored: Verdict, counted: Verdict) -> tuple[Verdict, bool]:
+    """What two readings allow one to say together, and whether its numbers count what errored."""
+    if scored.kind == counted.kind:
+        return scored, False
+    if counted.kind == "regressing" and scored.kind != "improving":
+        return counted, True
+    if scored.kind == "cannot tell":
+        return scored, False
+    if counted.kind == "cannot tell":
+        return counted, True
+    return replace(scored, kind="cannot tell", since=None), False
+
+
+def _named(verdict: Verdict) -> Comparison | None:
+    named = (c for c in verdict.comparisons if c.reference == verdict.reference)
+    return next(named, None)
+
+
+def _turned(verdict: Verdict) -> bool:
+    """Whether it rose over the whole curve, and has come down since, as far as can be seen."""
+    by = {comparison.reference: comparison for comparison in verdict.comparisons}
+    first, recent = by.get("first"), by.get("window")
+    if first is None or recent is None or first.interval is None or recent.estimate is None:
+        return False
+    return first.interval.low > 0 > recent.estimate
 
 
 def terms_of(points: Iterable[CurvePoint]) -> Terms:
@@ -262,25 +316,29 @@ def terms_of(points: Iterable[CurvePoint]) -> Terms:
     for point in reversed(list(points)):
         said = point.verdict or {}
         try:
-            return Terms(said["effect"], said["alpha"], said["window"])
+            # 0 and 1 are what rewards between them get anyway, as long as all lie there.
+            bounds = said.get("bounds")
+            bounds = None if bounds == [0, 1] else bounds
+            return Terms(said["effect"], said["alpha"], said["window"], bounds)
         except (KeyError, InvalidInput, OverflowError):
             continue
     return Terms()
 
 
-# --- The best checkpoint ------------------------------------------------------------------------
+# --- The best eval ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The checkpoint with the highest mean reward, and what it is worth once it has been picked."""
+    """The eval with the highest mean reward, and what it is worth once it has been picked. Whether
+    its weights were saved nobody knows here."""
 
     step: int
     weights: str | None
     run: str | None
     """The directory, below the run's, that has its conversations. Never followed: only shown."""
     raw: float
-    """Its mean as measured, over the samples that have a reward: it overstates."""
+    """Its mean as measured, what errored counted: it overstates."""
     estimate: float | None
     """Less the luck that picking the maximum brings; None: it was not computed, or nothing says
     how much rewards could differ, as is so for the interval."""
@@ -290,21 +348,32 @@ class Best:
     left_out: int
     """Evals that lack some of those samples: a mean of others would be another mean."""
     n: int
-    """Samples that it has a reward for, of those compared."""
+    """Samples compared."""
     confidence: float
+    errored: int = 0
+    """Samples of those with an item that errored at this eval."""
+    errored_as: float = 0.0
+    """The reward that such an item counts as."""
 
     def sentence(self) -> str:
-        words = f"best: step {self.step}, "
-        if self.estimate is None or self.interval is None:
-            words += f"{_number(self.raw)} as measured, not corrected for picking it"
-        elif self.candidates == 1:
-            words += f"{_number(self.raw)} ({_interval(self.interval)}), the only one to pick from"
+        words = f"best eval: step {self.step}{' (before training)' * (self.step == 0)}, "
+        if self.candidates == 1:
+            around = f" ({_interval(self.interval)})" if self.interval else " as measured"
+            words += f"{_number(self.raw)}{around}, the only one to pick from"
+        elif self.estimate is None or self.interval is None:
+            words += (
+                f"{_number(self.raw)} as measured, not corrected for picking the best of "
+                f"{self.candidates}"
+            )
         else:
             words += (
                 f"{_number(self.estimate)} ({_interval(self.interval)}, corrected for picking the "
                 f"best of {self.candidates}; {_number(self.raw)} as measured)"
             )
         words += f", on {_samples(self.n)}"
+        if self.errored:
+            worth = _number(self.errored_as) if self.errored_as else "0"
+            words += f", {self.errored} of them errored, counted as {worth}"
         if self.left_out:
             evals = "1 eval" if self.left_out == 1 else f"{self.left_out} evals"
             words += f"; {evals} of fewer samples left out"
@@ -319,46 +388,60 @@ class Best:
         }
 
 
-def best_checkpoint(points: Sequence[CurvePoint], confidence: float = CONFIDENCE) -> Best | None:
-    """The best checkpoint of one curve; None where no two samples can be compared.
+NO_BEST: dict[str, Any] = dict.fromkeys(
+    ("best_step", "best_estimate", "best_ci_low", "best_ci_high")
+)
+"""`Best.as_dict` where there is none."""
 
-    Checkpoints are compared on the samples that at least half of the evals have run; one that
-    lacks some of those is no candidate, and is counted. A budget or a time limit takes a beginning
-    of one fixed order, so these samples are a beginning of it, too.
+
+def best_checkpoint(
+    points: Sequence[CurvePoint],
+    confidence: float = CONFIDENCE,
+    *,
+    bounds: Bounds | None = None,
+    most: int | None = None,
+) -> Best | None:
+    """The best eval of one curve; None where no two samples can be compared.
+
+    Evals are compared on the samples that at least half of them have run; one that lacks some of
+    those is no candidate, and is counted. A budget or a time limit takes a beginning of one fixed
+    order, so these samples are a beginning of it, too. What errored counts as 0, or as the least
+    reward seen: else an eval of three good answers and 97 errors would be the best one.
+    Uncorrected where there are more than `most` candidates: the cost grows with their cube.
     """
     rows = RewardRows()
     looks = rows.looks(points)
-    rows.add_all(looks)
-    return pick(rows, looks, confidence=confidence)
+    if not looks:
+        return None
+    return pick(looks, rows.tables(looks, bounds), confidence=confidence, most=most)
 
 
 def pick(
-    rows: RewardRows,
     looks: Sequence[CurvePoint],
+    tables: Tables,
     *,
     confidence: float = CONFIDENCE,
     draws: int = DRAWS,
     most: int | None = None,
 ) -> Best | None:
-    """`best_checkpoint`, of rows; uncorrected where there are more than `most` candidates."""
-    if not looks:
-        return None
-    table, asked = rows.table(looks), rows.asked(looks)
+    """`best_checkpoint`, of tables."""
+    last = len(looks) - 1
+    asked = ~np.isnan(tables.errored)
     compared = 2 * asked.sum(axis=0) >= len(looks)
-    rewards = table[:, compared]
-    counts = (~np.isnan(rewards)).sum(axis=1)
-    places = np.flatnonzero(asked[:, compared].all(axis=1) & (counts >= 2))
-    if not len(places):
+    places = np.flatnonzero(asked[:, compared].all(axis=1))
+    samples = int(compared.sum())
+    if not len(places) or samples < 2 or not tables.has_rewards(last):
         return None
-    rewards, bounds = rewards[places], bounds_of(table)
+    rewards, bounds = tables.counted(last)[:, compared][places], tables.bounds(last)
     estimate, interval = None, None
-    if (most is None or len(places) <= most) and (bounds or np.nanmax(table) > np.nanmin(table)):
+    if (most is None or len(places) <= most) and (bounds or rewards.max() > rewards.min()):
         won = best_of(rewards, seed=SEED, confidence=confidence, draws=draws, bounds=bounds)
         index, raw, estimate, interval = won.index, won.raw, won.estimate, won.interval
     else:
-        means = np.nanmean(rewards, axis=1)
+        means = rewards.mean(axis=1)
         index, raw = int(np.argmax(means)), float(means.max())
-    point = looks[places[index]]
+    place = int(places[index])
+    point = looks[place]
     return Best(
         step=point.step,
         weights=point.weights,
@@ -368,8 +451,10 @@ def pick(
         interval=interval,
         candidates=len(places),
         left_out=len(looks) - len(places),
-        n=int(counts[places[index]]),
+        n=samples,
         confidence=confidence,
+        errored=int((tables.errored[place, compared] > 0).sum()),
+        errored_as=tables.counted_as(last),
     )
 
 

@@ -8,6 +8,7 @@ power        how many samples and repeats it takes to see a difference
 sequential   what a curve allows one to say, at every look (of alpha and gains)
 winner       the best of several, with an interval that knows it was picked
 
+clustered    the error of a mean over clusters of any sizes
 given        what is asked of the numbers that come in
 student      Student's t distribution
 """
@@ -21,6 +22,7 @@ from heldout.stats.power import (
     PairedComponents,
     RequiredSamples,
     VarianceComponents,
+    detectable_rate_difference,
     expected_difference,
     measured_difference,
     minimum_detectable,
@@ -78,6 +80,7 @@ __all__ = [
     "best_of",
     "bootstrap",
     "bootstrap_improvement",
+    "detectable_rate_difference",
     "expected_difference",
     "holm",
     "improvement_probability",

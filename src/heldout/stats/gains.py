@@ -9,6 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from heldout.stats.clustered import degrees_of_freedom, leave_out_weights
 from heldout.stats.student import t_quantile
 from heldout.stats.summaries import Floats, Interval, Ints
 
@@ -30,7 +31,7 @@ def gain_interval(
 ) -> Gain | None:
     """Mean of paired differences with a t interval that few samples do not break.
 
-    The standard error is clustered (Miller 2024, arXiv 2411.00640) with G - 1 degrees of freedom.
+    The standard error is clustered (see `clustered.py`).
     To its square is added 2 (scale * largest cluster / n)^2, where `scale` is the largest possible
     difference: the spread of two more samples, one that rose all the way and one that fell (after
     Agresti and Min 2005, Statistics in Medicine 24). When none of n samples changed, or all by the
@@ -39,21 +40,24 @@ def gain_interval(
     """
     n = len(differences)
     if clusters is None:
-        groups, largest = n, 1.0
+        groups, largest, degrees = n, 1.0, float(n - 1)
     else:
         _, members = np.unique(clusters, return_inverse=True)
-        sizes = np.bincount(members)
+        sizes = np.bincount(members).astype(np.float64)
         groups, largest = len(sizes), float(sizes.max(initial=0))
     if groups < 2 or scale <= 0:
         return None
     mean = float(differences.mean())
     residuals: Floats = differences - mean
-    if clusters is not None:
-        residuals = np.bincount(members, weights=residuals).astype(np.float64)
-    square = groups / (groups - 1) * float(np.dot(residuals, residuals)) / n**2
+    if clusters is None:
+        square = groups / (groups - 1) * float(np.dot(residuals, residuals)) / n**2
+    else:
+        sums = np.bincount(members, weights=residuals) * leave_out_weights(sizes)
+        square = float(np.dot(sums, sums)) / n**2
+        degrees = degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
     floor = 2 * (scale * largest / n) ** 2
     stderr = math.sqrt(square + floor)
-    quantile = t_quantile(1 - alpha / 2, groups - 1)
+    quantile = t_quantile(1 - alpha / 2, degrees)
     margin = quantile * stderr
     detectable = (quantile + NormalDist().inv_cdf(POWER)) * stderr
     # A mean of differences cannot be larger than the largest of them can be.

@@ -14,7 +14,7 @@ from heldout.stats.summaries import Floats, Ints
 
 Ids = Sequence[Hashable] | NDArray[Any]
 
-_LARGEST = 1e120
+LARGEST = 1e120
 """Squares and sums of anything smaller are finite."""
 
 
@@ -35,11 +35,11 @@ def checked_values(values: ArrayLike, name: str) -> Floats:
     if array.dtype.kind not in "biuf":
         raise InvalidInput(f"{name} is not made of numbers (numpy type {array.dtype})")
     numbers = array.astype(np.float64)
-    wrong = np.flatnonzero(~(np.abs(numbers) <= _LARGEST))
+    wrong = np.flatnonzero(~(np.abs(numbers) <= LARGEST))
     if len(wrong):
         raise InvalidInput(
-            f"{name}[{wrong[0]}] is {numbers[wrong[0]]!r} ({len(wrong)} such in all): values are "
-            f"finite and at most {_LARGEST:g}; leave such items out of both sides, or decide "
+            f"{name}[{wrong[0]}] is {float(numbers[wrong[0]])} ({len(wrong)} such in all): values "
+            f"are finite and at most {LARGEST:g}; leave such items out of both sides, or decide "
             "what they count as"
         )
     return numbers
@@ -96,6 +96,10 @@ def check_confidence(confidence: float) -> None:
 
 
 def checked_threshold(threshold: float) -> float:
-    if not math.isfinite(threshold):
+    if (
+        isinstance(threshold, bool)
+        or not isinstance(threshold, int | float)
+        or not math.isfinite(threshold)
+    ):
         raise InvalidInput(f"pass_threshold is a number; got {threshold!r}")
     return float(threshold)

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
+from heldout.stats.clustered import degrees_of_freedom, leave_out_weights
 from heldout.stats.given import (
     Ids,
     check_confidence,
@@ -29,6 +30,9 @@ from heldout.stats.given import (
 )
 from heldout.stats.student import student_p_value, t_quantile
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval, Ints
+
+ROUNDING = 1e-12
+"""Of a value's size: more than sums of a thousand values lose, and less than anybody means."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,11 @@ class PairedDifference:
     stayed_passing: int | None
     stayed_failing: int | None
     evidence: Evidence = field(repr=False, compare=False)
+
+    @property
+    def is_binary(self) -> bool:
+        """Whether it is of 0/1 values without clusters, which have an exact test."""
+        return self.exact_p_value is not None
 
     def interval_at(self, confidence: float) -> Interval | None:
         """The interval for another confidence."""
@@ -151,7 +160,7 @@ def _paired(
     differences = _differences(a, b)
     n = len(differences)
     mean = float(differences.mean())
-    groups, stderr = _clustered_error(differences, mean, codes)
+    groups, stderr, freedom = _clustered_error(differences, mean, codes)
     more, less = differences > 0, differences < 0
     wins, losses = int(more.sum()), int(less.sum())
 
@@ -163,11 +172,11 @@ def _paired(
             exact = mcnemar_exact(wins, losses)
         else:
             pairs = _effective_pairs(won / n, lost / n, stderr, groups)
-            degrees = groups - 1 if groups > 1 else math.inf
+            degrees = freedom if groups > 1 else math.inf
         scaled = pairs / n
         evidence = Evidence(mean, stderr, groups, won * scaled, lost * scaled, pairs, degrees)
     else:
-        evidence = Evidence(mean, stderr, groups, None, 0.0, float(n), groups - 1)
+        evidence = Evidence(mean, stderr, groups, None, 0.0, float(n), freedom)
 
     gained = dropped = passing = None
     if threshold is not None:
@@ -203,38 +212,44 @@ def _paired(
 
 def _differences(a: Floats, b: Floats) -> Floats:
     differences = b - a
-    # 0.1 + 0.2 against 0.3 is a tie: what rounding leaves is no win.
+    # 0.1 + 0.2 against 0.3 is a tie, and so are means of the same rewards in another order: what
+    # rounding leaves is no win.
     size = np.maximum(np.abs(a), np.abs(b))
-    epsilon = float(np.finfo(np.float64).eps)
-    differences[np.abs(differences) <= 4 * epsilon * size] = 0.0
-    if np.ptp(differences) <= 8 * epsilon * float(size.max()):
+    differences[np.abs(differences) <= ROUNDING * size] = 0.0
+    if np.ptp(differences) <= 2 * ROUNDING * float(size.max()):
         differences[:] = differences[0]  # all alike, likewise
     return differences
 
 
-def _clustered_error(values: Floats, mean: float, codes: Ints | None) -> tuple[int, float | None]:
-    """Number of clusters, and the standard error of the mean: Moments.stderr, from an array.
+def _clustered_error(
+    values: Floats, mean: float, codes: Ints | None
+) -> tuple[int, float | None, float]:
+    """Number of clusters, the standard error of the mean, and its degrees of freedom.
 
-    sqrt(G/(G-1) * sum over clusters of (sum in the cluster of (x - mean))^2) / n (Miller 2024,
-    eq. 4; the G/(G-1) makes it std / sqrt(n) where every cluster is a single value).
+    As `Moments` has them, from an array (see `clustered.py`).
     """
     groups = len(values) if codes is None else int(codes.max()) + 1
     if groups < 2:
-        return groups, None
+        return groups, None, 0.0
+    sizes = np.ones(1) if codes is None else np.bincount(codes).astype(np.float64)
+    degrees = float(groups - 1)
+    if codes is not None:
+        degrees = degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
     residuals = values - mean
     scale = float(np.abs(residuals).max())
     if scale == 0 or values.min() == values.max():
-        return groups, 0.0
+        return groups, 0.0, degrees
     residuals /= scale  # squares neither overflow nor vanish
-    sums: Floats = residuals
-    if codes is not None:
-        sums = np.asarray(np.bincount(codes, weights=residuals), dtype=np.float64)
-        # What is left of terms that cancel is rounding, which would pass for great certainty.
-        parts = np.bincount(codes, weights=np.abs(residuals))
-        if np.dot(sums, sums) <= 1e-26 * np.dot(parts, parts):
-            return groups, 0.0
-    root = math.sqrt(float(np.dot(sums, sums)) * groups / (groups - 1))
-    return groups, scale * (root / len(values))
+    if codes is None:
+        root = math.sqrt(float(np.dot(residuals, residuals)) * groups / (groups - 1))
+        return groups, scale * (root / len(values)), degrees
+    weights = leave_out_weights(sizes)
+    sums = np.bincount(codes, weights=residuals) * weights
+    # What is left of terms that cancel is rounding, which would pass for great certainty.
+    parts = np.bincount(codes, weights=np.abs(residuals)) * weights
+    if np.dot(sums, sums) <= 1e-26 * np.dot(parts, parts):
+        return groups, 0.0, degrees
+    return groups, scale * (math.sqrt(float(np.dot(sums, sums))) / len(values)), degrees
 
 
 def t_interval(

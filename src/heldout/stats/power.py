@@ -27,6 +27,9 @@ from heldout.stats.summaries import Floats, Ints
 
 ALPHA = 0.05
 POWER = 0.8
+MOST = 1e12
+LARGE = 10_000
+"""Samples from which Student's t is the normal distribution, for all that matters here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,14 +188,24 @@ def samples_for(
 
     n = (z_{a/2} + z_b)^2 (w^2 + s_A^2 / K_A + s_B^2 / K_B) / d^2 (Miller 2024, power analysis).
     `between` is w^2, the variance of the questions' expected differences, and `within_a` and
-    `within_b` the mean variances of one question's answers. Two-sided, by the
-    normal distribution: at fewer than about 30 it is a question or two short. At least 2.
+    `within_b` the mean variances of one question's answers. Two-sided, with Student's t for z: of
+    few questions the comparison's own error is uncertain, too. At least 2.
     """
     _check_repeats(repeats_a, repeats_b)
     _check_variances(between, within_a, within_b)
     variance = max(0.0, between) + within_a / repeats_a + within_b / repeats_b
-    exact = _z(power, alpha) ** 2 * variance / _checked_detect(detect) ** 2
-    return max(2, math.ceil(exact * (1 - 1e-12)))
+    ratio = variance / _checked_detect(detect) / detect
+    if not ratio < MOST:
+        raise InvalidInput(
+            f"to detect {detect:g} takes more than {MOST:g} samples: ask for a larger difference"
+        )
+    samples = max(2, math.ceil(_z(power, alpha) ** 2 * ratio * (1 - 1e-12)))
+    if samples >= LARGE:
+        return samples
+    # t asks for a few more, and with those for a little less.
+    while _t_sum(samples - 1, power, alpha) ** 2 * ratio * (1 - 1e-12) > samples:
+        samples += 1
+    return samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +218,13 @@ class DifferenceVariance:
     """
 
     splits: tuple[tuple[float, float], ...]
+
+    def times(self, factor: float) -> DifferenceVariance:
+        return DifferenceVariance(tuple((b * factor, w * factor) for b, w in self.splits))
+
+    def at_least(self, single: float) -> DifferenceVariance:
+        """Where the difference of two single answers is known to vary by so much at least."""
+        return DifferenceVariance(tuple((b, max(w, single - max(0.0, b))) for b, w in self.splits))
 
     def at(self, repeats: float) -> tuple[float, float]:
         """The least and the largest that it can be."""
@@ -249,22 +269,29 @@ class DifferenceVariance:
         return max(known) if len(known) == len(found) else None
 
 
-def expected_difference(run: VarianceComponents, *, correlation: float = 0.0) -> DifferenceVariance:
+def expected_difference(
+    run: VarianceComponents, *, correlation: float = 0.0, other: float | None = None
+) -> DifferenceVariance:
     """Between this run and one that is not there yet, on the same questions.
 
-    One run does not know the other: it is taken to vary as much, and its questions' expected scores
-    to have `correlation` with this run's, so w^2 = 2 between (1 - correlation). 0 is the cautious
-    choice; two checkpoints of one training are usually far above it. Without repeats in the run,
+    One run does not know the other: it is taken to vary as much, or with a variance of `other` for
+    a single answer (a rate that is to rise from 5% varies more), and its questions' expected
+    scores to have `correlation` with this run's, so w^2 = 2 between (1 - correlation). 0 is
+    cautious; two checkpoints of one training are usually far above it. Without repeats in the run,
     between and within are not known, only their sum.
     """
     if not -1 <= correlation <= 1:
         raise InvalidInput(f"correlation is between -1 and 1, got {correlation!r}")
+    factor = 1.0 if other is None or not run.total > 0 else other / run.total
 
     def split(between: float, within: float) -> tuple[float, float]:
-        return 2 * max(0.0, between) * (1 - correlation), 2 * within
+        between = max(0.0, between)
+        apart = between * (1 + factor) - 2 * correlation * between * math.sqrt(factor)
+        return max(0.0, apart), within * (1 + factor)
 
     if run.between is None or run.within is None:
-        return DifferenceVariance((split(run.total, 0.0), split(0.0, run.total)))
+        total = run.total if run.total > 0 else (other or 0.0) / 2
+        return DifferenceVariance((split(total, 0.0), split(0.0, total)))
     return DifferenceVariance((split(run.between, run.within),))
 
 
@@ -304,7 +331,7 @@ def required_repeats(
     if samples < 2:
         raise InvalidInput(f"a comparison needs at least 2 samples, got {samples!r}")
     _check_variances(between, within_a, within_b)
-    allowed = samples * _checked_detect(detect) ** 2 / _z(power, alpha) ** 2
+    allowed = samples * _checked_detect(detect) ** 2 / _t_sum(samples - 1, power, alpha) ** 2
     left, within = allowed - max(0.0, between), within_a + within_b
     if within == 0:
         return 1 if left >= -1e-12 * allowed else None
@@ -314,7 +341,7 @@ def required_repeats(
 
 
 def minimum_detectable(
-    stderr: float | None, clusters: int, *, power: float = POWER, alpha: float = ALPHA
+    stderr: float | None, clusters: float, *, power: float = POWER, alpha: float = ALPHA
 ) -> float | None:
     """The smallest true difference that a comparison with this standard error would usually see.
 
@@ -328,8 +355,39 @@ def minimum_detectable(
         raise InvalidInput(f"a standard error is a number of at least 0, got {stderr!r}")
     if not stderr or clusters < 2:
         return None
-    degrees = clusters - 1
-    return (t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)) * stderr
+    return _t_sum(clusters - 1, power, alpha) * stderr
+
+
+def detectable_rate_difference(
+    losses: float, discordant: float, pairs: float, *, power: float = POWER, alpha: float = ALPHA
+) -> float | None:
+    """The smallest true difference of paired rates that McNemar's test would usually see.
+
+    `losses` and `discordant` are the shares of pairs that were lost, and that differ. The power is
+    that of R. S. Connor (1987, Biometrics 43, 207-211), where a difference of d needs a share of
+    at least d of pairs that differ: few of them in the data do not make small differences visible.
+    None where even the largest difference, 1, would not be seen.
+    """
+    _z(power, alpha)
+    normal = NormalDist()
+    z_alpha, z_beta = normal.inv_cdf(1 - alpha / 2), normal.inv_cdf(power)
+
+    def seen(difference: float) -> bool:
+        share = min(1.0, max(discordant, 2 * losses + difference, difference))
+        needed = z_alpha * math.sqrt(share) + z_beta * math.sqrt(share - difference**2)
+        return difference * math.sqrt(pairs) >= needed
+
+    if not seen(1.0):
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if seen(middle) else (middle, high)
+    return high
+
+
+def _t_sum(degrees: float, power: float, alpha: float) -> float:
+    return t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)
 
 
 def _z(power: float, alpha: float) -> float:

@@ -161,7 +161,8 @@ def judge(
 
     Call it after every eval with the same settings: alpha holds over all those calls together.
     `effect` is the gain over `window` evals that is worth having. `bounds` are the least and the
-    largest reward there can be; None takes those seen so far. More references, less alpha each.
+    largest reward there can be; without them those seen so far stand for them, and no plateau is
+    claimed. More references, less alpha each.
 
     The newest evidence has the first word: the window's sign, then a fall from the best, then a
     fall from the start, then a plateau, then a rise since the start.
@@ -248,7 +249,8 @@ def next_look(
         made[reference] = _make(table, groups, reference, window, here, scale, missing, earlier)
     spent = sum(share * turn / (turn + half_spent) for turn in turns.values())
     comparisons = {reference: one.comparison for reference, one in made.items()}
-    return Look(_decide(comparisons, look, effect, spent), made, turns)
+    said = _decide(comparisons, look, effect, spent, bounded=bounds is not None)
+    return Look(said, made, turns)
 
 
 def advise(
@@ -344,7 +346,12 @@ def _make(
 
 
 def _decide(
-    comparisons: dict[Reference, Comparison], look: int, effect: float, spent: float
+    comparisons: dict[Reference, Comparison],
+    look: int,
+    effect: float,
+    spent: float,
+    *,
+    bounded: bool,
 ) -> Verdict:
     made = tuple(comparisons.values())
 
@@ -370,7 +377,8 @@ def _decide(
             return verdict("improving", "gain above zero", recent)
         if fallen is not None and _sign(fallen) < 0:
             return verdict("regressing", "gain below zero", fallen)
-    if recent is not None and recent.interval is not None:
+    # Where nobody knows how large a reward can be, none of few samples need have had its rise yet.
+    if bounded and recent is not None and recent.interval is not None:
         # A steady climb by `effect` over the window shows as this much between its thirds.
         between = effect * (recent.new[0] - recent.old[0]) / (recent.new[1] - recent.old[0])
         if recent.interval.high < between:

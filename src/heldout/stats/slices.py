@@ -38,8 +38,11 @@ def slice_differences(
     found: Mapping[Any, PairedDifference | UnpairedDifference],
     *,
     confidence: float = CONFIDENCE,
+    looked_at: int | None = None,
 ) -> tuple[SliceDifference, ...]:
     """Each slice's difference, corrected for looking at all of them; in the order given.
+
+    `looked_at` is how many slices there are, where some of them have nothing to compare.
 
     Adjusted p-values are Holm's: the chance of calling any slice different that is not is at most
     1 - confidence, however the slices depend on each other. The intervals are Bonferroni's, each at
@@ -48,13 +51,15 @@ def slice_differences(
     """
     check_confidence(confidence)
     # A slice that cannot be tested was looked at all the same.
-    adjusted = holm([1.0 if one.p_value is None else one.p_value for one in found.values()])
+    count = max(len(found), looked_at or 0)
+    p_values = [1.0 if one.p_value is None else one.p_value for one in found.values()]
+    adjusted = holm([*p_values, *[1.0] * (count - len(found))])[: len(found)]
     return tuple(
         SliceDifference(
             label=label,
             difference=one,
             adjusted_p_value=None if one.p_value is None else p_value,
-            simultaneous_interval=one.interval_at(1 - (1 - confidence) / len(found)),
+            simultaneous_interval=one.interval_at(1 - (1 - confidence) / count),
         )
         for (label, one), p_value in zip(found.items(), adjusted, strict=True)
     )

@@ -4,8 +4,8 @@
 memory than ten. Values come with the cluster they belong to (the sample, when it was repeated):
 copies of one question are not independent, and the standard error says so.
 
-References: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640) for clustered errors;
-E. B. Wilson (1927), JASA 22, for the interval of a rate.
+References: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640) for why errors are clustered,
+`clustered.py` for how; E. B. Wilson (1927), JASA 22, for the interval of a rate.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout.errors import InvalidInput
+from heldout.stats.clustered import Floats as Floats
+from heldout.stats.clustered import Ints as Ints
+from heldout.stats.clustered import degrees_of_freedom
 from heldout.stats.student import t_quantile
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 CONFIDENCE = 0.95
 
@@ -50,11 +51,9 @@ class Moments:
     _sum: float = 0.0
     _squares: float = 0.0
     _distinct: set[float] = field(default_factory=set)
-    # Over closed clusters, with D = the sum of distances and m = the size of each.
-    _closed: int = 0
-    _sum_DD: float = 0.0
-    _sum_Dm: float = 0.0
-    _sum_mm: float = 0.0
+    # Of closed clusters of each size: how many, the sum of D (a cluster's sum of distances), and
+    # that of its squares.
+    _closed: dict[int, tuple[int, float, float]] = field(default_factory=dict)
     # The cluster the last value belonged to: more of it may come.
     _open: int | None = None
     _open_D: float = 0.0
@@ -94,25 +93,45 @@ class Moments:
             sizes[0] += self._open_m
         else:
             self._close()
-        self._closed += len(sums) - 1
-        self._sum_DD += float(np.dot(sums[:-1], sums[:-1]))
-        self._sum_Dm += float(np.dot(sums[:-1], sizes[:-1]))
-        self._sum_mm += float(np.dot(sizes[:-1], sizes[:-1]))
+        self._close_all(sums[:-1], sizes[:-1])
         self._open = int(clusters[-1])
         self._open_D, self._open_m = float(sums[-1]), int(sizes[-1])
 
     def _close(self) -> None:
         if self._open is None:
             return
-        self._closed += 1
-        self._sum_DD += self._open_D * self._open_D
-        self._sum_Dm += self._open_D * self._open_m
-        self._sum_mm += self._open_m * self._open_m
+        self._close_all(np.array([self._open_D]), np.array([self._open_m]))
         self._open = None
+
+    def _close_all(self, sums: Floats, sizes: NDArray[Any]) -> None:
+        for size in np.unique(sizes).tolist():
+            of_size = sums[sizes == size]
+            count, total, squares = self._closed.get(int(size), (0, 0.0, 0.0))
+            self._closed[int(size)] = (
+                count + len(of_size),
+                total + float(of_size.sum()),
+                squares + float(np.dot(of_size, of_size)),
+            )
+
+    def _by_size(self) -> dict[int, tuple[int, float, float]]:
+        """With the cluster that is still open."""
+        if self._open is None:
+            return self._closed
+        count, total, squares = self._closed.get(self._open_m, (0, 0.0, 0.0))
+        now = (count + 1, total + self._open_D, squares + self._open_D * self._open_D)
+        return {**self._closed, self._open_m: now}
 
     @property
     def clusters(self) -> int:
-        return self._closed + (self._open is not None)
+        return sum(count for count, _, _ in self._by_size().values())
+
+    @property
+    def degrees(self) -> float:
+        """Of freedom, for Student's t: clusters - 1 where all are of one size, else fewer."""
+        sizes = self._by_size()
+        if sum(count for count, _, _ in sizes.values()) < 2:
+            return 0.0
+        return degrees_of_freedom((size, count) for size, (count, _, _) in sizes.items())
 
     @property
     def mean(self) -> float | None:
@@ -129,24 +148,26 @@ class Moments:
     def stderr(self) -> float | None:
         """Standard error of the mean, clustered; None for fewer than two clusters.
 
-        sqrt(G/(G-1) * sum over clusters of (sum in the cluster of (x - mean))^2) / n, which is
-        the ordinary std / sqrt(n) where every cluster is a single value (Miller 2024, eq. 4).
+        sqrt((G-1)/G * sum over clusters of (e / (1 - m/n))^2) / n, with e the sum in the cluster of
+        (x - mean) and m its size (see `clustered.py`). Where every cluster is a single value it
+        is the ordinary std / sqrt(n).
         """
-        groups = self.clusters
+        sizes, groups = self._by_size(), self.clusters
         if groups < 2:
             return None
         if self.min == self.max:
             return 0.0  # rounding dust, which a square root would blow up
         mean = self._sum / self.n
-        sum_DD = self._sum_DD + self._open_D * self._open_D
-        sum_Dm = self._sum_Dm + self._open_D * self._open_m
-        sum_mm = self._sum_mm + self._open_m * self._open_m
-        parts = sum_DD, -2 * mean * sum_Dm, mean * mean * sum_mm
-        between = sum(parts)
+        between = largest = 0.0
+        for size, (count, total, squares) in sizes.items():
+            parts = squares, -2 * mean * size * total, mean * mean * size * size * count
+            weight = (self.n / (self.n - size)) ** 2
+            between += weight * sum(parts)
+            largest += weight * sum(map(abs, parts))
         # What is left of large terms that cancel is rounding, which the root would blow up.
-        if between < 1e-14 * sum(map(abs, parts)):
+        if between < 1e-14 * largest:
             return 0.0
-        root = _root(between * groups / (groups - 1))
+        root = _root(between * (groups - 1) / groups)
         return None if root is None else root / self.n
 
     def interval(
@@ -165,12 +186,14 @@ class Moments:
         if bounded is False or self.min < 0 or self.max > 1:
             if not stderr:
                 return None
-            margin = t_quantile((1 + confidence) / 2, self.clusters - 1) * stderr
+            margin = t_quantile((1 + confidence) / 2, self.degrees) * stderr
             return Interval(mean - margin, mean + margin)
         rate = min(1.0, max(0.0, mean))
         if self.clusters == self.n and self._distinct <= {0.0, 1.0}:
             return wilson(rate, self.n, confidence)
-        return _score_interval_from_stderr(rate, stderr or 0.0, self.clusters, confidence)
+        return _score_interval_from_stderr(
+            rate, stderr or 0.0, self.clusters, self.degrees, confidence
+        )
 
 
 # --- Intervals ----------------------------------------------------------------------------------
@@ -178,6 +201,10 @@ class Moments:
 
 def wilson(rate: float, n: float, confidence: float = CONFIDENCE) -> Interval:
     """Wilson's score interval for a rate observed over n independent trials."""
+    if not (0 <= rate <= 1 and n > 0):
+        raise InvalidInput(
+            f"a rate is between 0 and 1 (successes / n), and n above 0; got {rate!r} and {n!r}"
+        )
     return _score_interval(rate, n, NormalDist().inv_cdf((1 + confidence) / 2))
 
 
@@ -208,7 +235,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def _score_interval_from_stderr(
-    rate: float, stderr: float, clusters: int, confidence: float
+    rate: float, stderr: float, clusters: int, degrees: float, confidence: float
 ) -> Interval:
     """A score interval for a mean in [0, 1] whose error is known: clustered, or not binary.
 
@@ -220,7 +247,7 @@ def _score_interval_from_stderr(
     effective = spread / error if spread > 0 and error > 0 else float(clusters)
     if clusters < 2:
         return _score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
-    return _score_interval(rate, effective, t_quantile((1 + confidence) / 2, clusters - 1))
+    return _score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
 
 
 def _score_interval(rate: float, n: float, quantile: float) -> Interval:

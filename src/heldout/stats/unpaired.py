@@ -86,9 +86,7 @@ def unpaired_difference(
         stderr = math.hypot(error_a, error_b)
         if stderr > 0:
             share_a, share_b = (error_a / stderr) ** 2, (error_b / stderr) ** 2
-            degrees = 1 / (
-                share_a**2 / (moments_a.clusters - 1) + share_b**2 / (moments_b.clusters - 1)
-            )
+            degrees = 1 / (share_a**2 / moments_a.degrees + share_b**2 / moments_b.degrees)
     inside = is_bounded(values_a, values_b, bounded=bounded)
     if inside:
         interval = _mover(moments_a, moments_b, confidence)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
+from heldout.stats.clustered import degrees_of_freedom, leave_out_weights
 from heldout.stats.given import Ids, cluster_codes
 from heldout.stats.student import t_quantile
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval
@@ -91,10 +92,10 @@ def best_of(
             "needed to know its error"
         )
     means: Floats = np.where(present, table, 0.0).sum(axis=1) / counts
-    noise = _noise(table, means, clusters, seed, confidence, draws, bounds)
+    plain, noise = _noise(table, means, clusters, seed, confidence, draws, bounds)
 
     index = int(np.argmax(means))
-    bias = _picking_bias(means, noise)
+    bias = _picking_bias(means, plain)
     miss = 1 - confidence
     apart = _quantile(np.ptp(noise, axis=1), 1 - miss * SELECTION_SHARE)
     contending = means >= means[index] - 2 * apart
@@ -104,11 +105,12 @@ def best_of(
     above = float(alone.max())
     everyone = _quantile(np.abs(noise).max(axis=1), confidence)
     raw = float(means[index])
+    estimate = raw - bias if bounds is None else min(bounds[1], max(bounds[0], raw - bias))
     return Winner(
         index=index,
         raw=raw,
-        estimate=raw - bias,
-        bias=bias,
+        estimate=estimate,
+        bias=raw - estimate,
         interval=_around(raw, below, above, bounds),
         simultaneous=_around(raw, everyone, everyone, bounds),
         contenders=int(contending.sum()),
@@ -126,36 +128,41 @@ def _noise(
     confidence: float,
     draws: int,
     bounds: tuple[float, float] | None,
-) -> Floats:
-    """Draws of the errors of all means together, draws x checkpoints.
+) -> tuple[Floats, Floats]:
+    """Draws of the errors of all means together, draws x checkpoints: as estimated, and widened.
 
     Normal, with the clustered covariance of the means: what a Gaussian multiplier bootstrap over
     clusters gives (Chernozhukov, Chetverikov and Kato 2013, Annals of Statistics 41), at a cost
-    that does not grow with n. Widened by t over normal quantiles for few clusters, and by
-    the spread of two more samples, one at each end of the scale (Agresti and Coull 1998, The
-    American Statistician 52), for rewards that hardly vary.
+    that does not grow with n. For intervals they are widened by t over normal quantiles for few
+    clusters, and by the spread of two more samples, one at each end of the scale (Agresti and
+    Coull 1998, The American Statistician 52), for rewards that hardly vary. What picking is
+    expected to bring is not: there a wider guess is a wrong guess.
     """
     present = ~np.isnan(table)
     counts = present.sum(axis=1)
     residuals = np.where(present, table - means[:, None], 0.0) / counts[:, None]
-    largest = 1.0
+    sizes = np.ones(table.shape[1])
     if clusters is not None:
         members = cluster_codes(clusters, table.shape[1])
         summed = np.zeros((len(table), int(members.max()) + 1))
         np.add.at(summed.T, members, residuals.T)
-        residuals, largest = summed, float(np.bincount(members).max())
-    groups = residuals.shape[1]
-    if groups < 2:
+        residuals, sizes = summed, np.bincount(members).astype(np.float64)
+    if len(sizes) < 2:
         raise InvalidInput("all samples are in one cluster: two at least are needed")
     tail = (1 + confidence) / 2
     scale = (bounds[1] - bounds[0]) if bounds else float(np.nanmax(table) - np.nanmin(table))
-    floor = 2 * (scale / 2 * largest / counts) ** 2
-    covariance = groups / (groups - 1) * residuals @ residuals.T + np.diag(floor)
-    widen = t_quantile(tail, groups - 1) / NormalDist().inv_cdf(tail)
-    values, vectors = np.linalg.eigh(covariance)
-    root = vectors * np.sqrt(np.maximum(values, 0.0))
+    floor = 2 * (scale / 2 * float(sizes.max()) / counts) ** 2
+    residuals = residuals * leave_out_weights(sizes)
+    covariance = residuals @ residuals.T
+    degrees = degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
+    widen = t_quantile(tail, degrees) / NormalDist().inv_cdf(tail)
     normal = np.random.default_rng(seed).standard_normal((draws, len(table)))
-    return np.asarray(widen * normal @ root.T)
+    return _drawn(normal, covariance), widen * _drawn(normal, covariance + np.diag(floor))
+
+
+def _drawn(normal: Floats, covariance: Floats) -> Floats:
+    values, vectors = np.linalg.eigh(covariance)
+    return np.asarray(normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T)
 
 
 def _quantile(values: Floats, probability: float) -> float:

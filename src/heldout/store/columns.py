@@ -8,7 +8,8 @@ does not grow with the run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,6 +17,7 @@ import msgspec
 import numpy as np
 
 from heldout.errors import RunDirectoryError
+from heldout.stats import Ints
 from heldout.store.journal import (
     Row,
     Shape,
@@ -47,6 +49,11 @@ FIXED: dict[str, Kind] = {
 }
 HASHES = ("content", "id_hash")
 """Columns for programs: nobody slices by them."""
+OFFERED = ("ended_by", "ok", "truncated", "repeat", "sample_id")
+"""Fixed columns that are named beside metadata to whoever asks for a key that is not there."""
+NAMED = 20
+"""So many metadata keys are named in a message; the rest is a number."""
+NEVER_NULL = {"index", "repeat", "truncated", "weighted", *HASHES}
 METRIC, METADATA = "metric.", "metadata."
 TOTAL: tuple[Any, ...] = ()
 """The slice of everything: no key, no value."""
@@ -63,7 +70,7 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     try:
         with temporary.open("wb") as file:
             whole = len(schema) <= MAX_COLUMNS
-            schema = dict(islice(schema.items(), MAX_COLUMNS))
+            schema = Schema(islice(schema.items(), MAX_COLUMNS), mixed=schema.mixed)
             writer = ParquetWriter(file, schema, metadata={"heldout.whole": str(whole)})
             for rows in batched(in_order(run.journal, repeats, again.stale)):
                 _write(writer, rows, schema)
@@ -78,10 +85,10 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     return tally.summary()
 
 
-def _write(writer: ParquetWriter, rows: list[Row], schema: dict[str, Kind]) -> None:
+def _write(writer: ParquetWriter, rows: list[Row], schema: Schema) -> None:
     """One row group, or several where one would be too large to be read again."""
     try:
-        writer.write_group(column_lists(rows, schema))
+        writer.write_group(column_lists(rows, schema, schema.mixed))
     except ValueError:
         if len(rows) == 1:
             raise
@@ -101,15 +108,15 @@ def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Su
 
 
 def slice_summaries(
-    run: RunDir, by: Sequence[str], *, repeats: int, pass_threshold: float
+    run: RunDir, by: Sequence[str], *, n: int | None, repeats: int, pass_threshold: float
 ) -> dict[tuple[Any, ...], Summary]:
     """A summary for every combination of values of these keys, in sorted order of the values.
 
     A key is a metadata key, or one of the fixed columns. Values are None where a result lacks it.
-    The summary of all is there too, as TOTAL.
+    The summary of all is there too, as TOTAL. `n` is how many results the run is known to have.
     """
     file = current_columns(run)
-    if file is not None:
+    if file is not None and file.num_rows == n:
         try:
             return _tallied(_labelled_by_columns(run, file, by), pass_threshold)
         except ParquetError:
@@ -122,11 +129,18 @@ def _tallied(labelled: Labelled, pass_threshold: float) -> dict[tuple[Any, ...],
     total = Tally(pass_threshold)
     for labels, codes, batch in labelled:
         total.add(batch)
-        for code in np.unique(codes).tolist():
+        for code, which in places_by_code(codes):
             tally = tallies.setdefault(labels[code], Tally(pass_threshold))
-            tally.add(batch.rows(np.flatnonzero(codes == code)))
+            tally.add(batch.rows(which))
     ordered = sorted(tallies, key=lambda key: [_sortable(value) for value in key])
     return {**{key: tallies[key].summary() for key in ordered}, TOTAL: total.summary()}
+
+
+def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each code that occurs, and where it does, in order; one sort however many there are."""
+    order = np.argsort(codes, kind="stable")
+    found, starts = np.unique(codes[order], return_index=True)
+    return zip(found.tolist(), np.split(order, starts)[1:], strict=True)
 
 
 def slice_keys(run: RunDir) -> list[str]:
@@ -144,7 +158,7 @@ def _labelled_by_journal(run: RunDir, by: Sequence[str], repeats: int) -> Labell
     schema = schema_of(records(run.journal, Shape))
     names = [column_name(key, schema, run.path) for key in by]
     for rows in batched(in_order(run.journal, repeats)):
-        lists = column_lists(rows, {name: schema[name] for name in names})
+        lists = column_lists(rows, {name: schema[name] for name in names}, schema.mixed)
         labels = list(zip(*(lists[name] for name in names), strict=True))
         numbers = {label: i for i, label in enumerate(dict.fromkeys(labels))}
         yield list(numbers), np.array([numbers[label] for label in labels]), _batch(rows)
@@ -155,6 +169,7 @@ def _labelled_by_columns(run: RunDir, file: ParquetFile, by: Sequence[str]) -> L
     metrics = [name for name in file.schema if name.startswith(METRIC)]
     wanted = dict.fromkeys([*names, "index", "reward", "truncated", "weighted", *metrics])
     for group in file.groups(list(wanted)):
+        refuse_nulls(group)
         batch = Batch(
             group["index"].values,
             group["reward"].values,
@@ -179,8 +194,11 @@ def coded(column: Column) -> tuple[Any, list[Any]]:
             *column.dictionary,
             None,
         ]
-    distinct, codes = np.unique(column.values, return_inverse=True)
-    return np.where(column.valid, codes, len(distinct)), [*distinct.tolist(), None]
+    # Of those that there are: where there is none, a 0 or False stands in.
+    distinct, numbers = np.unique(column.values[column.valid], return_inverse=True)
+    codes = np.full(len(column.valid), len(distinct))
+    codes[column.valid] = numbers
+    return codes, [*distinct.tolist(), None]
 
 
 def column_name(key: str, schema: Mapping[str, Kind], where: object) -> str:
@@ -188,10 +206,14 @@ def column_name(key: str, schema: Mapping[str, Kind], where: object) -> str:
     for name in (METADATA + key, key):
         if name in schema and name not in HASHES:
             return name
-    known = [
-        n.removeprefix(METADATA) for n in schema if not n.startswith(METRIC) and n not in HASHES
-    ]
-    raise RunDirectoryError(f"{where} has nothing called {key!r} to slice by; it has {known}")
+    keys = [name.removeprefix(METADATA) for name in schema if name.startswith(METADATA)]
+    named = [name if name.isprintable() else repr(name) for name in keys[:NAMED]]
+    if more := len(keys) - len(named):
+        named.append(f"{more} more")
+    known = ", ".join(named) or "no metadata"
+    raise RunDirectoryError(
+        f"{where} has no key {key!r}; its samples have {known} (or {', '.join(OFFERED)})"
+    )
 
 
 def _sortable(value: Any) -> tuple[int, Any]:
@@ -213,6 +235,13 @@ def current_columns(run: RunDir) -> ParquetFile | None:
     return file if file.metadata.get("heldout.whole") == "True" else None
 
 
+def refuse_nulls(group: Mapping[str, Column]) -> None:
+    """Of what every row has: a null would read as 0 or False, and 0 is some other sample."""
+    for name in NEVER_NULL & group.keys():
+        if not group[name].valid.all():
+            raise ParquetError(f"column {name!r} has rows without a value")
+
+
 # --- Rows to columns ----------------------------------------------------------------------------
 
 
@@ -232,9 +261,21 @@ def _batch(rows: list[Row]) -> Batch:
     )
 
 
-def schema_of(
-    rows: Iterable[Shape], also: Callable[[Shape], None] = lambda row: None
-) -> dict[str, Kind]:
+class Schema(dict[str, Kind]):
+    """The kind of each column, by name."""
+
+    def __init__(
+        self,
+        kinds: Mapping[str, Kind] | Iterable[tuple[str, Kind]],
+        *,
+        mixed: Collection[str] = (),
+    ) -> None:
+        super().__init__(kinds)
+        self.mixed = frozenset(mixed)
+        """Columns in which texts stand beside values of other kinds."""
+
+
+def schema_of(rows: Iterable[Shape], also: Callable[[Shape], None] = lambda row: None) -> Schema:
     """What columns these rows need; `also` sees each row on the way."""
     metrics: dict[str, None] = {}
     metadata: dict[str, set[type]] = {}
@@ -249,12 +290,13 @@ def schema_of(
     schema = dict(FIXED)
     schema.update({METRIC + name: "double" for name in sorted(metrics)})
     schema.update({METADATA + key: _kind(types) for key, types in sorted(metadata.items())})
-    return schema
+    mixed = [METADATA + key for key, types in metadata.items() if str in types and len(types) > 1]
+    return Schema(schema, mixed=mixed)
 
 
 def _type(value: Any) -> type:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
-        return float
+        return float if abs(value) <= sys.float_info.max else object
     return type(value)
 
 
@@ -268,7 +310,13 @@ def _kind(types: set[type]) -> Kind:
     return "string"
 
 
-def column_lists(rows: list[Row], schema: dict[str, Kind]) -> dict[str, list[Any]]:
+# Sorted: a dataclass comes in the order of its fields, and when loaded again as a dict.
+_encoder = msgspec.json.Encoder(order="deterministic")
+
+
+def column_lists(
+    rows: list[Row], schema: Mapping[str, Kind], mixed: Collection[str] = ()
+) -> dict[str, list[Any]]:
     lists: dict[str, list[Any]] = {}
     metrics = [{m.name: m.value for m in row.score.metrics} for row in rows]
     for name, kind in schema.items():
@@ -279,17 +327,32 @@ def column_lists(rows: list[Row], schema: dict[str, Kind]) -> dict[str, list[Any
             lists[name] = [values.get(metric) for values in metrics]
         else:
             key = name.removeprefix(METADATA)
-            lists[name] = [
-                _cell(row.metadata.get(key, row.sample.metadata.get(key)), kind) for row in rows
-            ]
+            values = [row.metadata.get(key, row.sample.metadata.get(key)) for row in rows]
+            if name in mixed:
+                values = [_apart(value) for value in values]
+            lists[name] = [_cell(value, kind) for value in values]
     return lists
+
+
+def _apart(value: Any) -> Any:
+    """A text of a mixed column: with its quotes, if without them it would read as what it is not.
+
+    So "true" is not True and "1" is not 1, and the "easy" of a mixed column is that of any other.
+    """
+    if not isinstance(value, str):
+        return value
+    try:
+        msgspec.json.decode(value)
+    except (msgspec.MsgspecError, RecursionError):
+        return value
+    return _encoder.encode(value).decode()
 
 
 def _cell(value: Any, kind: Kind) -> Any:
     if value is None or (kind == "string" and isinstance(value, str)):
         return value
     if kind == "string":
-        return msgspec.json.encode(value).decode()
+        return _encoder.encode(value).decode()
     return float(value) if kind == "double" else value
 
 

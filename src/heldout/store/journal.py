@@ -189,6 +189,18 @@ def content_of(sample: Sample) -> int:
         ) from None
 
 
+def metadata_of(result: EvalResult) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Its sample's and its own as a journal would give them back: arrays as lists, NaN as None."""
+    own = Record.of(0, result).metadata
+    try:
+        sample, own = msgspec.json.decode(_encoder.encode((result.sample.metadata, own)))
+    except UNENCODABLE as problem:
+        raise InvalidInput(
+            f"the metadata of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
+        ) from None
+    return sample, own
+
+
 WAITING_ROWS = 16_384
 """Rows held in memory while results are put in order; of more, only the place in the file."""
 
@@ -216,7 +228,7 @@ class JournalWriter(LineWriter):
         try:
             # One line that cannot be read would make the whole journal damaged.
             _record_decoder.decode(line)
-        except (msgspec.MsgspecError, InvalidInput) as problem:
+        except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
             raise InvalidInput(
                 f"the result of sample {result.sample_id!r} could not be read back: {problem}"
             ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -161,7 +162,7 @@ class EvalReport:
     @property
     def pass_threshold(self) -> float:
         """The reward from which an item counts as passed."""
-        return _threshold(self.config)
+        return threshold_of(self.config)
 
     def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
         """A summary for each value of these metadata keys (each combination, if several)."""
@@ -172,7 +173,11 @@ class EvalReport:
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
         """… and the summary of all, from one reading: a live run grows between two."""
         slices = slice_summaries(
-            self._run(), by, repeats=repeats_of(self.config), pass_threshold=self.pass_threshold
+            self._run(),
+            by,
+            n=self.summary.get("n"),
+            repeats=repeats_of(self.config),
+            pass_threshold=self.pass_threshold,
         )
         total = slices.pop(TOTAL)
         if self.summary.get("complete") is False:
@@ -190,7 +195,7 @@ class EvalReport:
 
 def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete."""
-    summary = derive(run, repeats=repeats_of(info.config), pass_threshold=_threshold(info.config))
+    summary = derive(run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config))
     if summary["n"] != asked:
         raise RunDirectoryError(
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
@@ -212,7 +217,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary = summarize_journal(
-        run, repeats=repeats_of(info.config), pass_threshold=_threshold(info.config)
+        run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config)
     )
     if info.asked == summary["n"] and info.status == "complete":
         return summary
@@ -233,11 +238,16 @@ def _stored_summary(run: RunDir) -> Summary | None:
 # A run directory may come from anywhere, so its config is not taken at its word.
 
 
+MOST_REPEATS = 2**31 - 1
+
+
 def repeats_of(config: dict[str, Any]) -> int:
     value = config.get("repeats", 1)
-    return value if isinstance(value, int) and value >= 1 else 1
+    return value if isinstance(value, int) and 1 <= value <= MOST_REPEATS else 1
 
 
-def _threshold(config: dict[str, Any]) -> float:
+def threshold_of(config: dict[str, Any]) -> float:
     value = config.get("pass_threshold", 0.5)
-    return float(value) if isinstance(value, int | float) else 0.5
+    # An int of four hundred digits is JSON, too, and no float.
+    finite = isinstance(value, int | float) and abs(value) <= sys.float_info.max
+    return float(value) if finite else 0.5

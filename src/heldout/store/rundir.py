@@ -7,6 +7,7 @@ in any of its files is ever followed: where things are is decided here alone (cl
 
 from __future__ import annotations
 
+import difflib
 import os
 import platform
 import time
@@ -248,5 +249,15 @@ def find_run(given: str | Path) -> Path:
             return place
     if not path.exists():
         nor = f", nor at {named}" if len(path.parts) == 1 else ""
-        raise RunDirectoryError(f"there is no run at {path}{nor}")
+        raise RunDirectoryError(f"there is no run at {path}{nor}{_near(path)}")
     raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
+
+
+def _near(path: Path) -> str:
+    """Which run under the default output directory may have been meant."""
+    home = Path("outputs/evals")
+    if path.parent not in (Path(), home) or not home.is_dir():
+        return ""
+    names = sorted(place.name for place in home.iterdir() if RunDir(place).exists())
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,11 +21,13 @@ from heldout.stats import Floats, Ints
 from heldout.store.columns import (
     HASHES,
     METRIC,
+    Schema,
     batched,
     coded,
     column_lists,
     column_name,
     current_columns,
+    refuse_nulls,
     schema_of,
 )
 from heldout.store.journal import (
@@ -36,8 +39,9 @@ from heldout.store.journal import (
     StopHead,
     TrajectoryHead,
     content_of,
+    id_hash,
     in_order,
-    plain_value,
+    metadata_of,
     records,
 )
 from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile
@@ -54,10 +58,8 @@ COLUMNS: dict[str, Kind] = {
     "reward": "double",
     "truncated": "bool",
     "weighted": "bool",
-    "content": "int",
-    "id_hash": "int",
 }
-"""What every table is made of, whatever is measured."""
+"""What every table is made of, whatever is measured. Runs of old have no HASHES beside these."""
 
 
 class SampleIds(Sequence[str]):
@@ -65,19 +67,12 @@ class SampleIds(Sequence[str]):
 
     def __init__(self, count: int, read: Callable[[], list[str]]) -> None:
         self._count, self._read = count, read
-        self._ids: list[str] | None = None
 
-    @property
+    @cached_property
     def _all(self) -> list[str]:
-        if self._ids is None:
-            found = self._read()
-            if len(found) != self._count:
-                raise RunDirectoryError(
-                    f"there are {len(found)} samples where there were {self._count}: the run was "
-                    "changed while it was read"
-                )
-            self._ids = found
-        return self._ids
+        found = self._read()
+        _refuse_other_count(len(found), self._count)
+        return found
 
     def __len__(self) -> int:
         return self._count
@@ -124,16 +119,14 @@ class Labels(Sequence[Any]):
         return (values[code] for code in self.codes.tolist())
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Table:
     """Every item of a run as columns: dataset order, the repeats of a sample side by side."""
 
     sample_ids: SampleIds
     """One for each sample, in dataset order."""
-    id_hash: Hashes
-    """Of each sample's id: two runs of the same samples are told by it at once."""
-    content: Hashes
-    """Of each sample: a hash of its input and ground truth, not of its metadata."""
+    read_hashes: Callable[[], dict[str, Hashes]]
+    """By the names in HASHES; called once, when one of them is asked for."""
     sample: Ints
     """Of each item: which sample, as a place in `sample_ids`."""
     repeat: Ints
@@ -152,6 +145,31 @@ class Table:
     def __len__(self) -> int:
         return len(self.sample)
 
+    @property
+    def id_hash(self) -> Hashes:
+        """Of each sample's id: two runs of the same samples are told by it at once."""
+        return self._hashes["id_hash"]
+
+    @property
+    def content(self) -> Hashes:
+        """Of each sample: a hash of its input and ground truth, not of its metadata."""
+        return self._hashes["content"]
+
+    @cached_property
+    def _hashes(self) -> dict[str, Hashes]:
+        found = self.read_hashes()
+        for hashes in found.values():
+            _refuse_other_count(len(hashes), len(self.sample_ids))
+        return found
+
+
+def _refuse_other_count(found: int, expected: int) -> None:
+    if found != expected:
+        raise RunDirectoryError(
+            f"there are {found} samples where there were {expected}: the run was changed while it "
+            "was read"
+        )
+
 
 def table_of(
     report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
@@ -167,7 +185,8 @@ def table_of(
         return table_of_results(report.results, keys, item_keys=item_keys)
     run = RunDir(report.path)
     file = current_columns(run)
-    if file is not None:
+    # A file that is short of rows would be believed by whatever counts them.
+    if file is not None and file.num_rows == report.summary.get("n"):
         try:
             return _from_columns(run, file, keys, item_keys, repeats_of(report.config))
         except ParquetError:
@@ -190,7 +209,7 @@ def table_of_results(
     rows.sort(key=lambda row: (row.index, row.repeat))
     building = _Building(schema_of(rows), keys, item_keys, "this report")
     for some in batched(rows):
-        building.add(_columns_of(some, building.wanted))
+        building.add_rows(some)
     return building.table(lambda: list(numbers))
 
 
@@ -202,7 +221,7 @@ def _from_columns(
 ) -> Table:
     if any(file.schema.get(name) != kind for name, kind in COLUMNS.items()):
         raise ParquetError(f"{run.columns} lacks columns, or has them of another kind")
-    building = _Building(file.schema, keys, item_keys, run.path)
+    building = _Building(Schema(file.schema), keys, item_keys, run.path)
     for group in file.groups(list(building.wanted)):
         building.add(group)
 
@@ -211,7 +230,13 @@ def _from_columns(
             return _ids_from_columns(file)
         return _ids_from_journal(run, repeats)
 
-    return building.table(ids)
+    if building.hashes != HASHES:
+        return building.table(ids, lambda: _hashes_from_journal(run, repeats))
+    table = building.table(ids)
+    in_order_of_hash = np.sort(table.id_hash)
+    if (in_order_of_hash[1:] == in_order_of_hash[:-1]).any():
+        raise ParquetError(f"{run.columns} has a sample twice")
+    return table
 
 
 def _ids_from_columns(file: ParquetFile) -> list[str]:
@@ -232,44 +257,81 @@ def _ids_from_columns(file: ParquetFile) -> list[str]:
 
 
 def _ids_from_journal(run: RunDir, repeats: int) -> list[str]:
-    return list({row.index: row.sample.id for row in in_order(run.journal, repeats)}.values())
+    ids = _Ids(run.journal)
+    for row in in_order(run.journal, repeats):
+        ids.see(row)
+    return list(ids.indices)
+
+
+def _hashes_from_journal(run: RunDir, repeats: int) -> dict[str, Hashes]:
+    """Of a run whose columns are from before there were any."""
+    ids = _Ids(run.journal)
+    contents = {}
+    for row in in_order(run.journal, repeats):
+        ids.see(row)
+        contents[row.index] = row.sample.content
+    hashes = {"id_hash": map(id_hash, ids.indices), "content": contents.values()}
+    return {name: np.array([*hashes[name]], np.int64).view(np.uint64) for name in HASHES}
 
 
 def _from_journal(
     run: RunDir, keys: Sequence[str], item_keys: Sequence[str], repeats: int
 ) -> Table:
     building = _Building(schema_of(records(run.journal, Shape)), keys, item_keys, run.path)
-    ids: dict[int, str] = {}  # now: a live run has more of them later
-    for rows in batched(in_order(run.journal, repeats)):
-        building.add(_columns_of(rows, building.wanted))
-        ids |= {row.index: row.sample.id for row in rows}
-    return building.table(lambda: list(ids.values()))
+    ids = _Ids(run.journal)  # now: a live run has more of them later
+    try:
+        for rows in batched(in_order(run.journal, repeats)):
+            for row in rows:
+                ids.see(row)
+            building.add_rows(rows)
+    except ParquetError as problem:  # there is nothing left to fall back to
+        raise RunDirectoryError(f"{run.journal}: {problem}; was it changed from outside?") from None
+    return building.table(lambda: list(ids.indices))
+
+
+class _Ids:
+    """The ids in a journal: one for each place in the dataset, and each at one place."""
+
+    def __init__(self, journal: Path) -> None:
+        self._journal = journal
+        self.indices: dict[str, int] = {}
+        self._last: tuple[int, str] | None = None
+
+    def see(self, row: Row) -> None:
+        """Rows come in dataset order."""
+        index, id = row.index, row.sample.id
+        if self._last == (index, id):
+            return  # a repeat
+        if id in self.indices:
+            raise RunDirectoryError(
+                f"{self._journal}: sample {id!r} is there twice, as number {self.indices[id]} and "
+                f"as number {index} of the dataset; was it changed from outside?"
+            )
+        if self._last is not None and self._last[0] == index:
+            raise RunDirectoryError(
+                f"{self._journal}: number {index} of the dataset is sample {self._last[1]!r} and "
+                f"sample {id!r}; was it changed from outside?"
+            )
+        self.indices[id], self._last = index, (index, id)
 
 
 def _row(index: int, result: EvalResult, content: int) -> Row:
     """A result as the journal would give it back."""
     stop = result.trajectory.stop
-    metadata = msgspec.to_builtins(result.metadata, enc_hook=plain_value, order="deterministic")
+    of_sample, own = metadata_of(result)
     return Row(
         index=index,
         repeat=result.repeat,
         error=result.error,
-        sample=AskedHead(result.sample_id, content=content),
+        sample=AskedHead(result.sample_id, of_sample, content=content),
         score=ScoreHead([MetricHead(m.name, m.value, m.weight) for m in result.score.metrics]),
-        metadata=metadata,
+        metadata=own,
         trajectory=TrajectoryHead(
             StopHead(stop.ended_by, stop.limit, stop.truncated),
             result.trajectory.usage,
             result.trajectory.timing,
         ),
     )
-
-
-def _columns_of(rows: list[Row], wanted: Mapping[str, Kind]) -> dict[str, Column]:
-    return {
-        name: _column(values, wanted[name])
-        for name, values in column_lists(rows, dict(wanted)).items()
-    }
 
 
 def _column(values: list[Any], kind: Kind) -> Column:
@@ -292,7 +354,7 @@ class _Building:
 
     def __init__(
         self,
-        schema: Mapping[str, Kind],
+        schema: Schema,
         keys: Sequence[str],
         item_keys: Sequence[str],
         where: object,
@@ -300,25 +362,32 @@ class _Building:
         self.keys, self.item_keys = keys, item_keys
         self.names = {key: column_name(key, schema, where) for key in (*keys, *item_keys)}
         self.metrics = [name for name in schema if name.startswith(METRIC)]
-        self._numbers = [n for n in (*COLUMNS, *self.metrics) if n not in HASHES]
-        columns = (*HASHES, *self._numbers, *self.names.values())
+        self.hashes = tuple(name for name in HASHES if schema.get(name) == "int")
+        self._numbers = (*COLUMNS, *self.metrics)
+        columns = (*self.hashes, *self._numbers, *self.names.values())
         self.wanted: dict[str, Kind] = {name: schema[name] for name in columns}
+        self._mixed = schema.mixed
         self._parts: dict[str, list[NDArray[Any]]] = {
-            name: [] for name in (*self._numbers, "new", *HASHES, *map(_key_part, self.names))
+            name: [] for name in (*self._numbers, "new", *self.hashes, *map(_key_part, self.names))
         }
         self._values: dict[str, dict[Any, int]] = {key: {} for key in self.names}
         self._last: int | None = None
 
+    def add_rows(self, rows: list[Row]) -> None:
+        lists = column_lists(rows, self.wanted, self._mixed)
+        self.add({name: _column(values, self.wanted[name]) for name, values in lists.items()})
+
     def add(self, group: Mapping[str, Column]) -> None:
+        refuse_nulls(group)
         index = group["index"].values
-        if (index[1:] < index[:-1]).any():
+        if (index[1:] < index[:-1]).any() or (self._last is not None and index[0] < self._last):
             raise ParquetError("rows are not in dataset order")
         new = np.empty(len(index), dtype=np.bool_)
         new[0] = self._last is None or self._last != index[0]
         new[1:] = index[1:] != index[:-1]
         self._last = int(index[-1])
         self._parts["new"].append(new)
-        for name in HASHES:
+        for name in self.hashes:
             self._parts[name].append(group[name].values[new])
         for name in self._numbers:
             self._parts[name].append(group[name].values)
@@ -332,13 +401,18 @@ class _Building:
         numbers = [-1 if v is None else known.setdefault(v, len(known)) for v in values]
         return np.asarray(np.array(numbers, dtype=np.int64)[codes])
 
-    def table(self, read_ids: Callable[[], list[str]]) -> Table:
+    def table(
+        self,
+        read_ids: Callable[[], list[str]],
+        read_hashes: Callable[[], dict[str, Hashes]] | None = None,
+    ) -> Table:
+        """`read_hashes` where the rows that were added have none."""
         sample = np.cumsum(self._whole("new", np.bool_), dtype=np.int64) - 1
         ids = SampleIds(int(sample[-1]) + 1 if len(sample) else 0, read_ids)
+        own = {name: self._whole(name, np.int64).view(np.uint64) for name in self.hashes}
         return Table(
             ids,
-            self._whole("id_hash", np.int64).view(np.uint64),
-            self._whole("content", np.int64).view(np.uint64),
+            read_hashes or (lambda: own),
             sample,
             self._whole("repeat", np.int64),
             self._whole("reward", np.float64),

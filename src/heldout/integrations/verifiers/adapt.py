@@ -18,9 +18,9 @@ from typing import Any, Literal
 
 import sniffio
 
-from heldout.config import describe_callable
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout.fingerprints import describe_callable
 from heldout.integrations.verifiers.messages import normalized, ours
 from heldout.integrations.verifiers.package import VERSIONS, verifiers_package
 from heldout.integrations.verifiers.scoring import (
@@ -144,8 +144,10 @@ def _rubrics(vf: Any, rubric: Any) -> Iterator[Any]:
 def _identity(vf: Any, envs: Sequence[Any]) -> str:
     parts: list[Any] = []
     for env in envs:
-        parts += [describe_callable(type(env)), env.max_turns]
-        parts += [describe_callable(tool) for tool in getattr(env, "tool_map", {}).values()]
+        # A tool's docstring is what the model reads.
+        parts += [describe_callable(type(env), docstrings=True), env.max_turns]
+        tools = getattr(env, "tool_map", {}).values()
+        parts += [describe_callable(tool, docstrings=True) for tool in tools]
         for rubric in _rubrics(vf, env.rubric):
             parts += [describe_callable(type(rubric)), [float(w) for w in rubric.weights]]
             parts += [describe_callable(function) for function in rubric.funcs]

@@ -1,0 +1,259 @@
+"""What a function does, as a fingerprint: enough to notice that it is not the one it was."""
+
+from __future__ import annotations
+
+import ast
+import dis
+import functools
+import hashlib
+import inspect
+import re
+import tokenize
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any, TypeVar, cast
+
+_T = TypeVar("_T")
+
+
+def describe_callable(
+    function: Callable[..., Any] | None, *, docstrings: bool = False
+) -> dict[str, Any] | None:
+    """Name and fingerprint: enough to notice that a function is not the one it was.
+
+    The fingerprint covers its source, that of functions and classes of the same module that it
+    uses, and the constants, so that a changed helper or threshold is noticed too. Comments and
+    layout do not count, nor what a function rebinds itself, which is a counter or a cache.
+    Docstrings count only on request: where functions are tools, a model reads them.
+    """
+    if function is None:
+        return None
+    inner = function.func if isinstance(function, functools.partial) else function
+    inner = inspect.unwrap(inner)
+    name = getattr(inner, "__qualname__", type(inner).__qualname__)
+    parts = list(_identity(function, _Walk(docstrings, set())))
+    if not parts:
+        return {"name": name}
+    return {"name": name, "source": hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]}
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """From a function to all that it uses; `seen` ends circles."""
+
+    docstrings: bool
+    seen: set[int]
+
+    def enters(self, thing: Any) -> bool:
+        new = id(thing) not in self.seen
+        self.seen.add(id(thing))
+        return new
+
+
+def _identity(value: Any, walk: _Walk) -> Iterator[str]:
+    if isinstance(value, functools.partial):
+        yield from _identity(value.func, walk)
+        home = getattr(value.func, "__module__", None)
+        for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
+            found = list(_used(str(name), bound, home, walk))
+            yield from found or [f"{name}: {type(bound).__qualname__}"]
+        return
+    value = inspect.unwrap(value)
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
+        yield from _class_identity(owner if inspect.isclass(owner) else type(owner), walk)
+    value = getattr(value, "__func__", value)
+    if not inspect.isfunction(value):
+        yield from _class_identity(value if inspect.isclass(value) else type(value), walk)
+        return
+    if not walk.enters(value):
+        return
+    reading = _read_once(value.__code__, walk.docstrings, lambda: _read(value, walk.docstrings))
+    yield reading.text
+    used = {n: value.__globals__[n] for n in reading.globals if n in value.__globals__}
+    for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+        if name not in reading.rebound:
+            with suppress(ValueError):  # a cell that is not filled yet
+                used[name] = cell.cell_contents
+    for number, default in enumerate(value.__defaults__ or ()):
+        used[f"default {number}"] = default
+    used.update({f"default {n}": default for n, default in (value.__kwdefaults__ or {}).items()})
+    for name, other in sorted(used.items(), key=lambda item: item[0]):
+        yield from _used(name, other, value.__module__, walk)
+
+
+def _used(name: str, value: Any, home: str | None, walk: _Walk) -> Iterator[str]:
+    # By convention: a list in capitals is a constant, any other a cache or a log as often as not.
+    constant = _constant(value, _Room(_MOST_VALUES) if name.isupper() else None)
+    if constant is not None:
+        yield f"{name}={constant}"
+    elif (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == home:
+        yield f"{name}:"
+        yield from _identity(value, walk)
+
+
+def _class_identity(kind: type, walk: _Walk) -> Iterator[str]:
+    if not walk.enters(kind):
+        return
+    yield from _read_once(kind, walk.docstrings, lambda: _class_source(kind, walk.docstrings))
+    for member in vars(kind).values():
+        function = getattr(member, "__func__", member)
+        if inspect.isfunction(function) and function.__module__ == kind.__module__:
+            yield from _identity(function, walk)
+    for base in kind.__bases__:
+        if base.__module__ == kind.__module__:
+            yield from _class_identity(base, walk)
+
+
+_PLAIN = (str, bytes, int, float, complex, bool, type(None))
+_MOST_VALUES = 1000
+_DEEPEST = 20
+
+
+@dataclass(slots=True)
+class _Room:
+    """How many values lists, dicts and sets may still hold: what is large is data."""
+
+    left: int
+
+
+def _constant(value: Any, room: _Room | None, depth: int = 0) -> str | None:
+    """The value as text; None if it is no constant. Without room, whatever can grow is none."""
+    if isinstance(value, _PLAIN):
+        return repr(value)
+    if isinstance(value, re.Pattern):
+        return f"re {value.pattern!r} {value.flags}"
+    fixed = isinstance(value, tuple | frozenset)
+    if depth == _DEEPEST or not (fixed or (room and isinstance(value, list | dict | set))):
+        return None
+    values = [x for pair in [*value.items()] for x in pair] if isinstance(value, dict) else [*value]
+    if room and not fixed:
+        room.left -= len(values)
+        if room.left < 0:
+            return None
+    texts = []
+    for inner in values:
+        text = _constant(inner, room, depth + 1)
+        if text is None:
+            return None
+        texts.append(text)
+    if isinstance(value, set | frozenset):
+        texts.sort()
+    kind = next(k for k in (tuple, frozenset, list, dict, set) if isinstance(value, k))
+    return f"{kind.__name__}({', '.join(texts)})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """What the code of a function says, whatever values it finds."""
+
+    text: str
+    globals: frozenset[str]
+    rebound: frozenset[str]
+    """Variables of enclosing functions that it assigns."""
+
+
+# What every module has, different in each.
+_OF_MODULES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__cached__"}
+
+
+def _read(function: Any, docstrings: bool) -> _Reading:
+    loaded, stored = set[str](), set(_OF_MODULES)
+    for code in _codes(function.__code__):
+        for step in dis.get_instructions(code):
+            # LOAD_NAME is the body of a class; the last one, from 3.12 on, of an annotation.
+            if step.opname in ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"):
+                loaded.add(step.argval)
+            elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
+                stored.add(step.argval)
+    return _Reading(
+        _text(function, docstrings), frozenset(loaded - stored), _rebound(function.__code__)
+    )
+
+
+def _rebound(code: CodeType) -> frozenset[str]:
+    own = {
+        step.argval
+        for step in dis.get_instructions(code)
+        if step.opname in ("STORE_DEREF", "DELETE_DEREF")
+    }
+    nested = [_rebound(constant) for constant in code.co_consts if isinstance(constant, CodeType)]
+    # A nested function may well have assigned a variable of this one.
+    return frozenset(own.union(*nested) & {*code.co_freevars})
+
+
+# The last two: the file was edited since, and is no longer Python.
+_NO_SOURCE = (OSError, TypeError, SyntaxError, tokenize.TokenError)
+
+
+def _text(function: Any, docstrings: bool) -> str:
+    if function.__code__.co_name != "<lambda>":
+        with suppress(*_NO_SOURCE):
+            return _normal(inspect.getsource(function), docstrings)
+    # The source of a lambda is the line it stands in, whatever else is there.
+    lines = []
+    for code in _codes(function.__code__):
+        constants = [_constant(c, None) for c in code.co_consts]
+        lines.append(f"{code.co_code.hex()} {code.co_names!r} {constants!r}")
+    return "\n".join(lines)
+
+
+def _class_source(kind: type, docstrings: bool) -> list[str]:
+    with suppress(*_NO_SOURCE):  # built in, or typed at a prompt: then only its name
+        return [_normal(inspect.getsource(kind), docstrings)]
+    return []
+
+
+def _normal(source: str, docstrings: bool) -> str:
+    """The source as every layout of it comes out; as it is where it cannot be parsed."""
+    indented = source[:1].isspace()
+    try:
+        with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
+            # Not dedented, which would change what is in strings of many lines.
+            tree = ast.parse(f"if True:\n{source}" if indented else source)
+    except (SyntaxError, ValueError, RecursionError):
+        return source
+    for node in ast.walk(tree):
+        if not docstrings and isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            node.body = [s for s in node.body if not _is_text(s)] or [ast.Pass()]
+    statements = tree.body
+    if indented and isinstance(statements[0], ast.If):
+        statements = statements[0].body
+    return "\n".join(map(ast.unparse, statements))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    return (
+        isinstance(statement, ast.Expr)
+        and isinstance(statement.value, ast.Constant)
+        and isinstance(statement.value.value, str)
+    )
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+_readings: dict[tuple[int, bool], tuple[weakref.ref[Any], Any]] = {}
+
+
+def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
+    """Reading takes milliseconds, and must not see a file that was edited after its import.
+
+    Kept by identity: code objects are equal to others that differ in their decorators.
+    """
+    key = (id(thing), docstrings)
+    known = _readings.get(key)
+    if known is None or known[0]() is not thing:
+        gone = weakref.ref(thing, lambda _: _readings.pop(key, None))
+        known = _readings[key] = (gone, read())
+    return cast("_T", known[1])

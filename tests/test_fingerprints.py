@@ -1,0 +1,416 @@
+"""What makes another scorer, and what does not."""
+
+from __future__ import annotations
+
+import gc
+import importlib.util
+import linecache
+import os
+import subprocess
+import sys
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import heldout.fingerprints
+from heldout import Sample, Score, Trajectory
+from heldout.errors import ResumeMismatch
+from heldout.fingerprints import describe_callable
+
+SCORER = '''
+import re
+
+TOLERANCE = 0.3
+LIMITS = {"t": 0.5, "more": [1, (2, 3)]}
+UNITS = {"m", "km", "mm", "nm"}
+PATTERN = re.compile("a+")
+names = ("a", ("b", 1))
+kinds = frozenset({"x", "y"})
+cache = {"seen": 1}
+log = [1]
+calls = 0
+unused = 1
+
+
+def answer(messages):
+    return "one"
+
+
+def helper(text):
+    """Whether it is a name."""
+    return text in names
+
+
+class Judge:
+    """Who decides."""
+
+    bar = 7
+    """In points."""
+
+    def verdict(self, text):
+        return PATTERN.match(text)
+
+
+def score(trajectory, sample):
+    # The last turn is what counts.
+    global calls
+    calls += 1
+    cache[calls] = log
+    close = [abs(float(trajectory.answer) - 1) < TOLERANCE for unit in UNITS if unit in kinds]
+
+    def inner():
+        class Inner:
+            limit = LIMITS["t"]
+
+        return Inner.limit, sample.unused
+
+    return close and helper('a') and inner() and Judge().verdict("a")
+
+
+def sorted_in(texts):
+    return """
+  One
+    Two""", sorted(texts)
+'''
+
+
+@pytest.fixture
+def described(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Describes a hook of a module of this text, each in a directory of its own."""
+    count = 0
+
+    def describe(text: str, hook: str = "score", module_name: str = "a_scorer") -> Any:
+        nonlocal count
+        count += 1
+        path = tmp_path / str(count) / f"{module_name}.py"
+        path.parent.mkdir()
+        path.write_text(text)
+        spec = importlib.util.spec_from_file_location(module_name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        monkeypatch.setitem(sys.modules, module_name, module)
+        spec.loader.exec_module(module)
+        return describe_callable(attrgetter(hook)(module))
+
+    return describe
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("TOLERANCE = 0.3", "TOLERANCE = 0.8"),
+        ('{"t": 0.5', '{"t": 0.9'),
+        ("(2, 3)", "(2, 4)"),
+        ('"km"', '"cm"'),
+        ('"a+"', '"b+"'),
+        ('"a+")', '"a+", re.IGNORECASE)'),
+        ('("b", 1)', '("b", 2)'),
+        ('("b", 1)', '("b", True)'),
+        ('{"x", "y"}', '{"x", "z"}'),
+        ("text in names", "text not in names"),
+        ("bar = 7", "bar = 8"),
+        ("PATTERN.match", "PATTERN.search"),
+        ("helper('a')", "helper('b')"),
+        ('LIMITS["t"]', 'LIMITS["u"]'),
+        ("- 1)", "- 2)"),
+    ],
+)
+def test_a_change_that_may_change_scores_makes_another_scorer(
+    described: Any, before: str, after: str
+) -> None:
+    assert SCORER.count(before) == 1
+    assert described(SCORER) != described(SCORER.replace(before, after))
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ('return "one"', 'return "two"'),  # `trajectory.answer` is not the function `answer`
+        ("unused = 1", "unused = 2"),
+        ("calls = 0", "calls = 5"),
+        ('"seen": 1', '"seen": 2'),
+        ("log = [1]", "log = [1, 2]"),
+        ("    # The last turn is what counts.\n", ""),
+        ("calls += 1", "calls  +=  1  # one more"),
+        ("Whether it is a name.", "Is it a name?"),
+        ('    """Whether it is a name."""\n', ""),
+        ('    """Who decides."""\n', ""),
+        ("In points.", "Points."),
+        ("helper('a')", 'helper(\n        "a",\n    )'),
+        ('"mm", "nm"}', '"nm", "mm"}'),
+        ("import re\n", "import re\n\n\n"),
+    ],
+)
+def test_a_change_that_cannot_change_scores_leaves_the_scorer_what_it_was(
+    described: Any, before: str, after: str
+) -> None:
+    assert SCORER.count(before) == 1
+    assert described(SCORER) == described(SCORER.replace(before, after))
+
+
+def test_a_scorer_is_the_same_in_every_process(tmp_path: Path) -> None:
+    (tmp_path / "scorer.py").write_text(SCORER)
+    command = "import scorer, heldout.fingerprints as c; print(c.describe_callable(scorer.score))"
+    found = {
+        subprocess.check_output(
+            [sys.executable, "-c", command],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"},
+        )
+        for seed in ("1", "2", "3")
+    }
+    assert len(found) == 1
+
+
+def test_the_module_of_a_function_and_its_place_are_no_part_of_it(described: Any) -> None:
+    uses_path = SCORER.replace("global calls", "global calls\n    print(__file__, __name__)")
+    assert described(uses_path) == described(uses_path, module_name="another")
+    bound = SCORER + "\nimport functools\nbound = functools.partial(score, Judge())\n"
+    assert described(bound, "bound") == described(bound, "bound", "another")
+
+
+def test_lines_of_a_text_are_no_layout(described: Any) -> None:
+    nested = "def outer():\n" + "\n".join(
+        f"    {line}" for line in SCORER[SCORER.index("def sorted_in") :].splitlines()
+    )
+    nested += "\n    return sorted_in\nscore = outer()\n"
+    assert described(nested) != described(nested.replace("  Two", " Two"))
+    loose = nested.replace("    \n", "\n").replace("      One", "One")
+    assert described(loose) == described(loose.replace("texts):", "texts):  # all of them"))
+
+
+def test_docstrings_count_where_a_model_reads_them() -> None:
+    def tool() -> None:
+        """Adds."""
+
+    first = describe_callable(tool, docstrings=True)
+    plain = describe_callable(tool)
+
+    def tool() -> None:  # type: ignore[no-redef]
+        """Subtracts."""
+
+    assert describe_callable(tool, docstrings=True) != first
+    assert describe_callable(tool) == plain
+
+
+def near(tolerance: Any, strict: bool = False) -> Any:
+    def score(trajectory: Any, sample: Any) -> Any:
+        return trajectory.answer < tolerance, strict
+
+    return score
+
+
+def test_what_a_closure_holds_is_part_of_it() -> None:
+    assert describe_callable(near(0.3)) == describe_callable(near(0.3))
+    assert describe_callable(near(0.3)) != describe_callable(near(0.8))
+    assert describe_callable(near(1)) != describe_callable(near(1, strict=True))
+    assert describe_callable(near((1, 2))) != describe_callable(near((1, 3)))
+    assert describe_callable(near([1])) == describe_callable(near([2]))
+    assert describe_callable(near(near(0.3))) != describe_callable(near(near(0.8)))
+
+
+def test_two_helpers_of_one_factory_are_told_apart() -> None:
+    def both(first: Any, second: Any) -> Any:
+        return lambda trajectory, sample: first(trajectory, sample) and not second(sample, 0)
+
+    there, back = both(near(0.3), near(0.8)), both(near(0.8), near(0.3))
+    assert describe_callable(there) != describe_callable(back)
+
+
+def test_a_counter_in_a_closure_is_no_part_of_it() -> None:
+    calls, hidden, shadowed, judge = 0, 0, 0, None
+
+    def score(trajectory: Any, sample: Any) -> Any:
+        nonlocal calls, judge
+        calls += 1
+        judge = judge or len
+
+        def count() -> Any:
+            nonlocal hidden
+            hidden += 1
+
+            def own() -> Any:
+                shadowed = 2  # another variable than the one below
+                return lambda: shadowed
+
+            return own
+
+        return count(), shadowed
+
+    before = describe_callable(score)
+    score(None, None)
+    score(None, None)
+    assert (calls, hidden) == (2, 2)
+    assert describe_callable(score) == before
+    shadowed = 1
+    assert describe_callable(score) != before
+
+
+def test_a_run_whose_scorer_counts_its_calls_is_resumed_in_the_same_process(
+    run_eval: RunEval,
+) -> None:
+    calls = 0
+
+    def counting(least: float) -> Any:
+        def score(trajectory: Trajectory, sample: Sample) -> Score:
+            nonlocal calls
+            calls += least > 0
+            return exact(trajectory, sample)
+
+        return score
+
+    run_eval(make_samples(3), counting(0.5))
+    assert calls == 3
+    assert run_eval(make_samples(3), counting(0.5), resume=True).summary["n"] == 3
+    with pytest.raises(ResumeMismatch, match="score"):
+        run_eval(make_samples(3), counting(0.6), resume=True)
+
+
+def test_defaults_are_part_of_a_function_and_its_caches_are_not() -> None:
+    scorers = [
+        describe_callable(lambda t, s, tolerance=tolerance, cache={}, *, low=low: t)
+        for tolerance, low in ((0.3, 1), (0.3, 1), (0.8, 1), (0.3, 2))
+    ]
+    assert scorers[0] == scorers[1]
+    assert len({str(scorer) for scorer in scorers}) == 3
+
+    def caching(value: Any, cache: dict[Any, Any] = {}) -> Any:  # noqa: B006
+        return cache.setdefault(value, value)
+
+    before = describe_callable(caching)
+    caching(1)
+    assert describe_callable(caching) == before
+
+
+def test_lambdas_are_told_apart_by_their_code() -> None:
+    one, other = lambda t, s: t.answer in {"a", "b"}, lambda t, s: t.answer in {"a", "c"}
+    again, field = lambda t, s: t.answer in {"a", "b"}, lambda t, s: t.other in {"a", "b"}
+    assert describe_callable(one) == describe_callable(again)
+    assert describe_callable(one) != describe_callable(other)
+    assert describe_callable(one) != describe_callable(field)
+
+
+def test_a_partial_is_told_apart_by_the_constants_and_functions_it_binds() -> None:
+    def scorer(**bound: Any) -> Any:
+        return describe_callable(partial(near, **bound))
+
+    assert scorer(tolerance=(0.3, 1)) == scorer(tolerance=(0.3, 1))
+    assert scorer(tolerance=(0.3, 1)) != scorer(tolerance=(0.8, 1))
+    assert scorer(tolerance=near(1)) == scorer(tolerance=near(1))
+    assert scorer(tolerance=near(1)) != scorer(tolerance=near(2))
+    assert scorer(tolerance=1, strict=True) == scorer(strict=True, tolerance=1)
+    assert scorer(tolerance=[1]) == scorer(tolerance=[2]) != scorer(tolerance={1})
+
+
+@pytest.mark.parametrize("hook", ["Scorer.by_method", "method", "instance", "Scorer"])
+def test_methods_and_callable_objects_are_their_class(described: Any, hook: str) -> None:
+    text = """
+LIMIT = 1
+def answer(messages): return 1
+class Scorer:
+    def __call__(self, trajectory, sample):
+        return self.by_method(trajectory, sample)
+    @staticmethod
+    def by_method(trajectory, sample):
+        '''How it is done.'''
+        return trajectory.answer == LIMIT
+    method = by_method
+instance = Scorer()
+method = Scorer().__call__
+"""
+    first = described(text, hook)
+    assert first == described(text.replace("return 1", "return 2"), hook)
+    assert first == described(text.replace("How it is", "# what is"), hook)
+    assert first != described(text.replace("LIMIT = 1", "LIMIT = 2"), hook)
+    assert first != described(text.replace("== LIMIT", "!= LIMIT"), hook)
+
+
+def test_functions_without_a_source_are_told_apart_by_their_code() -> None:
+    def typed(text: str) -> Any:
+        space: dict[str, Any] = {"__name__": "__main__"}
+        exec(compile(text, "<stdin>", "exec"), space)
+        return describe_callable(space["score"])
+
+    text = """
+LIMITS = [1]
+def answer(messages): return 1
+def helper(text): return text in ("a", "b")
+def score(trajectory, sample): return helper(trajectory.answer) or LIMITS
+"""
+    first = typed(text)
+    assert first == typed(text.replace("\ndef", "\n# as before\ndef"))
+    assert first == typed(text.replace("return 1", "return 2"))
+    assert first != typed(text.replace('"b")', '"c")'))
+    assert first != typed(text.replace("[1]", "[2]"))
+    assert first != typed(text.replace("or LIMITS", "and LIMITS"))
+
+
+def test_lists_that_are_large_or_turn_in_circles_are_data_and_no_constants(
+    described: Any,
+) -> None:
+    text = "WORDS = {words}\nWORDS[0] = {first}\ndef score(trajectory, sample): return WORDS"
+
+    def of(words: str, first: str) -> Any:
+        return described(text.format(words=words, first=first))
+
+    assert of("[0] * 1000", "1") != of("[0] * 1000", "2")
+    assert of("[0] * 1001", "1") == of("[0] * 1001", "2")
+    assert of("[[0] * 999]", "[0] * 1001") == of("[[0] * 999]", "[1] * 1001")
+    assert of("[0]", "WORDS") == of("[0]", "WORDS")
+    assert of("[0, 1]", "object()") == of("[0, 1]", "object()")
+
+
+def test_a_file_that_is_edited_after_its_import_is_not_what_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "edited.py"
+    path.write_text(SCORER)
+    spec = importlib.util.spec_from_file_location("edited", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "edited", module)
+    spec.loader.exec_module(module)
+    before = describe_callable(module.score)
+    path.write_text("# a line more\n" + SCORER.replace("- 1)", "- 2)"))
+    assert describe_callable(module.score) == before
+
+
+@pytest.mark.parametrize("source", ["def score(t, s) return 1\n", "def score(t, s: return 1\n"])
+def test_a_source_that_is_no_longer_python_stops_nothing(
+    monkeypatch: pytest.MonkeyPatch, source: str
+) -> None:
+    monkeypatch.setitem(linecache.cache, "<typed>", (len(source), None, [source], "<typed>"))
+
+    def typed(text: str) -> Any:
+        space: dict[str, Any] = {}
+        exec(compile(text, "<typed>", "exec"), space)
+        return describe_callable(space["score"])
+
+    text = "def score(t, s): return LIMIT\nLIMIT = 1"
+    assert typed(text) == typed(text)
+    assert typed(text) != typed(text.replace("1", "2"))
+
+
+def test_functions_of_equal_code_and_other_decorators_are_told_apart(described: Any) -> None:
+    text = "def a(f): return f\ndef b(f): return f\n@a\ndef score(trajectory, sample): return 1"
+    assert described(text) != described(text.replace("@a", "@b"))
+
+
+def test_what_is_remembered_of_a_function_goes_with_it() -> None:
+    def made() -> Any:
+        space: dict[str, Any] = {}
+        exec("def score(trajectory, sample): return 1", space)
+        return space["score"]
+
+    before = len(heldout.fingerprints._readings)
+    function = made()
+    describe_callable(function)
+    assert len(heldout.fingerprints._readings) == before + 1
+    del function
+    gc.collect()
+    assert len(heldout.fingerprints._readings) <= before
