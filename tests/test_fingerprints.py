@@ -8,6 +8,7 @@ import linecache
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -19,6 +20,7 @@ import heldout.fingerprints
 from heldout import Sample, Score, Trajectory
 from heldout.errors import ResumeMismatch
 from heldout.fingerprints import describe_callable
+from tests.conftest import RunEval, exact, make_samples
 
 SCORER = '''
 import re
@@ -414,3 +416,48 @@ def test_what_is_remembered_of_a_function_goes_with_it() -> None:
     del function
     gc.collect()
     assert len(heldout.fingerprints._readings) <= before
+
+
+class Within:
+    """A scorer with a tolerance, that counts its calls and keeps what it has seen."""
+
+    def __init__(self, tolerance: float) -> None:
+        self.tolerance, self.calls = tolerance, 0
+        self.seen: dict[Any, float] = {}
+
+    def __call__(self, trajectory: Any, sample: Any) -> float:
+        self.calls += 1
+        self.seen[sample] = self.tolerance
+        return self.tolerance
+
+    def score(self, trajectory: Any, sample: Any) -> float:
+        return self(trajectory, sample)
+
+
+def test_what_an_object_was_made_with_is_part_of_it_and_what_it_counts_is_not() -> None:
+    used = Within(0.3)
+    used(None, "s0")
+    assert describe_callable(used) == describe_callable(Within(0.3))
+    assert describe_callable(used) != describe_callable(Within(0.8))
+    assert describe_callable(used.score) == describe_callable(Within(0.3).score)
+    assert describe_callable(used.score) != describe_callable(Within(0.8).score)
+
+
+def test_slots_of_an_object_count_likewise() -> None:
+    @dataclass(frozen=True, slots=True)
+    class Least:
+        value: float
+
+        def __call__(self, trajectory: Any, sample: Any) -> float:
+            return self.value
+
+    assert describe_callable(Least(1.0)) == describe_callable(Least(1.0))
+    assert describe_callable(Least(1.0)) != describe_callable(Least(2.0))
+
+
+def test_a_dict_bound_in_a_partial_is_a_constant() -> None:
+    def score(trajectory: Any, sample: Any, *, limits: dict[str, float]) -> float:
+        return limits["t"]
+
+    one, same, other = (partial(score, limits={"t": t}) for t in (0.5, 0.5, 0.9))
+    assert describe_callable(one) == describe_callable(same) != describe_callable(other)

@@ -59,16 +59,18 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
         yield from _identity(value.func, walk)
         home = getattr(value.func, "__module__", None)
         for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
-            found = list(_used(str(name), bound, home, walk))
+            # A dict that is bound is a table of settings; a list may well be a log.
+            is_constant = isinstance(bound, dict)
+            found = list(_used(str(name), bound, home, walk, is_constant=is_constant))
             yield from found or [f"{name}: {type(bound).__qualname__}"]
         return
     value = inspect.unwrap(value)
     owner = getattr(value, "__self__", None)
     if owner is not None and not inspect.ismodule(owner):  # a method: its class is part of it
-        yield from _class_identity(owner if inspect.isclass(owner) else type(owner), walk)
+        yield from _owner_identity(owner, walk)
     value = getattr(value, "__func__", value)
     if not inspect.isfunction(value):
-        yield from _class_identity(value if inspect.isclass(value) else type(value), walk)
+        yield from _owner_identity(value, walk)
         return
     if not walk.enters(value):
         return
@@ -86,14 +88,48 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
         yield from _used(name, other, value.__module__, walk)
 
 
-def _used(name: str, value: Any, home: str | None, walk: _Walk) -> Iterator[str]:
+def _used(
+    name: str, value: Any, home: str | None, walk: _Walk, *, is_constant: bool = False
+) -> Iterator[str]:
     # By convention: a list in capitals is a constant, any other a cache or a log as often as not.
-    constant = _constant(value, _Room(_MOST_VALUES) if name.isupper() else None)
+    room = _Room(_MOST_VALUES) if is_constant or name.isupper() else None
+    constant = _constant(value, room)
     if constant is not None:
         yield f"{name}={constant}"
     elif (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == home:
         yield f"{name}:"
         yield from _identity(value, walk)
+
+
+def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
+    """A class; or an object: its class, and what it was made with."""
+    if inspect.isclass(owner):
+        yield from _class_identity(owner, walk)
+        return
+    yield from _class_identity(type(owner), walk)
+    kinds = [kind for kind in type(owner).__mro__ if kind is not object]
+    functions = [
+        member
+        for kind in kinds
+        for name, member in vars(kind).items()
+        if inspect.isfunction(member) and name not in ("__init__", "__post_init__", "__new__")
+    ]
+    # What other methods assign is a counter or a cache.
+    rebound = frozenset().union(*(_attributes_assigned(f.__code__) for f in functions))
+    names = {*getattr(owner, "__dict__", {})}
+    names |= {slot for kind in kinds for slot in getattr(kind, "__slots__", ())}
+    for name in sorted(names - rebound):
+        with suppress(AttributeError):  # a slot that is not filled
+            yield from _used(name, getattr(owner, name), type(owner).__module__, walk)
+
+
+def _attributes_assigned(code: CodeType) -> frozenset[str]:
+    return frozenset(
+        step.argval
+        for each in _codes(code)
+        for step in dis.get_instructions(each)
+        if step.opname in ("STORE_ATTR", "DELETE_ATTR")
+    )
 
 
 def _class_identity(kind: type, walk: _Walk) -> Iterator[str]:

@@ -24,7 +24,9 @@ from heldout import (
 )
 from heldout.cli.slice import in_order
 from heldout.cli.text import printable
+from heldout.midrun.curve import CurvePoint, CurveWriter
 from heldout.store.journal import JournalWriter
+from heldout.store.rundir import RunDir, now
 from heldout.summary import summarize_results
 from tests.cli.conftest import RUN, Heldout, Outcome, calls, damage_line
 
@@ -440,6 +442,21 @@ def test_an_unfinished_run_shows_as_such(
     assert json.loads(line)["complete"] is False
 
 
+def test_an_unfinished_run_without_a_score_has_no_numbers_to_speak_of(heldout: Heldout) -> None:
+    def shown(*results: EvalResult, path: str) -> str:
+        summary = {**summarize_results(results), "complete": False, "n_asked": 6}
+        EvalReport(results, summary, {"experiment_name": "made", "repeats": 1}).save(path)
+        info = RunDir(Path(path)).read_info()
+        info.status = "failed"
+        RunDir(Path(path)).write_info(info)
+        return heldout("show", path).out
+
+    said = shown(result("a", error="no"), result("b", error="no"), path="errored")
+    assert "failed after 2" in said
+    assert "; none of them has a score.\n" in said
+    assert "; the numbers are of these.\n" in shown(result("a"), path="scored")
+
+
 def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> None:
     unfinished("running", None, 3)
     writer = JournalWriter(RUN / "results.jsonl")
@@ -514,6 +531,40 @@ def cells(out: str) -> list[list[str]]:
     return [line.split() for line in out.splitlines() if line.strip(" ─")]
 
 
+def write_curve(path: Path, label: str) -> None:
+    path.mkdir(parents=True)
+    writer = CurveWriter(path / "curve.jsonl")
+    writer.append(
+        CurvePoint(
+            label=label,
+            step=0,
+            session="one",
+            time=now(),
+            seconds=1.0,
+            summary={"n": 4, "mean": 0.5},
+        )
+    )
+    writer.close()
+
+
+def test_a_curve_is_headed_by_its_label_and_where_it_is_if_that_is_another(
+    folder: Path, heldout: Heldout
+) -> None:
+    write_curve(folder / "runs/august", "math")
+    assert heldout("show", "runs/august").out.startswith("math in august\n")
+    write_curve(folder / "runs/math", "math")
+    assert heldout("show", "runs/math").out.startswith("math\n")
+
+
+def test_terms_that_make_no_verdict_are_refused_before_anything_is_printed(
+    folder: Path, heldout: Heldout
+) -> None:
+    write_curve(folder / "math", "math")
+    outcome = heldout("show", "math", "--alpha", "5")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "alpha must lie between 0 and 1, got 5" in outcome.err
+
+
 def test_slice_prints_a_line_for_each_value_and_one_for_all(
     finished: Outcome, heldout: Heldout
 ) -> None:
@@ -551,6 +602,14 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(
         "Error: outputs/evals/six has no key 'dificulty'; its samples have difficulty, topic "
         "(or ended_by, ok, truncated, repeat, sample_id)\n"
     )
+
+
+def test_keys_in_one_option_are_refused_with_how_to_give_them(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    outcome = heldout("slice", "six", "--by", "difficulty,topic")
+    assert outcome.code == 1
+    assert outcome.err.endswith("; give --by once for each key\n")
 
 
 def test_slice_needs_a_key(finished: Outcome, heldout: Heldout) -> None:

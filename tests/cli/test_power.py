@@ -138,7 +138,11 @@ def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldou
             ["--detect", "0.1", "--against", "after", "--correlation", "0.5"],
             "--against measures what --correlation guesses",
         ),
-        (["--detect", "0.1", "--allow", "samples,scorer"], "give --allow once for each kind"),
+        (["--detect", "0.1", "--allow", "scorer"], "between two runs: add --against RUN"),
+        (
+            ["--detect", "0.1", "--against", "after", "--allow", "samples,scorer"],
+            "give --allow once for each kind",
+        ),
         (["--detect", "0.1", "--cluster", "book,page"], "no key 'book,page'"),
         (["--detect", "0.1", "--power", "2"], "power is between 0.5 and 1"),
         (["--detect", "0.1", "--alpha", "0"], "alpha is between 0 and 1"),

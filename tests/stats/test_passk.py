@@ -136,7 +136,7 @@ def test_an_interval_keeps_its_width_where_all_questions_pass() -> None:
 
 
 def test_too_few_attempts_are_an_error_that_names_the_questions() -> None:
-    with pytest.raises(InvalidInput, match=r"k is 3.*questions 'b', 'd' \(1 at the least\)"):
+    with pytest.raises(InvalidInput, match=r"k is 3.*samples 'b', 'd' \(1 at the least\)"):
         pass_at_k([3, 2, 4, 1], [0, 0, 0, 0], k=3, names=["a", "b", "c", "d"])
     with pytest.raises(InvalidInput, match="question #1 "):
         pass_hat_k([3, 2], [0, 0], k=3)
@@ -147,9 +147,9 @@ def test_too_few_attempts_are_an_error_that_names_the_questions() -> None:
 @pytest.mark.parametrize(
     ("attempts", "successes", "k", "message"),
     [
-        ([], [], 1, "no questions"),
+        ([], [], 1, "no samples"),
         ([2, 2], [1], 1, "successes of 1"),
-        ([2], [3], 1, "not between 0 and the attempts for question #0: 3 of 2"),
+        ([2], [3], 1, "not between 0 and the attempts for sample #0: 3 of 2"),
         ([2], [-1], 1, "not between"),
         ([2], [1], 0, "k is 0"),
         ([2], [1], 1.5, "k is 1.5"),
@@ -169,7 +169,7 @@ def test_what_cannot_be_counted_is_refused(
 def test_lists_beside_the_questions_have_their_length() -> None:
     with pytest.raises(InvalidInput, match="clusters has 1 ids for 2 values"):
         pass_at_k([1, 1], [0, 1], k=1, clusters=["a"])
-    with pytest.raises(InvalidInput, match="1 names for 2 questions"):
+    with pytest.raises(InvalidInput, match="1 names for 2 samples"):
         pass_at_k([1, 1], [0, 1], k=1, names=["a"])
     with pytest.raises(InvalidInput, match="confidence"):
         pass_at_k([1, 1], [0, 1], k=1, confidence=95)

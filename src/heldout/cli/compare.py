@@ -124,7 +124,9 @@ def refuse_both(*, as_json: bool, as_markdown: bool) -> None:
 
 
 @contextmanager
-def in_words_of_options(allow: Sequence[str], keys: Sequence[str], option: str) -> Iterator[None]:
+def in_words_of_options(
+    allow: Sequence[str], keys: Sequence[str] = (), option: str = "--by"
+) -> Iterator[None]:
     """A refusal says which option makes it an answer; `option` is the one of the keys."""
     from heldout.errors import HeldoutError, InvalidInput, NotComparable
 

@@ -16,8 +16,17 @@ from rich.text import Text
 from heldout.cli.render import as_line, interval, make_table, number
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.midrun.curve import CURVE_NAME, CurvePoint, current_points, read_points, stop_requested
-from heldout.midrun.verdicts import StepVerdict, Terms, best_checkpoint, terms_of, verdicts
+from heldout.midrun.verdicts import (
+    NO_BEST,
+    Best,
+    StepVerdict,
+    Terms,
+    best_checkpoint,
+    terms_of,
+    verdicts,
+)
 from heldout.store.lines import has_writer
+from heldout.store.report import threshold_of
 from heldout.store.rundir import RunDir, RunInfo, find_run
 
 LONGEST_NOTE = 300
@@ -26,6 +35,8 @@ MOST_METRICS = 3
 """Of a point without a reward, on a line of its own."""
 NARROWEST_NOTE = 16
 """Columns below which notes go under the table instead of into it."""
+MOST_CANDIDATES = 500
+"""Evals up to which the best one is corrected for being picked: beyond that it takes minutes."""
 STYLES = {"improving": "green", "regressing": "red", "plateau": "yellow", "cannot tell": "dim"}
 """Of verdicts."""
 
@@ -47,8 +58,7 @@ class CurveRun:
 
     @property
     def pass_threshold(self) -> float:
-        value = self.info.config.get("pass_threshold") if self.info else None
-        return float(value) if isinstance(value, int | float) else 0.5
+        return threshold_of(self.info.config if self.info else {})
 
 
 def find_curve(given: str | Path) -> Path | None:
@@ -247,36 +257,61 @@ def asked_terms(
         known.effect if effect is None else effect,
         known.alpha if alpha is None else alpha,
         known.window if window is None else window,
+        known.bounds,
     )
 
 
-def verdict_line(said: StepVerdict) -> Text:
-    return as_line(said.sentence(), STYLES[said.kind])
+def verdict_line(said: StepVerdict, width: int | None = None) -> Text:
+    """The sentence; in a narrow place a few words, rather than half a number."""
+    line = as_line(said.sentence(), STYLES[said.kind])
+    if width is not None and line.cell_len > width:
+        return as_line(said.short(), STYLES[said.kind])
+    return line
 
 
-def verdict_lines(points: Sequence[CurvePoint], terms: Terms) -> list[Text]:
-    """What one curve allows one to say, and its best checkpoint; none where it has no rewards."""
+@dataclass(frozen=True, slots=True)
+class JudgedCurve:
+    """One curve, and what it allows one to say."""
+
+    points: list[CurvePoint]
+    """With verdicts: those that were given, and those that were not given but can be."""
+    lines: list[Text]
+    """The last verdict and the best eval; none where there are no rewards."""
+
+
+def judged(points: Sequence[CurvePoint], terms: Terms, *, anew: bool) -> JudgedCurve:
+    """`anew`: with other verdicts than were given, too. Points of evals beside the training have
+    none: their lines were written before they were judged."""
     try:
-        said = verdicts(points, effect=terms.effect, alpha=terms.alpha, window=terms.window)
-        best = best_checkpoint(points)
+        said = verdicts(
+            points,
+            effect=terms.effect,
+            alpha=terms.alpha,
+            window=terms.window,
+            bounds=terms.bounds,
+        )
+        best = best_checkpoint(points, bounds=terms.bounds, most=MOST_CANDIDATES)
     except InvalidInput as problem:
-        return [as_line(f"no verdict: {problem}", "yellow")]
+        return JudgedCurve(list(points), [as_line(f"no verdict: {problem}", "yellow")])
     lines = [verdict_line(said[-1])] if said else []
-    return lines + ([as_line(best.sentence())] if best else [])
+    lines += [as_line(best.sentence())] if best else []
+    return JudgedCurve(_filled(points, said, best, anew=anew), lines)
 
 
-def judged_anew(points: Sequence[CurvePoint], terms: Terms) -> list[CurvePoint]:
-    """One curve with verdicts as these terms give them, and the best one's numbers at the end;
-    as it is, where rewards cannot be judged."""
-    try:
-        said = verdicts(points, effect=terms.effect, alpha=terms.alpha, window=terms.window)
-        best = best_checkpoint(points)
-    except InvalidInput:
-        return list(points)
-    by_step = {one.step: one.as_dict() for one in said}
-    if said and best is not None:
-        by_step[said[-1].step] |= best.as_dict()
-    return [msgspec.structs.replace(p, verdict=by_step.get(p.step)) for p in points]
+def _filled(
+    points: Sequence[CurvePoint], said: Sequence[StepVerdict], best: Best | None, *, anew: bool
+) -> list[CurvePoint]:
+    by_step = {one.step: one for one in said}
+    filled = []
+    for point in points:
+        one = by_step.get(point.step) if point.has_result else None
+        if anew or (point.verdict is None and one is not None):
+            # Which one was best as of earlier steps nobody has worked out.
+            picked = best.as_dict() if best and one is said[-1] else NO_BEST
+            verdict = None if one is None else {**one.as_dict(), **picked}
+            point = msgspec.structs.replace(point, verdict=verdict)
+        filled.append(point)
+    return filled
 
 
 # --- Tables -------------------------------------------------------------------------------------
@@ -373,6 +408,8 @@ def _columns(points: Sequence[CurvePoint], metric: str | None) -> list[Column]:
     if results and all(p.number("n") is None for p in results):
         # Numbers of somebody else's, without a reward and without a denominator.
         columns = [c for c in columns if c.name in ("step", "seconds")]
+    if any(map(_verdict, points)):
+        columns.append(Column("verdict", [_verdict(p) or "–" for p in points], 1, left=True))
     if any(p.lag_steps for p in points):
         lags = ["–" if p.lag_steps is None else str(p.lag_steps) for p in points]
         columns.append(Column("steps late", lags, 1))

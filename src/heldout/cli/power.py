@@ -63,9 +63,11 @@ def command(
 
     if against is not None and correlation is not None:
         raise click.UsageError("--against measures what --correlation guesses: give one of them")
+    if allow and against is None:
+        raise click.UsageError("--allow is for what differs between two runs: add --against RUN")
     report = load_named(baseline)
     other = None if against is None else load_named(against)
-    with in_words_of_options(allow, () if cluster is None else (cluster,), "--cluster"):
+    with in_words_of_options(allow):
         found = plan(
             report,
             detect=detect,

@@ -169,7 +169,7 @@ def _show_curve(
     step: int | None,
     terms: dict[str, Any],
 ) -> None:
-    from heldout.cli.curves import asked_terms, by_label, judged_anew, point_as_dict, read_curve
+    from heldout.cli.curves import asked_terms, by_label, judged, point_as_dict, read_curve
     from heldout.cli.named import steps_of
     from heldout.cli.render import print_json
     from heldout.errors import InvalidInput
@@ -183,12 +183,12 @@ def _show_curve(
         raise InvalidInput("--outcomes goes with --json: there are too many for a table")
     if as_json:
         points = run.points
-        # Lines of evals beside the training were written before they were judged.
-        unjudged = any(point.has_result and point.verdict is None for point in points)
-        if unjudged or any(value is not None for value in terms.values()):
-            labels = by_label(points).values()
+        anew = any(value is not None for value in terms.values())
+        if anew or any(point.has_result and point.verdict is None for point in points):
             points = [
-                p for of_one in labels for p in judged_anew(of_one, asked_terms(of_one, **terms))
+                point
+                for of_one in by_label(points).values()
+                for point in judged(of_one, asked_terms(of_one, **terms), anew=anew).points
             ]
         points = [point for point in points if step in (None, point.step)]
         if step is not None and not points:
@@ -200,7 +200,7 @@ def _show_curve(
 
 
 def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
-    from heldout.cli.curves import asked_terms, by_label, curve_table, status_text, verdict_lines
+    from heldout.cli.curves import asked_terms, by_label, curve_table, judged, status_text
     from heldout.cli.render import as_line, make_console
 
     console = make_console()
@@ -214,8 +214,10 @@ def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
         if isinstance(config.get("every_steps"), int) and label == config.get("label"):
             title.append(as_line(f", every {config['every_steps']} steps", "not bold dim"))
         console.print(title)
-        curve_table(points, console.width).print(console)
-        for line in verdict_lines(points, asked[label]):
+        anew = any(value is not None for value in terms.values())
+        found = judged(points, asked[label], anew=anew)
+        curve_table(found.points, console.width).print(console)
+        for line in found.lines:
             console.print(line)
     if run.left_out:
         count = "1 result" if run.left_out == 1 else f"{run.left_out} results"

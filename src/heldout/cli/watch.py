@@ -271,7 +271,7 @@ def picture(follower: Follower, metric: str, console: Console) -> RenderableType
     points = current_points(follower.points)
     labels = by_label(points)
     head = [_title(list(labels), metric), status_text(_as_run(follower, points))]
-    head += _verdicts(follower, labels)
+    head += _verdicts(follower, labels, metric, console.width)
     if follower.damaged:
         head.append(as_line(_damage(follower), "red"))
     width, height = console.width, console.height - 1
@@ -314,8 +314,11 @@ def _title(labels: list[str], metric: str) -> Text:
     return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
 
 
-def _verdicts(follower: Follower, labels: Mapping[str, Sequence[CurvePoint]]) -> list[Text]:
-    """A line an eval that can be judged: what its curve says now, cut off where it is too long."""
+def _verdicts(
+    follower: Follower, labels: Mapping[str, Sequence[CurvePoint]], metric: str, width: int
+) -> list[Text]:
+    """A line an eval that can be judged: what its curve says now, in few words where many do not
+    fit. Verdicts are of the reward, whatever is drawn."""
     from heldout.cli.curves import verdict_line
     from heldout.cli.render import as_line
     from heldout.errors import InvalidInput
@@ -324,12 +327,11 @@ def _verdicts(follower: Follower, labels: Mapping[str, Sequence[CurvePoint]]) ->
     for label, points in labels.items():
         monitor = follower.monitors[label]
         with suppress(InvalidInput):
-            monitor(points)
+            monitor.catch_up(points)
         if monitor.latest is None:
             continue
-        line = verdict_line(monitor.latest)
-        if len(labels) > 1:
-            line = as_line(f"{label}: ") + line
+        of = f"{label}: " * (len(labels) > 1) + "reward: " * (metric != "reward")
+        line = as_line(of) + verdict_line(monitor.latest, width - as_line(of).cell_len)
         line.no_wrap, line.overflow = True, "ellipsis"
         lines.append(line)
     return lines
@@ -337,13 +339,13 @@ def _verdicts(follower: Follower, labels: Mapping[str, Sequence[CurvePoint]]) ->
 
 def _series(points: Sequence[CurvePoint], metric: str) -> Series:
     from heldout.cli.braille import Dot, Series
-    from heldout.midrun.curve import of_fewer
+    from heldout.midrun.curve import is_fewer, most_asked
 
-    dots, skipped = [], []
+    dots, skipped, most = [], [], most_asked(points)
     for point in points:
         value, bounds = point.value_and_interval(metric)
         if value is not None:
-            dots.append(Dot(point.step, value, bounds, of_fewer(point, points)))
+            dots.append(Dot(point.step, value, bounds, is_fewer(point, most)))
         elif not point.has_result:
             skipped.append(point.step)
     return Series(dots, skipped)

@@ -43,6 +43,8 @@ log = logging.getLogger("heldout")
 DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
 VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
 """As numbers; "cannot tell" is none of them, and left out."""
+MOST = 1e300
+"""Beyond it, and for NaN, a verdict's number says nothing."""
 
 
 class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
@@ -450,13 +452,19 @@ def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
             fields["partial"] = 1.0
         verdict = point.verdict or {}
         fields |= {
-            "verdict": VERDICTS.get(verdict.get("kind", "")),
-            "gain": verdict.get("gain"),
-            "gain_ci_low": verdict.get("ci_low"),
-            "gain_ci_high": verdict.get("ci_high"),
-            "best_step": verdict.get("best_step"),
+            "verdict": VERDICTS.get(str(verdict.get("kind"))),
+            "gain": _number(verdict.get("gain")),
+            "gain_ci_low": _number(verdict.get("ci_low")),
+            "gain_ci_high": _number(verdict.get("ci_high")),
+            "best_step": _number(verdict.get("best_step")),
         }
     return {f"eval_{name}_{key}": value for key, value in fields.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    """A monitor of the user's own, or a curve from anywhere, may say anything."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and abs(value) <= MOST else None
 
 
 def _best_metric(args: Any) -> str | None:

@@ -276,7 +276,7 @@ def most_asked(points: Iterable[CurvePoint]) -> int:
 
 
 def is_fewer(point: CurvePoint, most: int) -> bool:
-    """`of_fewer`, where `most_asked` is known: asked for every point it would be asked for often."""
+    """`of_fewer`, for many points: `most_asked` is found once for all of them."""
     return point.partial is not None or point.asked < most
 
 

@@ -155,7 +155,8 @@ class PeriodicEval:
         self._stop: str | None = None
         self._agreed_stop: str | None = None
         """What the first process said last, where all of them evaluate."""
-        self._monitor_failed = False
+        self._failed: set[int] = set()
+        """Monitors whose traceback is in the log."""
         if self.every_steps and is_first_process(ranks):
             self._enter()
 
@@ -616,8 +617,8 @@ class PeriodicEval:
             return msgspec.structs.replace(point, stop=_reason(said.stop), verdict=verdict)
         except Exception as problem:
             # Once with all there is to it: what fails at one point mostly fails at all of them.
-            trace = None if self._monitor_failed else problem
-            self._monitor_failed = True
+            trace = None if id(monitor) in self._failed else problem
+            self._failed.add(id(monitor))
             log.warning(
                 "%s: the monitor failed at step %s: %s",
                 self.label,

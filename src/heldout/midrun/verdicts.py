@@ -167,7 +167,8 @@ class StepVerdict:
                 return f"cannot tell without the errored items; {counted} with {self._errors()}"
             if counted == "cannot tell":
                 return f"cannot tell with {self._errors()}; {scored} without them"
-            return f"cannot tell: {scored} without the errored items, {counted} with {self._errors()}"
+            with_them = f"{counted} with {self._errors()}"
+            return f"cannot tell: {scored} without the errored items, {with_them}"
         if verdict.reason == "first look":
             return "cannot tell: there is one eval"
         if _turned(verdict):

@@ -149,11 +149,11 @@ def _checked(
 ) -> tuple[Ints, Ints]:
     n, c = _whole_numbers(attempts, "attempts"), _whole_numbers(successes, "successes")
     if len(n) != len(c):
-        raise InvalidInput(f"attempts of {len(n)} questions, but successes of {len(c)}")
+        raise InvalidInput(f"attempts at {len(n)} samples, but successes of {len(c)}")
     if names is not None and len(names) != len(n):
-        raise InvalidInput(f"{len(names)} names for {len(n)} questions")
+        raise InvalidInput(f"{len(names)} names for {len(n)} samples")
     if len(n) == 0:
-        raise InvalidInput("no questions; pass@k and pass^k need at least one")
+        raise InvalidInput("no samples; pass@k and pass^k need at least one")
     if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
         raise InvalidInput(f"k is {k!r}; it is a whole number, at least 1")
     wrong = np.flatnonzero((c < 0) | (c > n))
@@ -166,7 +166,7 @@ def _checked(
     if len(short):
         raise InvalidInput(
             f"k is {k}, but fewer attempts were made at {_named(short, names)} "
-            f"({n[short].min()} at the least): run more repeats, leave these questions out, "
+            f"({n[short].min()} at the least): run more repeats, leave these samples out, "
             "or choose a smaller k"
         )
     return n, c
@@ -176,7 +176,7 @@ def _whole_numbers(values: ArrayLike, what: str) -> Ints:
     array = np.asarray(values)
     if array.ndim != 1:
         raise InvalidInput(
-            f"{what} has shape {array.shape}; it is a list with a number for each question"
+            f"{what} has shape {array.shape}; it is a list with a number for each sample"
         )
     if array.size and not np.issubdtype(array.dtype, np.integer):
         raise InvalidInput(f"{what} are of type {array.dtype}; they are counts: whole numbers")
@@ -189,6 +189,6 @@ def _named(positions: Ints, names: Sequence[str] | None) -> str:
         for position in positions[:NAMED].tolist()
     ]
     more = len(positions) - len(some)
-    return f"question{'s' if len(positions) > 1 else ''} {', '.join(some)}" + (
+    return f"sample{'s' if len(positions) > 1 else ''} {', '.join(some)}" + (
         f" and {more} more" if more else ""
     )
