@@ -1,4 +1,4 @@
-"""A saved report of a million results: how long to derive, to open and to slice it."""
+"""A saved report of a million results: how long to derive, to open, to slice and to compare it."""
 
 from __future__ import annotations
 
@@ -32,24 +32,27 @@ REPEATED = 5
 """Opening is milliseconds, so one try says little."""
 
 
-def result(i: int) -> EvalResult:
+def result(i: int, other: bool) -> EvalResult:
     question, truth = f"What is {i} + 25?", str(i + 25)
     sample = Sample(f"sample-{i}", {"question": question}, truth, {"kind": f"kind {i % 5}"})
     messages = Message("user", question), Message("assistant", truth)
     trajectory = Trajectory(messages, usage=Usage(8, 1), timing=Timing(0.2, 1))
-    metrics = Metric("correct", float(i % 4 != 3), 1.0), Metric("length", float(i % 97))
+    right = i % 4 != 3 if not other else i % 7 != 3
+    metrics = Metric("correct", float(right), 1.0), Metric("length", float(i % 97))
     return EvalResult(sample.id, sample, trajectory, Score(metrics))
 
 
 def write(folder: Path, count: int) -> dict[str, Any]:
     """Write the journal of a run as `evaluate` would, and derive its report."""
     run = RunDir(folder)
-    config = EvalConfig(endpoint=print, experiment_name="reports")
+    run.make()
+    config = EvalConfig(endpoint=print, experiment_name=folder.name)
     info = RunInfo.new(config_to_dict(config, {"kind": "function"}), {})
+    other = folder.name == "other"
     start = time.perf_counter()
     journal = JournalWriter(run.journal)
     for i in range(count):
-        journal.append(i, result(i))
+        journal.append(i, result(i, other))
     journal.close()
     written = time.perf_counter()
     finish(run, info, journal.written)
@@ -72,6 +75,25 @@ def load(folder: Path, count: int) -> dict[str, Any]:
     return {"first_s": seconds[0], "best_s": min(seconds)}
 
 
+def compare(folder: Path, count: int) -> dict[str, Any]:
+    """Two runs, from their directories to the verdict, in a process that has heldout imported."""
+    from heldout.analysis import compare
+
+    seconds = {}
+    for by in ((), ("kind",)):
+        rounds = []
+        for _ in range(3):
+            start = time.perf_counter()
+            found = compare(folder / "run", folder / "other", by=by)
+            rounds.append(time.perf_counter() - start)
+            if found.verdict != "better" or found.overall.wins != sum(
+                i % 4 == 3 and i % 7 != 3 for i in range(count)
+            ):
+                sys.exit(f"wrong comparison: {found.overall}")
+        seconds["by_s" if by else "whole_s"] = min(rounds)
+    return seconds
+
+
 def slice_by_kind(folder: Path, count: int) -> float:
     """Wall time of the whole command, from start to exit."""
     program = Path(sys.executable).parent / "heldout"
@@ -87,28 +109,35 @@ def slice_by_kind(folder: Path, count: int) -> float:
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--step", choices=("write", "load"), help="measure one alone")
+    parser.add_argument("--step", choices=("write", "load", "compare"), help="measure one alone")
     parser.add_argument("--folder", type=Path, help="the run directory it works on")
     args = parser.parse_args()
     count = 20_000 if args.quick else 1_000_000
     if args.step:
-        step = {"write": write, "load": load}[args.step]
+        step = {"write": write, "load": load, "compare": compare}[args.step]
         print(json.dumps(step(args.folder, count)))
         return
     folder = scratch("reports")
-    this = [sys.executable, __file__, "--folder", str(folder)]
+    run, other = folder / "run", folder / "other"
+    this = [sys.executable, __file__]
     if args.quick:
         this.append("--quick")
     try:
         say(f"reports, writing {count:,} results")
-        made = child(*this, "--step", "write")
+        made = child(*this, "--folder", str(run), "--step", "write")
         say("reports, opening and slicing")
-        opened = child(*this, "--step", "load")
-        sliced = min(slice_by_kind(folder, count) for _ in range(3))
+        opened = child(*this, "--folder", str(run), "--step", "load")
+        sliced = min(slice_by_kind(run, count) for _ in range(3))
+        say("reports, comparing with another run")
+        child(*this, "--folder", str(other), "--step", "write")
+        compared = child(*this, "--folder", str(folder), "--step", "compare")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     emit(f"`EvalReport.load(…).summary`, {count:,} results", opened["first_s"], "s", target=0.1)
     emit("`heldout slice --by KEY`, the whole command, best of 3", sliced, "s", target=2.0)
+    what = f"`compare`, two runs of {count:,} results, from disk"
+    emit(f"{what}, best of 3", compared["whole_s"], "s", target=1.0)
+    emit("the same, with slices by a key of five values", compared["by_s"], "s")
     emit(
         f"`finish`: columns and summary from {made['journal_mb']:,.0f} MB of journal",
         made["finish_s"],

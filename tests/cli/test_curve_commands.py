@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 from rich.text import Text
@@ -121,19 +122,22 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     assert title == ["rl_eval, every 50 steps"]
     assert head == [
         *["step", "reward", "95% interval", "passed", "items", "errors", "seconds"],
-        *["length", "note"],
+        *["verdict", "length", "note"],
     ]
     assert rows == [
         [
-            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "12.000"],
+            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "cannot tell", "12.000"],
             "0.333 without those that errored",
         ],
-        ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "12.000"],
-        ["100", "–", "–", "–", "–", "–", "2.0", "–", "skipped: no memory left"],
-        ["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "12.000", "final"],
+        ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "cannot tell", "12.000"],
+        ["100", "–", "–", "–", "–", "–", "2.0", "–", "–", "skipped: no memory left"],
+        [
+            *["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "cannot tell", "12.000"],
+            "final",
+        ],
     ]
     assert verdict == ["cannot tell: no gain could be seen on 3 samples"]
-    assert best[0].startswith("best: step 50, 0.")
+    assert best[0].startswith("best eval: step 50, 0.")
     assert best[0].endswith("for picking the best of 3; 0.750 as measured), on 4 samples")
     assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
     assert kept == ["kept in outputs/evals/rl_eval"]
@@ -254,8 +258,9 @@ def test_notes_say_how_a_point_is_to_be_read(run: Path, heldout: Heldout) -> Non
         point(300, 1.0, 0.0, stop="it got worse"),
     )
     *_, partial, cut, stop, _, best, _, _ = words(heldout("show", "rl_eval").out)
-    assert partial[4:] == ["2 of 4 of 8", "0", "2.0", "12.000", "partial: more than 60 s"]
-    assert cut[4:] == ["2 of 8", "0", "2.0", "12.000", "fewer items, to keep its budget"]
+    numbers = ["0", "2.0", "cannot tell", "12.000"]
+    assert partial[4:] == ["2 of 4 of 8", *numbers, "partial: more than 60 s"]
+    assert cut[4:] == ["2 of 8", *numbers, "fewer items, to keep its budget"]
     assert stop[-1] == "stop: it got worse"
     assert best[0].endswith("on 4 samples; 3 evals of fewer samples left out")
 
@@ -273,12 +278,14 @@ def test_show_ends_a_curve_with_what_it_allows_one_to_say(run: Path, heldout: He
     append(*climb("rl_eval"))
     *_, verdict, best, _, _ = heldout("show", "rl_eval").out.splitlines()
     assert re.fullmatch(
-        r"improving since step 30: \+0\.462 \(0\.\d+ … 0\.\d+\), paired on 26 samples", verdict
+        r"improving: \+0\.462 \(0\.\d+ … 0\.\d+\) from steps 30–50 to 90–110, "
+        "paired on 26 samples",
+        verdict,
     )
-    assert best.startswith("best: step 110, 0.")
+    assert best.startswith("best eval: step 110, 0.")
     assert best.endswith("picking the best of 12; 0.846 as measured), on 26 samples")
     *_, other, _, _, _ = heldout("show", "rl_eval", "--window", "6").out.splitlines()
-    assert other.startswith("improving since step 0: ")
+    assert " from steps 0–30 to 80–110, " in other
 
 
 def test_show_takes_effect_alpha_and_window_from_the_curve(run: Path, heldout: Heldout) -> None:
@@ -287,7 +294,8 @@ def test_show_takes_effect_alpha_and_window_from_the_curve(run: Path, heldout: H
     append(*(point(10 * i, *[1.0] * 20, *[0.0] * 20, verdict=terms) for i in range(30)))
     *_, verdict, _, _, _ = heldout("show", "rl_eval").out.splitlines()
     assert verdict == (
-        "plateau since step 260: no gain as large as 0.500 over 3 evals, paired on 40 samples"
+        "plateau since step 260: no steady gain as large as 0.500 over 3 evals, "
+        "paired on 40 samples"
     )
     *_, verdict, _, _, _ = heldout("show", "rl_eval", "--effect", "0.01").out.splitlines()
     assert verdict.startswith("cannot tell: on 40 samples a gain of 0.")
@@ -309,6 +317,46 @@ def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
     assert [one["effect"] for one in anew] == [0.2] * 12
     assert anew[0]["kind"] == "cannot tell"
     assert (anew[-1]["kind"], anew[-1]["since"], anew[-1]["best_step"]) == ("improving", 30, 110)
+    assert {one["best_step"] for one in anew[:-1]} == {None}
+
+
+def test_show_as_json_gives_a_verdict_only_where_none_was_given(
+    run: Path, heldout: Heldout
+) -> None:
+    given = {"kind": "plateau", "best_step": 30, "mine": True}
+    CURVE.unlink()
+    points = climb("rl_eval")
+    points[4] = msgspec.structs.replace(points[4], verdict=given)
+    append(*points)
+    lines = heldout("show", "rl_eval", "--json").out.splitlines()
+    shown = [json.loads(line)["verdict"] for line in lines]
+    assert shown.pop(4) == given
+    assert [one["kind"] for one in shown].count("improving") > 3
+    assert all("best_ci_high" in one for one in shown)
+
+
+def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
+    run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes the cube of their number is left out, and said to be."""
+    monkeypatch.setattr("heldout.cli.curves.MOST_CANDIDATES", 10)
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert best == (
+        "best eval: step 110, 0.846 as measured, not corrected for picking the best of 12, "
+        "on 26 samples"
+    )
+
+
+def test_the_picture_asks_once_how_large_the_largest_eval_is(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once a point: that would be as many times as there are points, squared."""
+    asked = []
+    monkeypatch.setattr("heldout.midrun.curve.most_asked", lambda points: asked.append(points) or 4)
+    seen(CURVE)
+    assert len(asked) == 1
 
 
 @pytest.mark.parametrize("wrong", [["--effect", "0"], ["--alpha", "2"], ["--window", "1"]])
@@ -673,11 +721,21 @@ def seen(path: Path, width: int = 80, height: int = 24) -> list[str]:
 def test_the_picture_says_what_the_curve_says_now(run: Path) -> None:
     CURVE.unlink()
     append(*climb("rl_eval"))
-    assert seen(CURVE)[2].startswith("improving since step 30: +0.462 (0.")
-    narrow = seen(CURVE, width=30)
-    assert [line for line in narrow if line.startswith("improving")] == [
-        "improving since step 30: +0.4…"
-    ]
+    said = seen(CURVE, width=100)[2]
+    assert re.fullmatch(r"improving: \+0.462 \(0.*\) from steps 30–50 to 90–110, paired.*", said)
+    assert seen(CURVE, width=70)[2] == said.partition(", paired")[0]
+    assert seen(CURVE, width=40)[2] == "improving +0.462"
+
+
+def test_a_verdict_beside_another_metric_says_what_it_is_of(run: Path) -> None:
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    follower = Follower(CURVE)
+    follower.poll()
+    console = Console(width=100, height=24)
+    with console.capture() as captured:
+        console.print(picture(follower, "pass_rate", console))
+    assert "reward: improving: +0.462" in captured.get()
 
 
 def test_a_long_note_leaves_the_numbers_of_the_picture_whole(run: Path) -> None:
@@ -692,8 +750,8 @@ def test_the_picture_says_it_of_each_eval_with_its_terms(run: Path) -> None:
     terms = {"effect": 0.05, "alpha": 0.05, "window": 4}
     append(*climb("a"), *climb("b", verdict=terms))
     lines = seen(CURVE, width=120)
-    assert next(line for line in lines if "improving" in line).startswith("a: improving since")
-    assert any(line.startswith("b: improving since") for line in lines)
+    assert next(line for line in lines if "improving" in line).startswith("a: improving: +0.462")
+    assert any(line.startswith("b: improving: ") for line in lines)
     follower = Follower(CURVE)
     follower.poll()
     assert follower.monitors["b"].terms.window == 4

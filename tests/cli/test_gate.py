@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from heldout.analysis import gate
 from heldout.cli.gate import last_line
 from heldout.cli.text import printable
 from tests.cli.conftest import Heldout, command_of
+from tests.cli.test_cli_process import Terminal
 from tests.cli.test_compare import (
     BETTER,
     BROKEN,
@@ -189,6 +191,29 @@ def test_where_what_errored_items_count_as_decides_there_is_no_verdict(heldout: 
     assert markdown.out.startswith("### ❗ No verdict\n\nNo verdict: what the 15 errored")
     assert "| ! errored |" in markdown.out
     assert heldout("gate", "after", "--min-mean", "0.9", "--json").code == 2
+
+
+def test_a_row_that_what_errored_would_change_is_marked(heldout: Heldout) -> None:
+    make_run("after", [1.0] * 36 + [BROKEN] * 4)
+    outcome = heldout("gate", "after", "--min-mean", "0.85")
+    assert outcome.code == 3
+    row = next(row for row in rows(outcome.out) if row[0] == "? cannot tell")
+    assert row[3].endswith(" ‡")
+    assert "\n‡ with the items that errored, the answer is another one.\n" in outcome.out
+    assert (
+        "\nmean at least 0.85: without the items that errored: pass; with them: cannot tell, "
+        in (outcome.out)
+    )
+    assert outcome.out.endswith(" To run the errored items again (--resume) may help.\n")
+
+
+@pytest.mark.integration
+def test_at_80_columns_nothing_is_wider_and_no_name_of_a_slice_is_broken(runs: None) -> None:
+    terminal = Terminal("gate", "similar", *BASELINE, "--slice", "difficulty", columns=80)
+    assert terminal.read_all() == 3
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.written)
+    assert max(len(line) for line in plain.splitlines()) <= 80
+    assert all(f" difficulty={level} " in plain for level in LEVELS_IN_ORDER)
 
 
 def test_a_slice_without_a_pair_has_no_verdict(heldout: Heldout) -> None:

@@ -636,9 +636,7 @@ def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
     assert (point.reward, point.final) == (1.0, True)
 
 
-def test_a_monitor_whose_reason_cannot_be_written_does_not_stop_the_training(
-    tmp_path: Path, gates: Gates
-) -> None:
+def test_a_reason_that_is_no_text_is_made_one(tmp_path: Path, gates: Gates) -> None:
     beats = Heartbeats()
     evals = evals_of(
         tmp_path, Counter(8), gates, monitor=lambda points: "\ud800 no", heartbeat_fn=beats
@@ -647,9 +645,26 @@ def test_a_monitor_whose_reason_cannot_be_written_does_not_stop_the_training(
         evals.maybe_run(10)
         dispatcher.drain(LONG)
         evals.maybe_run(11)
-    assert evals.stop_requested == "\ud800 no"
+    assert evals.stop_requested == "? no"
     assert [p.step for p in evals.history] == [10]
-    assert [fields["eval_stop"] for fields in beats.named("rl_eval")] == ["\ud800 no"]
+    assert [fields["eval_stop"] for fields in beats.named("rl_eval")] == ["? no"]
+    assert stop_requested(evals.run_dir) == "? no"
+
+
+def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
+    tmp_path: Path, gates: Gates
+) -> None:
+    def interrupted(points: Any) -> None:
+        raise KeyboardInterrupt
+
+    evals = evals_of(tmp_path, Counter(8), gates, monitor=interrupted)
+    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.wait_for(evals._beside.under_way, LONG)
+        with pytest.raises(KeyboardInterrupt):
+            evals.maybe_run(11)
+    assert [p.step for p in evals.history] == [10]
+    assert [p.step for p in points_of(tmp_path)] == [10]
 
 
 def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(

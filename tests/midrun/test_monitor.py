@@ -12,6 +12,7 @@ import pytest
 from heldout.errors import InvalidInput
 from heldout.midrun import CurveMonitor, Judgement
 from heldout.midrun.curve import CurvePoint, current_points
+from heldout.midrun.looks import RewardRows
 from heldout.midrun.verdicts import StepVerdict, Terms, best_checkpoint, verdicts
 from heldout.stats.summaries import Floats
 from tests.midrun.test_verdicts import CLIMB, FLAT, curve, look, rising
@@ -140,11 +141,62 @@ def test_it_asks_to_stop_after_so_many_verdicts_in_a_row_and_names_the_evidence(
     assert "paired on 200 samples" in decided.stop
 
 
+def test_a_step_that_is_measured_twice_has_one_verdict() -> None:
+    points = curve(CLIMB[::-1])
+    kinds = [one.kind for one in verdicts(points)]
+    first = kinds.index("regressing")
+    monitor = CurveMonitor(stop_on_regression=2)
+    watched(points[: first + 1], monitor)
+    for seconds in (5.0, 6.0, 7.0):
+        again = msgspec.structs.replace(points[first], seconds=seconds)
+        judgement = monitor([*points[:first], again])
+        assert judgement.verdict is not None
+        assert (judgement.verdict.kind, judgement.stop) == ("regressing", None)
+    assert monitor([*points[:first], again, points[first + 1]]).stop is not None
+
+
+def test_a_training_that_collapses_into_errors_is_stopped() -> None:
+    rows = np.repeat([[1.0] * 50 + [0.0] * 50], 20, axis=0)
+    rows[8:, :48] = np.nan
+    reasons = [j.stop for j in watched(curve(rows), CurveMonitor(stop_on_regression=1))]
+    assert any(reason and "errored items as 0" in reason for reason in reasons)
+
+
+def test_of_looks_only_the_last_is_kept() -> None:
+    """A look holds a number for each sample; a training may make thousands of them."""
+    monitor = CurveMonitor()
+    watched(curve(CLIMB), monitor)
+    assert not any(
+        hasattr(one.said.verdict, "made") or hasattr(one, "look") for one in monitor._made
+    )
+    assert monitor._before is not None
+    assert monitor.catch_up(curve(CLIMB)) == monitor.latest
+
+
+def test_what_is_new_is_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monitor, points = CurveMonitor(), curve(CLIMB)
+    watched(points, monitor)
+    monkeypatch.setattr(RewardRows, "tables", None)
+    assert monitor(points) == Judgement()
+
+
+def test_settings_may_be_numbers_of_numpy_and_bounds_are_kept() -> None:
+    given: Any = np.int64(2)
+    monitor = CurveMonitor(window=given, stop_on_regression=given, bounds=(-1, 3))
+    assert monitor.terms == Terms(window=2, bounds=(-1.0, 3.0))
+    assert monitor.under(Terms(0.2, bounds=(0, 5))).terms.bounds == (0.0, 5.0)
+    stored = monitor(curve(CLIMB)).as_dict()
+    assert stored is not None
+    assert stored["bounds"] == [-1.0, 3.0]
+
+
 def test_a_plateau_stops_only_who_asked_for_that() -> None:
     points = curve(rising([0.5] * 20, 1000))
     assert not any(j.stop for j in watched(points, CurveMonitor(0.1, stop_on_regression=1)))
     reasons = [j.stop for j in watched(points, CurveMonitor(0.1, stop_on_plateau=1)) if j.stop]
-    assert reasons[0].startswith("plateau since step 0: no gain as large as 0.100 over 8 evals")
+    assert reasons[0].startswith(
+        "plateau since step 0: no steady gain as large as 0.100 over 8 evals"
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,6 +208,7 @@ def test_a_plateau_stops_only_who_asked_for_that() -> None:
         {"stop_on_plateau": 0},
         {"stop_on_regression": True},
         {"stop_on_regression": 1.5},
+        {"bounds": (1, 0)},
     ],
 )
 def test_settings_that_make_no_sense_are_refused_before_training(wrong: dict[str, Any]) -> None:

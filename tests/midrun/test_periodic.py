@@ -21,12 +21,14 @@ from heldout.environment import Reply
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
 from heldout.midrun import (
     CurveMonitor,
+    Judgement,
     PeriodicEval,
     Runner,
     functions,
     read_points,
     score_answer,
 )
+from heldout.midrun.curve import request_stop
 from tests.midrun.test_verdicts import CLIMB, curve
 from tests.midrun.toys import Clock, Heartbeats, Model, builder, periodic, questions, score
 
@@ -1043,6 +1045,11 @@ def test_every_point_says_what_the_curve_allows_one_to_say(tmp_path: Path) -> No
     assert told["eval_gain_ci_low"] == last["ci_low"] > 0
     assert told["eval_gain_ci_high"] == last["ci_high"]
     assert told["eval_best_step"] == 100
+    assert told["eval_verdict_text"] == last["text"]
+    assert told["eval_verdict_text"].startswith("improving: +0.")
+    assert (told["eval_verdict_since"], told["eval_verdict_n"]) == (20, 100)
+    assert told["eval_minimum_detectable"] == last["minimum_detectable"] > 0
+    assert told["eval_effect"] == 0.05
     assert evals.stop_requested is None
 
 
@@ -1081,7 +1088,8 @@ def test_a_curve_monitor_stops_training_for_its_evidence(tmp_path: Path) -> None
     assert point.verdict is not None
     assert (point.verdict["kind"], point.verdict["window"]) == ("regressing", 4)
     assert point.stop == evals.stop_requested
-    assert str(point.stop).startswith("regressing since step 10: -0.")
+    assert str(point.stop).startswith("regressing: -0.")
+    assert " from step 10 to step " in str(point.stop)
     assert str(point.stop).endswith("paired on 100 samples")
 
 
@@ -1117,6 +1125,69 @@ def test_a_monitor_that_throws_takes_no_verdict_away(tmp_path: Path) -> None:
     assert (point.verdict is not None, point.stop) == (True, None)
 
 
+def test_a_monitor_that_fails_is_explained_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evals = periodic(tmp_path, monitor=boom)
+    for step in (10, 20, 30):
+        evals.maybe_run(step)
+    said = [record for record in caplog.records if "the monitor failed" in record.message]
+    assert [record.exc_info is not None for record in said] == [True, False, False]
+    assert said[2].message.endswith("at step 30: ValueError: boom")
+
+
+@pytest.mark.parametrize("wrong", [CurveMonitor, "stop", 3])
+def test_what_is_no_monitor_is_refused_before_training(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="monitor is a"):
+        periodic(tmp_path, monitor=wrong)
+
+
+def says(judgement: Any) -> Any:
+    return lambda points: judgement
+
+
+def overwrites(points: Any) -> None:
+    points[-1].verdict["kind"] = {object()}
+
+
+@pytest.mark.parametrize(
+    ("monitor", "stop"),
+    [
+        (says("\ud800 no"), "? no"),
+        (says(Judgement(stop=5)), "5"),  # type: ignore[arg-type]
+        (says(Judgement(verdict="up")), None),  # type: ignore[arg-type]
+        (says(np.zeros(3)), None),
+        (says(True), "True"),
+        (overwrites, None),
+    ],
+)
+def test_whatever_a_monitor_says_the_point_is_kept(tmp_path: Path, monitor: Any, stop: Any) -> None:
+    evals = periodic(tmp_path, monitor=monitor)
+    evals.maybe_run(10)
+    [point] = read_points(evals.run_dir / "curve.jsonl")
+    assert (point.reward, point.stop) == (0.5, stop)
+    assert evals.stop_requested == stop
+
+
+def test_a_monitor_that_is_interrupted_loses_no_point(tmp_path: Path) -> None:
+    def interrupted(points: Any) -> None:
+        raise KeyboardInterrupt
+
+    evals = periodic(tmp_path, monitor=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evals.maybe_run(10)
+    assert steps(evals) == [10]
+    assert [p.step for p in evals.points] == [10]
+
+
+def test_a_point_of_an_earlier_start_that_asked_to_stop_asks_again(tmp_path: Path) -> None:
+    periodic(tmp_path, monitor=lambda points: "it got worse").maybe_run(10)
+    again = periodic(tmp_path)
+    assert again.stop_requested is None
+    again.maybe_run(10)
+    assert again.stop_requested == "it got worse"
+
+
 def test_rewards_that_cannot_be_judged_do_not_reach_training(tmp_path: Path) -> None:
     def huge(trajectory: Trajectory, sample: Sample) -> Score:
         return Score((Metric("huge", 1e200, 1.0),))
@@ -1131,8 +1202,6 @@ def test_rewards_that_cannot_be_judged_do_not_reach_training(tmp_path: Path) -> 
 
 
 def test_a_stop_file_asks_training_to_stop(tmp_path: Path) -> None:
-    from heldout.midrun.curve import request_stop
-
     evals = periodic(tmp_path)
     assert evals.stop_requested is None
     request_stop(evals.run_dir, "enough")
@@ -1223,3 +1292,32 @@ def test_all_ranks_leave_a_final_eval_that_is_there_already(tmp_path: Path) -> N
     assert [p.step for p in found[0]] == [10, 10, 13]
     assert found[0][1] is found[0][0]
     assert {o.id for o in found[0][0].outcomes} == {f"q{i}" for i in range(8)}
+
+
+def test_all_ranks_know_why_to_stop_and_know_it_at_the_same_step(tmp_path: Path) -> None:
+    """One that leaves its loop alone leaves the others waiting for it."""
+    table, barrier = [b"", b""], threading.Barrier(2)
+    found: dict[int, list[Any]] = {}
+
+    def train(rank: int) -> None:
+        ranks = ThreadRanks(rank, table, barrier)
+        evals = periodic(
+            tmp_path,
+            Model(),
+            across="all",
+            ranks=ranks,
+            monitor=lambda points: "enough" if len(points) > 1 else None,
+        )
+        found[rank] = []
+        for step in range(10, 40, 5):
+            evals.maybe_run(step)
+            if step == 10 and rank == 0:
+                request_stop(evals.run_dir, "from outside")
+            found[rank].append(evals.stop_requested)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[0] == found[1] == [None, None, *["enough"] * 4]

@@ -234,6 +234,25 @@ def test_rates_of_questions_in_unequal_clusters_are_covered(
     assert LEAST <= share(found, a / (a + b)) <= MOST
 
 
+@pytest.mark.parametrize("sizes", [[200, *[5] * 9], [200, *[5] * 4], [40, 40, *[4] * 20]])
+def test_a_cluster_that_holds_most_of_all_questions_does_not_break_the_interval(
+    sizes: list[int],
+) -> None:
+    """The plain sum of squares would cover 35%, 27% and 89%."""
+    rng = np.random.default_rng(11)
+    codes = np.repeat(np.arange(len(sizes)), sizes)
+    means, differences = [], []
+    for _ in range(400):
+        shift = rng.normal(0, 0.15, len(sizes))
+        values = np.clip(0.5 + shift[codes] + rng.normal(0, 0.2, len(codes)), 0, 1)
+        means.append(Moments.of(values, codes).interval())
+        before = rng.normal(0, 1, len(codes))
+        after = before + shift[codes] + rng.normal(0, 0.2, len(codes))
+        differences.append(paired_difference(before, after, clusters=codes).interval)
+    assert share(means, 0.5) >= 0.93
+    assert share(differences, 0.0) >= 0.93
+
+
 def test_questions_in_clusters_taken_for_independent_ones_are_covered_far_less() -> None:
     rng = np.random.default_rng(0)
     found = []

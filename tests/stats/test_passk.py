@@ -138,7 +138,7 @@ def test_an_interval_keeps_its_width_where_all_questions_pass() -> None:
 def test_too_few_attempts_are_an_error_that_names_the_questions() -> None:
     with pytest.raises(InvalidInput, match=r"k is 3.*samples 'b', 'd' \(1 at the least\)"):
         pass_at_k([3, 2, 4, 1], [0, 0, 0, 0], k=3, names=["a", "b", "c", "d"])
-    with pytest.raises(InvalidInput, match="question #1 "):
+    with pytest.raises(InvalidInput, match="sample #1 "):
         pass_hat_k([3, 2], [0, 0], k=3)
     with pytest.raises(InvalidInput, match="#0, #1, #2, #3, #4 and 15 more"):
         pass_at_k([1] * 20, [0] * 20, k=2)

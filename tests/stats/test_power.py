@@ -15,6 +15,7 @@ from heldout.stats.paired import paired_difference
 from heldout.stats.power import (
     RequiredSamples,
     VarianceComponents,
+    detectable_rate_difference,
     expected_difference,
     measured_difference,
     minimum_detectable,
@@ -282,3 +283,24 @@ def test_runs_that_cannot_tell_are_refused() -> None:
         paired_components([1.0], [1.0, 2.0], samples_a=["x"], samples_b=["x"])
     with pytest.raises(InvalidInput, match="1 samples are only in a and 2 only in b"):
         paired_components([1.0], [1.0, 2.0], samples_a=["x"], samples_b=["y", "z"])
+
+
+@pytest.mark.parametrize(
+    ("wins", "losses", "n"), [(1, 0, 50), (1, 1, 100), (2, 1, 400), (20, 10, 200)]
+)
+def test_a_rate_difference_that_is_called_detectable_is_seen_four_times_in_five(
+    wins: int, losses: int, n: int
+) -> None:
+    found = detectable_rate_difference(losses / n, (wins + losses) / n, n)
+    assert found is not None
+    random = np.random.default_rng(0)
+    draws = random.multinomial(
+        n, [losses / n + found, losses / n, 1 - 2 * losses / n - found], size=4000
+    )
+    won, lost = draws[:, 0], draws[:, 1]
+    seen = (won - lost) / np.sqrt(np.maximum(won + lost, 1)) > 1.96
+    assert 0.76 <= seen.mean() <= 0.96
+
+
+def test_three_pairs_could_not_show_even_the_largest_difference() -> None:
+    assert detectable_rate_difference(0.0, 0.0, 3) is None

@@ -69,6 +69,18 @@ def test_a_winner_that_is_truly_better_is_not_talked_down_by_much(better: float)
     assert abs(np.mean([w.estimate - truth for w, truth in pairs])) < 0.02
 
 
+@pytest.mark.parametrize("n", [5, 10, 20])
+def test_few_samples_do_not_make_the_correction_wild(n: int) -> None:
+    """Equal checkpoints near the top, whose noise is mostly shared."""
+    rng = np.random.default_rng(2)
+    biases = []
+    for trial in range(150):
+        found = best_of(evals([0.9] * 10, n, 0.9, rng), seed=trial, bounds=(0, 1), draws=1000)
+        assert 0 <= found.estimate <= found.raw
+        biases.append(found.estimate - 0.9)
+    assert abs(np.mean(biases)) < 0.08
+
+
 def test_a_clear_winner_pays_for_no_one_else() -> None:
     rows = evals([0.2] * 19 + [0.8], 400, 0.6, np.random.default_rng(0))
     winner = best_of(rows, seed=0, draws=50_000)

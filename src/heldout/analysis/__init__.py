@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from heldout.analysis.aggregates import Aggregates, ScoreMatrix, aggregate, score_matrix
+from heldout.analysis.aggregates import Aggregates, aggregate
 from heldout.analysis.comparable import KINDS, Mismatch
 from heldout.analysis.comparing import compare
 from heldout.analysis.comparison import Change, Comparison, Side
 from heldout.analysis.gate import Check, Gate, gate
 from heldout.analysis.power import Plan, plan
+from heldout.analysis.scores import ScoreMatrix, score_matrix
 from heldout.analysis.single import pass_at_k, pass_hat_k, summarize_clustered
 from heldout.summary import Summary, summarize_results
 from heldout.types import EvalResult

@@ -134,7 +134,7 @@ def _named(matrix: ScoreMatrix, runs_key: str | None) -> str:
 
 def _of(matrix: ScoreMatrix) -> str:
     """What the numbers are over."""
-    from heldout.analysis.aggregates import SINGLE
+    from heldout.analysis.scores import SINGLE
     from heldout.overlaps import some_of
 
     runs, tasks = len(matrix.runs), len(matrix.tasks)

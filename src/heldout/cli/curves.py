@@ -262,10 +262,12 @@ def asked_terms(
 
 
 def verdict_line(said: StepVerdict, width: int | None = None) -> Text:
-    """The sentence; in a narrow place a few words, rather than half a number."""
-    line = as_line(said.sentence(), STYLES[said.kind])
-    if width is not None and line.cell_len > width:
-        return as_line(said.short(), STYLES[said.kind])
+    """The sentence; in a narrow place as much of it as is whole, rather than half a number."""
+    sentence = said.sentence()
+    for words in (sentence, sentence.partition(", paired on")[0], said.short()):
+        line = as_line(words, STYLES[said.kind])
+        if width is None or line.cell_len <= width:
+            break
     return line
 
 

@@ -30,8 +30,11 @@ HEADINGS = {
     "errored": "❗ No verdict",
     "cannot tell": "❔ Cannot tell",
 }
-CORRECTED = " †"
-"""Behind an interval that is corrected for all slices; * would be Markdown."""
+CORRECTED, OTHERWISE = "†", "‡"
+"""Behind an interval that is corrected for all slices, and behind one that would say another thing
+with the items that errored. An asterisk would be Markdown."""
+NARROW = 90
+"""Columns below which the head of the table is short, for the sake of the names in it."""
 MOST_NAMED = 3
 """Checks that the last line names."""
 
@@ -227,7 +230,10 @@ def last_line(found: Gate) -> str:
         return f"Fails: {names}."
     if found.outcome == "errored":
         return f"No verdict: {_no_verdict(found, names)}."
-    return f"Cannot tell at this n: {names}; {_would_tell(blamed)}."
+    line = f"Cannot tell at this n: {names}; {_would_tell(blamed)}."
+    if any(check.other is not None for check in blamed):
+        line += " To run the errored items again (--resume) may help."
+    return line
 
 
 def _would_tell(blamed: Sequence[Check]) -> str:
@@ -295,9 +301,14 @@ def _rows(found: Gate) -> list[tuple[Check, tuple[str, ...]]]:
     rows: list[tuple[Check, tuple[str, ...]]] = []
     for check in ordered_checks(found):
         estimate = (number if check.kind == "mean" else signed)(check.estimate)
-        around = between(check.interval) + (CORRECTED if _is_corrected(check, found) else "")
+        marks = CORRECTED * _is_corrected(check, found) + OTHERWISE * _is_otherwise(check)
+        around = f"{between(check.interval)} {marks}".rstrip()
         rows.append((check, (estimate, around, number(check.bound), f"{check.n}")))
     return rows
+
+
+def _is_otherwise(check: Check) -> bool:
+    return check.other is not None and check.estimate is not None
 
 
 def _footnotes(found: Gate) -> list[str]:
@@ -307,7 +318,9 @@ def _footnotes(found: Gate) -> list[str]:
     lines = []
     if found.comparison is not None and any(_is_corrected(c, found) for c in found.checks):
         slices = slice_count(found.comparison)
-        lines.append(f"{CORRECTED.strip()} corrected for looking at {slices} slices.")
+        lines.append(f"{CORRECTED} corrected for looking at {slices} slices.")
+    if any(_is_otherwise(check) for check in found.checks):
+        lines.append(f"{OTHERWISE} with the items that errored, the answer is another one.")
     compared = found.comparison
     if found.run.errored or (compared is not None and compared.a.errored):
         lines.append("The numbers are of what was scored, without the items that errored.")
@@ -359,7 +372,10 @@ def _print(found: Gate, reports: Sequence[EvalReport], cluster: str | None) -> N
     table = make_table()
     table.add_column("", no_wrap=True)
     table.add_column("check", overflow="fold")
-    for name in _head(found):
+    head = _head(found)
+    if console.width < NARROW:
+        head = (*head[:-1], "n")
+    for name in head:
         table.add_column(name, justify="left" if "interval" in name else "right", no_wrap=True)
     rows = _rows(found)
     for check, cells in rows:

@@ -104,8 +104,8 @@ def run_cli(arguments: list[str]) -> int:
         # Not by cli.main, which has views of its own on broken pipes and interrupts.
         with cli.make_context("heldout", arguments) as context:
             cli.invoke(context)
-        sys.stdout.flush()
-        return 0
+        with writing():
+            return 0
     except click.exceptions.Exit as left:
         return left.exit_code
     except click.exceptions.NoArgsIsHelpError as help_text:

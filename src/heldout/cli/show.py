@@ -98,6 +98,7 @@ def _show_run(
     cluster: str | None,
 ) -> None:
     from heldout.analysis.single import summary_of
+    from heldout.cli.main import writing
     from heldout.cli.render import (
         print_failures,
         print_json,
@@ -113,18 +114,20 @@ def _show_run(
     if failures is None:
         reason = RunDir(path).read_info().reason
         summary = summary_of(report, cluster=cluster, pass_at=pass_at)
-        if as_json:
-            about = {"status": report.status, "reason": reason}
-            print_json({**about, "config": report.config, "summary": summary})
-        else:
-            print_report(report, reason, summary=summary)
+        with writing():
+            if as_json:
+                about = {"status": report.status, "reason": reason}
+                print_json({**about, "config": report.config, "summary": summary})
+            else:
+                print_report(report, reason, summary=summary)
         return
     shown = _failures(report, failures)
-    if as_json:
-        for result in shown:
-            print_json(result_as_dict(result))
-    else:
-        print_failures(shown, report)
+    with writing():
+        if as_json:
+            for result in shown:
+                print_json(result_as_dict(result))
+        else:
+            print_failures(shown, report)
 
 
 def _failures(report: EvalReport, count: int) -> list[EvalResult]:

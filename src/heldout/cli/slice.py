@@ -28,6 +28,7 @@ SCALES = (
 def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli.compare import in_words_of_options
+    from heldout.cli.main import writing
     from heldout.cli.render import print_json, print_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
@@ -47,11 +48,12 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
 
             found, total = slices_and_total(report, *by, cluster=cluster)
     slices = {values: found[values] for values in in_order(found)}
-    if as_json:
-        for values, summary in slices.items():
-            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
-    else:
-        print_slices(by, slices, total, report)
+    with writing():
+        if as_json:
+            for values, summary in slices.items():
+                print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+        else:
+            print_slices(by, slices, total, report)
 
 
 def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

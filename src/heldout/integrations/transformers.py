@@ -58,9 +58,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     `_n`, `_n_errors`, `_metric_<metric>`, `_seconds`, and `_step`, which says whose weights these
     are; `_partial` is 1 where it ended early. What the curve allows one to say is `_verdict`
     (improving 1, plateau 0, regressing -1, left out where nobody can tell), `_gain`,
-    `_gain_ci_low`, `_gain_ci_high` and `_best_step`. The name is the eval's label, or "heldout" for the
-    label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of those
-    numbers.
+    `_gain_ci_low`, `_gain_ci_high` and `_best_step`. The name is the eval's label, or "heldout" for
+    the label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of
+    those numbers.
 
     What the trainer knows of a best model goes by these names as well. Without an `eval_strategy`,
     `metric_for_best_model="eval_heldout_reward"` and `save_strategy="best"` save every new best,
