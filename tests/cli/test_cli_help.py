@@ -29,7 +29,7 @@ def test_the_version_is_that_of_the_package(heldout: Heldout) -> None:
 
 def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldout) -> None:
     outcome = heldout("shwo")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "there is no command 'shwo'; did you mean show?" in outcome.err
     assert "there are run, show, slice" in heldout("xyzzy").err
 

@@ -329,7 +329,7 @@ def test_more_attempts_than_were_made_are_refused_by_sample(heldout: Heldout) ->
     save(*repeated([1.0, 0.0], [1.0, 1.0]), repeats=2)
     outcome = heldout("show", "made", "--pass-at", "3")
     assert outcome.code == 1
-    assert "k is 3, but fewer attempts were made at questions 'q0', 'q1'" in outcome.err
+    assert "k is 3, but fewer attempts were made at samples 'q0', 'q1'" in outcome.err
 
 
 def test_of_an_unfinished_run_pass_at_k_waits_and_the_rest_is_shown(heldout: Heldout) -> None:

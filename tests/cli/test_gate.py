@@ -179,7 +179,7 @@ def test_where_what_errored_items_count_as_decides_there_is_no_verdict(heldout: 
     assert (outcome.code, outcome.err) == (2, "")
     assert [row[0] for row in rows(outcome.out) if row[0][0] == "!"] == ["! errored"]
     assert "\nThe numbers are of what was scored, without the items that errored.\n" in outcome.out
-    said = "mean at least 0.9: without the items that errored: pass; with them: fail, +0.750 (0."
+    said = "mean at least 0.9: without the items that errored: pass; with them: fail, 0.750 (0."
     assert f"\n{said}" in outcome.out
     last = (
         "No verdict: what the 15 errored items count as decides: mean at least 0.9. Run them "

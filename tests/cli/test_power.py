@@ -121,7 +121,7 @@ def test_a_run_that_does_not_vary_is_refused_or_planned_for_by_its_rate(heldout:
 def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldout) -> None:
     arguments = ("power", "--baseline", "before", "--detect", "0.05")
     clustered = heldout(*arguments, "--cluster", "book")
-    assert "\nnote: samples that share a book count as " in clustered.out
+    assert "\nnote: 1.00 times as many, since samples come in 30 clusters by book" in clustered.out
     make_run("other", BETTER, score=other_score_fn)
     refused = heldout(*arguments, "--against", "other")
     assert (refused.code, refused.out) == (1, "")

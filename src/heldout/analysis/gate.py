@@ -360,7 +360,8 @@ def _judged(
     needed = None
     if len(set(outcomes)) > 1:
         outcome: Outcome = "errored" if "fail" in outcomes else "cannot tell"
-        other = _in_words(readings[1].mirrored() if sign < 0 else readings[1], sign * bound)
+        shown = readings[1].mirrored() if sign < 0 else readings[1]
+        other = _in_words(shown, sign * bound, signed=kind != "mean")
         why = f"without the items that errored: {outcomes[0]}; with them: {outcomes[1]}"
     else:
         outcome, why = outcomes[0], _why(outcomes[0], first, sign * bound)
@@ -385,10 +386,11 @@ def _judged(
     )
 
 
-def _in_words(reading: _Reading, bound: float) -> str:
+def _in_words(reading: _Reading, bound: float, *, signed: bool = True) -> str:
     around = reading.to_fail if reading.estimate < bound else reading.to_pass
     between = "" if around is None else f" ({around.low:.3f} … {around.high:.3f})"
-    return f"{reading.estimate:+.3f}{between}, on {reading.n} samples"
+    value = f"{reading.estimate:+.3f}" if signed else f"{reading.estimate:.3f}"
+    return f"{value}{between}, on {reading.n} samples"
 
 
 def _why(outcome: Outcome, reading: _Reading, bound: float) -> str:

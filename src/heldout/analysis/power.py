@@ -40,6 +40,7 @@ from heldout.stats import (
 
 ALPHA, POWER = 0.05, 0.8
 REPEATS = (1, 2, 4, 8)
+FEW_CLUSTERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,11 @@ def plan(
     variance = _variance(one, other, components, detect, correlation or 0.0)
     notes = _notes(one, other, variance, correlation)
     if cluster is not None:
-        effect = _design_effect(one, other, cluster)
+        effect, groups = _design_effect(one, other, cluster)
         variance = variance.times(effect)
         notes.append(
-            f"samples that share a {cluster} count as {effect:.2f} times fewer, as in this run"
+            f"{effect:.2f} times as many, since samples come in {groups} clusters by {cluster}"
+            + ("; from so few clusters that is rough" if groups < FEW_CLUSTERS else "")
         )
     settings = {"detect": detect, "power": power, "alpha": alpha}
     needed = [variance.required(repeats=count, **settings) for count in dict.fromkeys(repeats)]
@@ -186,8 +188,9 @@ def _variance(
     return variance
 
 
-def _design_effect(one: _Measured, other: _Measured | None, cluster: str) -> float:
-    """How many times more samples it takes because they come in clusters (L. Kish 1965)."""
+def _design_effect(one: _Measured, other: _Measured | None, cluster: str) -> tuple[float, int]:
+    """How many times more samples it takes because they come in clusters (L. Kish 1965), and how
+    many clusters there are. Fewer it never takes: that would be a chance of this run."""
     table = one.side.table
     values = _by_sample(one, len(table.sample_ids))
     if other is not None:
@@ -196,9 +199,10 @@ def _design_effect(one: _Measured, other: _Measured | None, cluster: str) -> flo
     codes = cluster_numbers(table, cluster)[present]
     together = Moments.of(values[present], codes).stderr
     alone = Moments.of(values[present], np.arange(int(present.sum()))).stderr
+    groups = len(np.unique(codes))
     if not together or not alone:
-        return 1.0
-    return (together / alone) ** 2
+        return 1.0, groups
+    return max(1.0, (together / alone) ** 2), groups
 
 
 def _by_sample(side: _Measured, samples: int) -> Floats:
