@@ -207,6 +207,36 @@ def test_a_slice_without_a_value_on_both_sides_is_named_and_was_looked_at() -> N
     assert {part.label for part in found.slices_with_errors} == {("rare",), ("usual",)}
 
 
+def test_a_slice_that_only_one_side_has_samples_of_is_named_paired_or_not() -> None:
+    def made(name: str, count: int) -> EvalReport:
+        levels = {f"s{i}": {"level": "rare" if i >= 20 else "usual"} for i in range(count)}
+        rewards = {id: float(int(id[1:]) % 2) for id in levels}
+        return by_hand(rewards, name=name, metadata=levels)
+
+    for paired in (None, False):
+        found = compare(made("a", 24), made("b", 20), by="level", allow=["samples"], paired=paired)
+        assert found.slices_not_compared == (("rare",),)
+
+
+def test_a_sample_that_moved_is_in_the_slice_that_a_says() -> None:
+    levels = {f"s{i}": {"level": "usual"} for i in range(20)}
+    rewards = dict.fromkeys(levels, 1.0)
+    one = by_hand(rewards, name="a", metadata=levels)
+    other = by_hand(rewards, name="b", metadata={**levels, "s0": {"level": "moved"}})
+    found = compare(one, other, by="level", allow=["samples"])
+    assert found.slices_not_compared == ()
+    assert [part.label for part in found.slices] == [("usual",)]
+
+
+def test_keys_of_many_values_combine_without_writing_down_all_that_could_be() -> None:
+    metadata = {f"s{i}": {"x": i, "y": i, "z": i} for i in range(3000)}
+    one = by_hand(dict.fromkeys(metadata, 0.0), name="a", metadata=metadata)
+    other = by_hand(dict.fromkeys(metadata, 1.0), name="b", metadata=metadata)
+    found = compare(one, other, by=("x", "y", "z"))
+    assert found.slices[7].label == (7, 7, 7)
+    assert len(found.slices) == 3000
+
+
 def test_means_of_the_same_rewards_in_another_order_are_ties() -> None:
     random = np.random.default_rng(1)
     values = random.choice([0.1, 0.2, 0.3, 0.7], size=(30, 256))

@@ -51,6 +51,7 @@ from heldout.stats import (
     unpaired_difference,
 )
 from heldout.stats.given import checked_threshold
+from heldout.store.columns import places_by_code
 from heldout.summary import has_passed
 
 
@@ -199,9 +200,6 @@ class _Side:
             self.labels[which],
         )
 
-    def with_values(self, values: Floats) -> _Side:
-        return replace(self, values=values)
-
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
@@ -213,6 +211,8 @@ class _Rows:
     other: _Side
     labels: list[tuple[Any, ...]]
     """What the numbers of slices stand for."""
+    there: Ints
+    """Numbers of all slices that either side has samples of, in common or not."""
     paired: bool
 
     @classmethod
@@ -240,24 +240,28 @@ class _Rows:
                 of_slice,
             )
             whole.append(every[places] if paired else every)
-        return cls._present((whole[0], whole[1]), labels, paired=paired)
+        of_b = numbers[1]
+        if paired:  # where both have a sample, it is in the slice that A says
+            of_b = np.delete(of_b, shared.in_b)
+        there = np.unique(np.concatenate([numbers[0], of_b]))
+        one, other = whole
+        return cls((one, other), one, other, labels, there, paired=paired)._with_values()
 
-    @classmethod
-    def _present(
-        cls, whole: tuple[_Side, _Side], labels: list[tuple[Any, ...]], *, paired: bool
-    ) -> _Rows:
-        here = [~np.isnan(side.values) for side in whole]
-        if paired:
+    def _with_values(self) -> _Rows:
+        """Only samples that have one."""
+        one, other = self.whole
+        here = [~np.isnan(side.values) for side in self.whole]
+        if self.paired:
             here = [here[0] & here[1]] * 2
-        return cls(whole, whole[0][here[0]], whole[1][here[1]], labels, paired=paired)
+        return replace(self, one=one[here[0]], other=other[here[1]])
 
     def again(self, sides: tuple[Opened, Opened], measure: Measure, errors_as: float) -> _Rows:
         """In the other reading of what errored."""
         made = []
         for side, whole in zip(sides, self.whole, strict=True):
             values = measure.samples(side.table, side.name, errors_as=errors_as)
-            made.append(whole.with_values(values[whole.places]))
-        return self._present((made[0], made[1]), self.labels, paired=self.paired)
+            made.append(replace(whole, values=values[whole.places]))
+        return replace(self, whole=(made[0], made[1]))._with_values()
 
     @property
     def a(self) -> Ints:
@@ -273,15 +277,12 @@ class _Rows:
 
     @property
     def all_labels(self) -> list[tuple[Any, ...]]:
-        """Of every slice that either side has samples of."""
-        sides = self.whole[:1] if self.paired else self.whole
-        present = np.unique(np.concatenate([side.labels for side in sides]))
-        return [self.labels[number] for number in present.tolist()]
+        return [self.labels[number] for number in self.there.tolist()]
 
     def slices(self) -> dict[tuple[Any, ...], _Rows]:
         """Those of each label, where both sides have some."""
-        in_a = _grouped(self.one.labels)
-        in_b = in_a if self.paired else _grouped(self.other.labels)
+        in_a = dict(places_by_code(self.one.labels))
+        in_b = in_a if self.paired else dict(places_by_code(self.other.labels))
         return {
             self.labels[number]: replace(
                 self, one=self.one[in_a[number]], other=self.other[in_b[number]]
@@ -306,19 +307,12 @@ def _labels(sides: Sequence[Opened], by: Sequence[str]) -> tuple[list[Ints], lis
     for key in by:
         codes, values = in_common(*(side.table.keys[key] for side in sides))
         numbers = [n * len(values) + c for n, c in zip(numbers, codes, strict=True)]
-        labels = [(*label, value) for label in labels for value in values]
-        # Of many keys' combinations few are there.
+        # Only the combinations that are there: all of them might be too many to write down.
         present, renumbered = np.unique(np.concatenate(numbers), return_inverse=True)
-        labels = [labels[number] for number in present.tolist()]
+        pairs = (divmod(number, len(values)) for number in present.tolist())
+        labels = [(*labels[before], values[code]) for before, code in pairs]
         numbers = np.split(renumbered.astype(np.int64), [len(numbers[0])])
     return numbers, labels
-
-
-def _grouped(numbers: Ints) -> dict[int, NDArray[np.intp]]:
-    """The places of each number, in the order of the numbers."""
-    order = np.argsort(numbers, kind="stable")
-    found, starts = np.unique(numbers[order], return_index=True)
-    return dict(zip(found.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 @dataclass(frozen=True, slots=True)
