@@ -92,6 +92,8 @@ class Measure:
 
 def sample_means(table: Table, values: Floats) -> Floats:
     """Of each sample, over the items that have a value; NaN where none has."""
+    if len(values) == len(table.sample_ids):
+        return values  # an item each
     present = ~np.isnan(values)
     counts = _counts(table, present)
     sums = np.bincount(
