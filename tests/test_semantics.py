@@ -556,7 +556,7 @@ def test_clause_22_errored_items_decide_nothing() -> None:
     broken = by_hand({**better, **dict.fromkeys(ids[:30])}, name="new")
     assert compare(base, broken).overall.difference == pytest.approx(0.3)
     assert compare(base, broken).verdict == "cannot tell"
-    assert gate(broken, base, no_worse_than=0.01).outcome == "cannot tell"
+    assert gate(broken, baseline=base, no_worse_than=0.01).outcome == "errored"
 
 
 def test_clause_23_a_verdict_needs_a_whole_interval() -> None:
@@ -565,7 +565,7 @@ def test_clause_23_a_verdict_needs_a_whole_interval() -> None:
     found = compare(base, new)
     assert found.overall.difference > 0
     assert found.verdict == "cannot tell"
-    assert gate(new, base, no_worse_than=0.01).outcome == "cannot tell"
+    assert gate(new, baseline=base, no_worse_than=0.01).outcome == "cannot tell"
 
 
 def test_clause_24_a_flat_curve_seldom_moves_however_often_one_looks() -> None:

@@ -134,6 +134,24 @@ def test_a_metric_of_ones_own_is_higher_or_lower_and_has_both_readings() -> None
     assert broken.verdict == "cannot tell"
 
 
+def test_a_metric_that_a_scored_item_did_not_report_is_no_error() -> None:
+    def made(name: str, lengths: list[float | None]) -> EvalReport:
+        report = by_hand({f"s{i}": 1.0 for i in range(len(lengths))} | {"e": None}, name=name)
+        results = [
+            r
+            if not r.ok or length is None
+            else replace(r, score=Score((Metric("length", length),)))
+            for r, length in zip(report.results, [*lengths, None], strict=True)
+        ]
+        return replace(report, results=results)
+
+    found = compare(made("a", [3.0, 4.0, None]), made("b", [5.0, 6.0, 7.0]), metric="length")
+    assert found.overall.n == 2  # type: ignore[union-attr]
+    assert found.with_errors is not None
+    assert found.with_errors.n == 3  # type: ignore[union-attr]
+    assert found.with_errors.mean_a == pytest.approx(7 / 3)
+
+
 def test_where_rewards_can_be_negative_what_errored_counts_as_the_least() -> None:
     """0 would be better than a failure, and erring on failures would look like a gain."""
     random = np.random.default_rng(9)
@@ -561,6 +579,8 @@ def test_episodes_that_could_not_be_seeded_are_not_paired() -> None:
     assert "began wherever the environment chose" in found.notes[0]
     with pytest.raises(InvalidInput, match="there are no pairs"):
         compare(one, other, paired=True)
+    more = by_hand({f"e{i}": 1 for i in range(30)}, name="b", config=config)
+    assert compare(one, more).overall.n_b == 30  # type: ignore[union-attr]
     with pytest.raises(NotComparable, match="success_is is 'terminated' and 'a goal'"):
         compare(one, by_hand({"e0": 1}, config={**config, "success_is": "a goal"}))
 

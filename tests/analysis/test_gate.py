@@ -12,6 +12,7 @@ from heldout import EvalReport
 from heldout.analysis import gate
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Interval
+from heldout.stats.paired import tango_interval
 from tests.analysis.runs import by_hand, knows, run
 
 
@@ -206,6 +207,46 @@ def test_graded_values_that_hardly_vary_must_bear_a_loss_that_was_not_drawn() ->
         )
         passed += gate(new, baseline=base, no_worse_than=0.01).outcome == "pass"
     assert passed == 0  # the true loss is 0.018; without this a dozen would pass
+
+
+def test_a_mean_of_graded_values_must_bear_zeros_that_were_not_drawn() -> None:
+    report = by_hand({f"s{i}": 0.95 + i % 3 / 100 for i in range(100)})
+    assert report.summary["ci_low"] > 0.95
+    (check,) = gate(report, min_mean=0.95).checks
+    assert check.outcome == "cannot tell"
+    assert gate(report, min_mean=0.9).outcome == "pass"
+
+
+def test_how_many_samples_are_needed_looks_at_both_readings() -> None:
+    ids = [f"s{i}" for i in range(400)]
+    base = {id: float(i % 2) for i, id in enumerate(ids)}
+    new = {**base, **{id: 1 - base[id] for id in ids[:40]}}
+    fine = gate(by_hand(new, name="new"), baseline=by_hand(base), no_worse_than=0.02).checks[0]
+    few = gate(
+        by_hand({**new, "s399": None}, name="new"), baseline=by_hand(base), no_worse_than=0.02
+    ).checks[0]
+    assert fine.outcome == few.outcome == "cannot tell"
+    assert fine.needed is not None
+    assert few.needed is not None
+    assert few.needed > 1.2 * fine.needed
+    # With eight of them as 0 the loss is what is tolerated, and no number of samples would tell.
+    lost = {f"s{i}": None for i in range(385, 400, 2)}
+    eight = gate(
+        by_hand({**new, **lost}, name="new"), baseline=by_hand(base), no_worse_than=0.02
+    ).checks[0]
+    assert (eight.outcome, eight.needed) == ("cannot tell", None)
+
+
+def test_so_many_as_are_needed_tell_four_times_in_five() -> None:
+    base, new = rates(50, 50, 100, changed=6)
+    needed = gate(new, baseline=base, no_worse_than=0.05).checks[0].needed
+    assert needed is not None
+    random, told = np.random.default_rng(0), 0
+    for _ in range(100):
+        wins, losses, _ = random.multinomial(needed, [0.06, 0.06, 0.88])
+        low = tango_interval(wins, losses, needed, 1.96).low
+        told += low >= -0.05
+    assert 70 <= told <= 92
 
 
 def test_less_is_better_where_it_is_said_so() -> None:

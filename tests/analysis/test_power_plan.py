@@ -190,6 +190,19 @@ def test_samples_in_clusters_take_more_of_them() -> None:
     assert 8 * alone < together < 13 * alone
 
 
+def test_of_two_runs_it_is_their_difference_that_comes_in_clusters() -> None:
+    passages = {f"s{i}": {"passage": i // 10} for i in range(100)}
+    base = {id: float(int(id[1:]) < 60) for id in passages}
+    flipped = {id: 1 - r if int(id[1:]) % 7 == 0 else r for id, r in base.items()}
+    one = by_hand(base, name="a", metadata=passages)
+    other = by_hand(flipped, name="b", metadata=passages)
+    alone, together = (
+        plan(one, detect=0.1, against=other, cluster=key).rows[0].samples
+        for key in (None, "passage")
+    )
+    assert alone <= together < 2 * alone
+
+
 def test_a_guess_and_what_would_replace_it_are_not_both_taken() -> None:
     one, other = answered(20, 2), answered(20, 2, seed=1, name="new")
     with pytest.raises(InvalidInput, match="give one of the two"):

@@ -176,6 +176,7 @@ def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
         "eval_heldout_metric_twice": 1.5,
         "eval_heldout_n": 4,
         "eval_heldout_n_errors": 0,
+        "eval_heldout_best_step": 2,
         "eval_heldout_step": 2,
         "epoch": 0.5,
         "step": 2,

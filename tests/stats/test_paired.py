@@ -567,3 +567,15 @@ def test_what_was_given_is_not_changed() -> None:
     paired_difference(a, b)
     assert (a == before[0]).all()
     assert (b == before[1]).all()
+
+
+@given(st.lists(st.lists(score, min_size=1, max_size=6), min_size=2, max_size=8))
+def test_clusters_of_unequal_sizes_have_the_error_and_degrees_of_a_mean(
+    groups: list[list[float]],
+) -> None:
+    values = np.array([value for group in groups for value in group])
+    codes = np.array([i for i, group in enumerate(groups) for _ in group], dtype=np.int64)
+    found = paired_difference(np.zeros(len(values)), values, clusters=codes, bounded=False)
+    expected = Moments.of(values, codes)
+    assert found.stderr == pytest.approx(expected.stderr, abs=1e-6)
+    assert found.evidence.degrees == pytest.approx(expected.degrees)

@@ -7,6 +7,7 @@ runners      how the policy is run and scored: `live_model`, `functions`
 budget       how much evaluating the training can bear
 spending     how much of its time training and evals have taken
 curve        curve.jsonl: a line a point
+looks        its points as tables, errors left out or counted
 verdicts     improving, regressing, plateau or cannot tell; the best checkpoint
 monitor      CurveMonitor: those, as the curve grows, and advice to stop
 comparable   which points may stand side by side

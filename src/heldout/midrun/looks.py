@@ -182,6 +182,10 @@ class Tables:
     def has_rewards(self, look: int) -> bool:
         return math.isfinite(self._lows[look])
 
+    def seen(self, look: int) -> Bounds:
+        """The least and the largest reward so far; inf and -inf where there are none."""
+        return float(self._lows[look]), float(self._highs[look])
+
     def counted_as(self, look: int) -> float:
         """What an errored item is worth: no reward is lower."""
         worth = float(min(0.0, self._lows[look]))

@@ -28,6 +28,7 @@ from heldout.midrun.curve import CurvePoint
 from heldout.midrun.looks import Bounds, RewardRows, Tables
 from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
 from heldout.stats.sequential import ALPHA, WINDOW, Comparison, Kind, Look, next_look
+from heldout.stats.summaries import Floats
 from heldout.stats.winner import DRAWS
 
 EFFECT = 0.05
@@ -247,7 +248,7 @@ def look_at(
     """The verdict at a look, given the one that was made before it."""
     bounds = tables.bounds(look)
 
-    def read(table: Any, earlier: Look | None) -> Look:
+    def read(table: Floats, seen: Bounds, earlier: Look | None) -> Look:
         return next_look(
             table,
             earlier,
@@ -255,11 +256,15 @@ def look_at(
             alpha=terms.alpha,
             window=terms.window,
             bounds=bounds,
+            seen=seen,
         )
 
-    scored = counted = read(tables.scored(look), before.scored if before else None)
+    seen = tables.seen(look)
+    scored = counted = read(tables.scored(look), seen, before.scored if before else None)
     if tables.has_errors(look):
-        counted = read(tables.counted(look), before.counted if before else None)
+        worth = tables.counted_as(look)
+        seen = min(seen[0], worth), max(seen[1], worth)
+        counted = read(tables.counted(look), seen, before.counted if before else None)
     kinds = scored.verdict.kind, counted.verdict.kind
     verdict, with_errors = _both(scored.verdict, counted.verdict)
     steps, decided = tables.steps, _named(verdict)

@@ -225,19 +225,21 @@ def next_look(
     half_spent: int = HALF_SPENT,
     missing: Missing = "pairwise",
     bounds: tuple[float, float] | None = None,
+    seen: tuple[float, float] | None = None,
 ) -> Look:
     """The verdict at the last row, given the look before it (None: this is the first).
 
     What `judge` gives, without judging the earlier rows again. Between two looks rows may have
     come in before the last one (evals that ended late), and samples at the end of all rows: alpha
     is spent by looks that were made, and what this one shares with the one before is taken from
-    what that one compared.
+    what that one compared. `seen` are the least and the largest of all rewards, for whoever keeps
+    them: a long curve need not be searched for them at every look.
     """
-    table = _table(rewards)
+    table = _table(rewards, checked=seen is not None)
     groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
     _check(effect, alpha, window, references, missing, half_spent)
     share = alpha / len(references)
-    look, scale = len(table) - 1, _scale(table, bounds)
+    look, scale = len(table) - 1, _scale(seen or _span(table), bounds)
     turns = dict(before.turns) if before else {}
     made: dict[Reference, _Made] = {}
     for reference in references:
@@ -384,6 +386,9 @@ def _decide(
         if recent.interval.high < between:
             return verdict("plateau", "gain below effect", recent)
     if first is not None and _sign(first) > 0:
+        # Up since the start, but down of late, if only by chance: that is not improving.
+        if recent is not None and recent.estimate is not None and recent.estimate < 0:
+            return verdict("cannot tell", "interval too wide", recent)
         return verdict("improving", "gain above zero", first)
     if look == 0:
         return verdict("cannot tell", "first look", None)
@@ -467,14 +472,19 @@ def _means(block: Floats) -> Floats:
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
 
-def _scale(table: Floats, bounds: tuple[float, float] | None) -> float:
-    present = table[~np.isnan(table)]
+def _span(table: Floats) -> tuple[float, float]:
+    """The least and the largest reward; inf and -inf where there is none."""
+    least = np.fmin.reduce(table, axis=None, initial=math.inf)
+    return float(least), float(np.fmax.reduce(table, axis=None, initial=-math.inf))
+
+
+def _scale(seen: tuple[float, float], bounds: tuple[float, float] | None) -> float:
     if bounds is None:
-        return float(present.max() - present.min()) if len(present) else 0.0
+        return max(0.0, seen[1] - seen[0])
     low, high = bounds
-    if len(present) and (present.min() < low or present.max() > high):
+    if seen[0] < low or (seen[1] > high):
         raise InvalidInput(
-            f"rewards from {present.min():g} to {present.max():g} lie outside the bounds "
+            f"rewards from {seen[0]:g} to {seen[1]:g} lie outside the bounds "
             f"{low:g} to {high:g}: widen the bounds, or leave them out"
         )
     return float(high - low)
@@ -483,11 +493,11 @@ def _scale(table: Floats, bounds: tuple[float, float] | None) -> float:
 # --- What comes in ------------------------------------------------------------------------------
 
 
-def _table(rewards: ArrayLike) -> Floats:
+def _table(rewards: ArrayLike, *, checked: bool = False) -> Floats:
     table: NDArray[np.float64] = np.asarray(rewards, dtype=np.float64)
     if table.ndim != 2 or len(table) == 0:
         raise InvalidInput(f"rewards are looks x samples, got the shape {table.shape}")
-    if np.isinf(table).any():
+    if not checked and np.isinf(table).any():
         raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
     return table
 
