@@ -29,7 +29,8 @@ from heldout import (
 )
 from heldout.analysis import compare, gate, pass_at_k, summarize
 from heldout.errors import NotComparable, SystemicFailure
-from heldout.midrun.verdicts import best_checkpoint, verdicts
+from heldout.midrun.best import best_checkpoint
+from heldout.midrun.verdicts import verdicts
 from heldout.stats import PairedDifference
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand

@@ -11,9 +11,10 @@ import pytest
 
 from heldout.errors import InvalidInput
 from heldout.midrun import CurveMonitor, Judgement
+from heldout.midrun.best import best_checkpoint
 from heldout.midrun.curve import CurvePoint, current_points
 from heldout.midrun.looks import RewardRows
-from heldout.midrun.verdicts import StepVerdict, Terms, best_checkpoint, verdicts
+from heldout.midrun.verdicts import StepVerdict, Terms, verdicts
 from heldout.stats.summaries import Floats
 from tests.midrun.test_verdicts import CLIMB, FLAT, curve, look, rising
 

@@ -10,15 +10,9 @@ import numpy as np
 import pytest
 
 from heldout.errors import InvalidInput
+from heldout.midrun.best import Best, best_checkpoint
 from heldout.midrun.curve import CurvePoint, Outcome
-from heldout.midrun.verdicts import (
-    Best,
-    StepVerdict,
-    Terms,
-    best_checkpoint,
-    terms_of,
-    verdicts,
-)
+from heldout.midrun.verdicts import StepVerdict, Terms, terms_of, verdicts
 from heldout.stats import Interval, best_of, monitor
 from heldout.stats.summaries import Floats
 from tests.midrun.test_curve import point

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heldout.words import samples
+
 if TYPE_CHECKING:
     from heldout.midrun.curve import CurvePoint
     from heldout.midrun.flips import Flips
@@ -119,7 +121,7 @@ def _print(before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: 
                 )
         console.print(table)
     console.print(
-        f"{_samples(found.compared)} compared (passed: ≥ {pass_threshold:g}): "
+        f"{samples(found.compared)} compared (passed: ≥ {pass_threshold:g}): "
         f"{len(found.gained)} gained, {len(found.lost)} lost, "
         f"{found.stayed_passing} still pass, {found.stayed_failing} still fail"
     )
@@ -131,18 +133,14 @@ def _print(before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: 
         console.print(as_line(text, "yellow"))
 
 
-def _samples(count: int) -> str:
-    return "1 sample" if count == 1 else f"{count} samples"
-
-
 def _warnings(before: CurvePoint, after: CurvePoint, found: Flips) -> list[str]:
     """What the comparison does not cover, or is not made for."""
     texts = []
     if found.not_in_both:
-        texts.append(f"run at only one of the steps: {_samples(found.not_in_both)}")
+        texts.append(f"run at only one of the steps: {samples(found.not_in_both)}")
     if found.errored:
         texts.append(
-            f"not compared, for want of a score at one of the steps: {_samples(found.errored)}"
+            f"not compared, for want of a score at one of the steps: {samples(found.errored)}"
         )
     if not found.compared:
         texts.append("the curve has no scores of samples that both steps share")

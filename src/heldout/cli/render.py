@@ -19,6 +19,8 @@ from heldout.cli.text import printable
 from heldout.store.report import EvalReport
 from heldout.summary import Summary
 from heldout.types import EvalResult, Message
+from heldout.words import interval as interval
+from heldout.words import number as number
 
 UNBROKEN = 100_000
 """In a pipe there is no width to fit: lines must not break at a guess."""
@@ -51,18 +53,6 @@ def as_line(value: object, style: str = "") -> Text:
 
 def as_text(value: object, style: str = "") -> Text:
     return Text(printable(str(value)), style=style)
-
-
-def number(value: float | None) -> str:
-    if value is None:
-        return "–"
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:.3f}"
-    return f"{value:.3g}"
-
-
-def interval(low: float | None, high: float | None) -> str:
-    return "–" if low is None else f"{number(low)} … {number(high)}"
 
 
 def make_table() -> Table:

@@ -8,7 +8,8 @@ budget       how much evaluating the training can bear
 spending     how much of its time training and evals have taken
 curve        curve.jsonl: a line a point
 looks        its points as tables, errors left out or counted
-verdicts     improving, regressing, plateau or cannot tell; the best checkpoint
+verdicts     improving, regressing, plateau or cannot tell
+best         the best eval, corrected for having been picked
 monitor      CurveMonitor: those, as the curve grows, and advice to stop
 comparable   which points may stand side by side
 home         the run directory, for all who write to it
@@ -35,6 +36,7 @@ from typing import TYPE_CHECKING
 from heldout.lazy import lazy
 
 if TYPE_CHECKING:
+    from heldout.midrun.best import Best, best_checkpoint
     from heldout.midrun.curve import (
         CurvePoint,
         Outcome,
@@ -75,11 +77,7 @@ if TYPE_CHECKING:
         Shadows,
         WeightSnapshot,
     )
-    from heldout.midrun.verdicts import (
-        Best,
-        StepVerdict,
-        best_checkpoint,
-    )
+    from heldout.midrun.verdicts import StepVerdict
     from heldout.midrun.worker import (
         EvalWorker,
     )
@@ -103,7 +101,8 @@ _HOME = {
     "heldout.midrun.runners": ("Request", "Runner", "functions", "live_model", "score_answer"),
     "heldout.midrun.settings": ("Settings",),
     "heldout.midrun.shadows": ("PolicyVersion", "Shadows", "WeightSnapshot"),
-    "heldout.midrun.verdicts": ("Best", "StepVerdict", "best_checkpoint"),
+    "heldout.midrun.best": ("Best", "best_checkpoint"),
+    "heldout.midrun.verdicts": ("StepVerdict",),
     "heldout.midrun.worker": ("EvalWorker",),
 }
 

@@ -15,18 +15,10 @@ from numbers import Integral
 from typing import Any
 
 from heldout.errors import InvalidInput
+from heldout.midrun.best import NO_BEST, Best, pick
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.looks import Bounds, Key, RewardRows, Tables, key_of
-from heldout.midrun.verdicts import (
-    EFFECT,
-    NO_BEST,
-    Best,
-    Readings,
-    StepVerdict,
-    Terms,
-    look_at,
-    pick,
-)
+from heldout.midrun.verdicts import EFFECT, Readings, StepVerdict, Terms, look_at
 from heldout.stats.sequential import ALPHA, WINDOW, advise
 
 MOST_CANDIDATES = 100

@@ -1,11 +1,9 @@
-"""What a held-out curve allows one to say (improving, regressing, plateau, or cannot tell), and
-which eval is best.
+"""What a held-out curve allows one to say: improving, regressing, plateau, or cannot tell.
 
     for said in verdicts(current_points(read_points(path)), effect=0.05):
         print(said.step, said.sentence())
-    print(best_checkpoint(points).sentence())
 
-The numbers are those of `heldout.stats` (`sequential`, `winner`); here points become looks
+The numbers are those of `heldout.stats.sequential`; here points become looks
 (`looks.py`), looks become steps, and numbers become sentences. Looks are paired by sample.
 
 Errors have two readings (clause 22): left out, and as a reward of 0. "improving" and "plateau" are
@@ -21,20 +19,16 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
 from heldout.errors import InvalidInput
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.looks import Bounds, RewardRows, Tables
-from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
+from heldout.stats import Verdict
 from heldout.stats.sequential import ALPHA, WINDOW, Comparison, Kind, Look, next_look
 from heldout.stats.summaries import Floats
-from heldout.stats.winner import DRAWS
+from heldout.words import interval, number, samples
 
 EFFECT = 0.05
 """The gain over the window that is worth having, where nobody says another."""
-SEED = 0
-"""Of the draws behind the best eval's interval: the same curve gives the same numbers."""
 LEAST_ALPHA = 1e-9
 """Below it, shares of alpha are too small for the normal distribution at hand."""
 
@@ -126,18 +120,22 @@ class StepVerdict:
 
     def sentence(self) -> str:
         verdict, decided = self.verdict, self.comparison
-        paired = f"paired on {_samples(decided.n)}" if decided else ""
+        paired = f"paired on {samples(decided.n)}" if decided else ""
         if self.errored_as is not None:
             paired += f", with {self._errors()}"
         if verdict.kind == "plateau":
-            effect, window = _number(verdict.effect), self.terms.window
+            effect, window = number(verdict.effect), self.terms.window
             return (
                 f"plateau since step {self.since}: no steady gain as large as {effect} "
                 f"over {window} evals, {paired}"
             )
         if verdict.kind != "cannot tell" and verdict.estimate is not None:
-            around = f" ({_interval(verdict.interval)})" if verdict.interval else ""
-            gain = _number(verdict.estimate, sign=True)
+            around = (
+                f" ({interval(verdict.interval.low, verdict.interval.high)})"
+                if verdict.interval
+                else ""
+            )
+            gain = number(verdict.estimate, sign=True)
             return f"{verdict.kind}: {gain}{around} {self._steps()}, {paired}"
         return self._why_not()
 
@@ -146,7 +144,7 @@ class StepVerdict:
         gain = self.verdict.estimate
         if gain is None or self.kind not in ("improving", "regressing"):
             return self.kind
-        return f"{self.kind} {_number(gain, sign=True)}"
+        return f"{self.kind} {number(gain, sign=True)}"
 
     def _steps(self) -> str:
         assert self.between is not None
@@ -158,7 +156,7 @@ class StepVerdict:
     def _errors(self) -> str:
         items = "1 errored item" if self.errored == 1 else f"{self.errored} errored items"
         worth = self.errored_as or 0.0
-        return f"{items} as {_number(worth) if worth else 0}"
+        return f"{items} as {number(worth) if worth else 0}"
 
     def _why_not(self) -> str:
         verdict, decided = self.verdict, self.comparison
@@ -181,9 +179,9 @@ class StepVerdict:
         if size is None or decided is None:
             return "cannot tell: too few rewards to compare, or all alike"
         if size > self.largest:
-            return f"cannot tell: no gain could be seen on {_samples(decided.n)}"
+            return f"cannot tell: no gain could be seen on {samples(decided.n)}"
         return (
-            f"cannot tell: on {_samples(decided.n)} a gain of {_number(size)} "
+            f"cannot tell: on {samples(decided.n)} a gain of {number(size)} "
             "would be seen four times in five"
         )
 
@@ -329,154 +327,3 @@ def terms_of(points: Iterable[CurvePoint]) -> Terms:
         except (KeyError, InvalidInput, OverflowError):
             continue
     return Terms()
-
-
-# --- The best eval ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Best:
-    """The eval with the highest mean reward, and what it is worth once it has been picked. Whether
-    its weights were saved nobody knows here."""
-
-    step: int
-    weights: str | None
-    run: str | None
-    """The directory, below the run's, that has its conversations. Never followed: only shown."""
-    raw: float
-    """Its mean as measured, what errored counted: it overstates."""
-    estimate: float | None
-    """Less the luck that picking the maximum brings; None: it was not computed, or nothing says
-    how much rewards could differ, as is so for the interval."""
-    interval: Interval | None
-    candidates: int
-    """Evals it was picked from: those of all samples that are compared."""
-    left_out: int
-    """Evals that lack some of those samples: a mean of others would be another mean."""
-    n: int
-    """Samples compared."""
-    confidence: float
-    errored: int = 0
-    """Samples of those with an item that errored at this eval."""
-    errored_as: float = 0.0
-    """The reward that such an item counts as."""
-
-    def sentence(self) -> str:
-        words = f"best eval: step {self.step}{' (before training)' * (self.step == 0)}, "
-        if self.candidates == 1:
-            around = f" ({_interval(self.interval)})" if self.interval else " as measured"
-            words += f"{_number(self.raw)}{around}, the only one to pick from"
-        elif self.estimate is None or self.interval is None:
-            words += (
-                f"{_number(self.raw)} as measured, not corrected for picking the best of "
-                f"{self.candidates}"
-            )
-        else:
-            words += (
-                f"{_number(self.estimate)} ({_interval(self.interval)}, corrected for picking the "
-                f"best of {self.candidates}; {_number(self.raw)} as measured)"
-            )
-        words += f", on {_samples(self.n)}"
-        if self.errored:
-            worth = _number(self.errored_as) if self.errored_as else "0"
-            words += f", {self.errored} of them errored, counted as {worth}"
-        if self.left_out:
-            evals = "1 eval" if self.left_out == 1 else f"{self.left_out} evals"
-            words += f"; {evals} of fewer samples left out"
-        return words
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "best_step": self.step,
-            "best_estimate": self.estimate,
-            "best_ci_low": self.interval.low if self.interval else None,
-            "best_ci_high": self.interval.high if self.interval else None,
-        }
-
-
-NO_BEST: dict[str, Any] = dict.fromkeys(
-    ("best_step", "best_estimate", "best_ci_low", "best_ci_high")
-)
-"""`Best.as_dict` where there is none."""
-
-
-def best_checkpoint(
-    points: Sequence[CurvePoint],
-    confidence: float = CONFIDENCE,
-    *,
-    bounds: Bounds | None = None,
-    most: int | None = None,
-) -> Best | None:
-    """The best eval of one curve; None where no two samples can be compared.
-
-    Evals are compared on the samples that at least half of them have run; one that lacks some of
-    those is no candidate, and is counted. A budget or a time limit takes a beginning of one fixed
-    order, so these samples are a beginning of it, too. What errored counts as 0, or as the least
-    reward seen: else an eval of three good answers and 97 errors would be the best one.
-    Uncorrected where there are more than `most` candidates: the cost grows with their cube.
-    """
-    rows = RewardRows()
-    looks = rows.looks(points)
-    if not looks:
-        return None
-    return pick(looks, rows.tables(looks, bounds), confidence=confidence, most=most)
-
-
-def pick(
-    looks: Sequence[CurvePoint],
-    tables: Tables,
-    *,
-    confidence: float = CONFIDENCE,
-    draws: int = DRAWS,
-    most: int | None = None,
-) -> Best | None:
-    """`best_checkpoint`, of tables."""
-    last = len(looks) - 1
-    asked = ~np.isnan(tables.errored)
-    compared = 2 * asked.sum(axis=0) >= len(looks)
-    places = np.flatnonzero(asked[:, compared].all(axis=1))
-    samples = int(compared.sum())
-    if not len(places) or samples < 2 or not tables.has_rewards(last):
-        return None
-    rewards, bounds = tables.counted(last)[:, compared][places], tables.bounds(last)
-    estimate, interval = None, None
-    if (most is None or len(places) <= most) and (bounds or rewards.max() > rewards.min()):
-        won = best_of(rewards, seed=SEED, confidence=confidence, draws=draws, bounds=bounds)
-        index, raw, estimate, interval = won.index, won.raw, won.estimate, won.interval
-    else:
-        means = rewards.mean(axis=1)
-        index, raw = int(np.argmax(means)), float(means.max())
-    place = int(places[index])
-    point = looks[place]
-    return Best(
-        step=point.step,
-        weights=point.weights,
-        run=point.run,
-        raw=raw,
-        estimate=estimate,
-        interval=interval,
-        candidates=len(places),
-        left_out=len(looks) - len(places),
-        n=samples,
-        confidence=confidence,
-        errored=int((tables.errored[place, compared] > 0).sum()),
-        errored_as=tables.counted_as(last),
-    )
-
-
-# --- Words --------------------------------------------------------------------------------------
-
-
-def _number(value: float, *, sign: bool = False) -> str:
-    plus = "+" if sign else ""
-    if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:{plus}.3f}"
-    return f"{value:{plus}.3g}"
-
-
-def _interval(interval: Interval) -> str:
-    return f"{_number(interval.low)} … {_number(interval.high)}"
-
-
-def _samples(count: int) -> str:
-    return "1 sample" if count == 1 else f"{count} samples"
