@@ -42,7 +42,7 @@ from heldout.stats.resampling import (
     median_over_tasks,
     optimality_gap,
 )
-from heldout.stats.sequential import Advice, Verdict, advise, judge, monitor
+from heldout.stats.sequential import Advice, Verdict, advise, monitor
 from heldout.stats.slices import SliceDifference, holm, paired_slices, slice_differences
 from heldout.stats.student import t_quantile
 from heldout.stats.summaries import (
@@ -85,7 +85,6 @@ __all__ = [
     "holm",
     "improvement_probability",
     "interquartile_mean",
-    "judge",
     "mean_over_tasks",
     "measured_difference",
     "median_interval",

@@ -145,41 +145,6 @@ class Advice:
 # --- Verdicts -----------------------------------------------------------------------------------
 
 
-def judge(
-    rewards: ArrayLike,
-    clusters: Ids | None = None,
-    *,
-    effect: float,
-    alpha: float = ALPHA,
-    window: int = WINDOW,
-    references: Sequence[Reference] = ("first", "window"),
-    half_spent: int = HALF_SPENT,
-    missing: Missing = "pairwise",
-    bounds: tuple[float, float] | None = None,
-) -> Verdict:
-    """The verdict at the last row of `rewards` (looks x samples, NaN or None where errored).
-
-    Call it after every eval with the same settings: alpha holds over all those calls together.
-    `effect` is the gain over `window` evals that is worth having. `bounds` are the least and the
-    largest reward there can be; without them those seen so far stand for them, and no plateau is
-    claimed. More references, less alpha each.
-
-    The newest evidence has the first word: the window's sign, then a fall from the best, then a
-    fall from the start, then a plateau, then a rise since the start.
-    """
-    return monitor(
-        rewards,
-        clusters,
-        effect=effect,
-        alpha=alpha,
-        window=window,
-        references=references,
-        half_spent=half_spent,
-        missing=missing,
-        bounds=bounds,
-    )[-1]
-
-
 def monitor(
     rewards: ArrayLike,
     clusters: Ids | None = None,
@@ -192,7 +157,17 @@ def monitor(
     missing: Missing = "pairwise",
     bounds: tuple[float, float] | None = None,
 ) -> tuple[Verdict, ...]:
-    """The verdict at every look, each as `judge` gave it when that look was the last."""
+    """The verdict at every row of `rewards` (looks x samples, NaN or None where errored).
+
+    None of them depends on later rows, so that alpha holds over all the times one looks, whenever
+    that is. `effect` is the gain over `window` evals that is worth having. `bounds` are the least
+    and the largest reward there can be; without them those seen so far stand for them, and no
+    plateau is claimed. More references, less alpha each.
+
+    The newest evidence has the first word: the window's sign, then a fall from the best, then a
+    fall from the start, then a plateau, then a rise since the start, unless the window's estimate
+    is a fall.
+    """
     table = _table(rewards)
     looks: list[Look] = []
     for look in range(len(table)):
@@ -229,10 +204,10 @@ def next_look(
 ) -> Look:
     """The verdict at the last row, given the look before it (None: this is the first).
 
-    What `judge` gives, without judging the earlier rows again. Between two looks rows may have
-    come in before the last one (evals that ended late), and samples at the end of all rows: alpha
-    is spent by looks that were made, and what this one shares with the one before is taken from
-    what that one compared. `seen` are the least and the largest of all rewards, for whoever keeps
+    What `monitor` gives there, without judging the earlier rows again. Between two looks rows may
+    have come in before the last one (evals that ended late), and samples at the end of all rows:
+    alpha is spent by looks that were made, and what this one shares with the one before is taken
+    from what that one compared. `seen` are the least and the largest of all rewards, for whoever keeps
     them: a long curve need not be searched for them at every look.
     """
     table = _table(rewards, checked=seen is not None)
