@@ -207,8 +207,8 @@ def next_look(
     What `monitor` gives there, without judging the earlier rows again. Between two looks rows may
     have come in before the last one (evals that ended late), and samples at the end of all rows:
     alpha is spent by looks that were made, and what this one shares with the one before is taken
-    from what that one compared. `seen` are the least and the largest of all rewards, for whoever keeps
-    them: a long curve need not be searched for them at every look.
+    from what that one compared. `seen` are the least and the largest of all rewards, for whoever
+    keeps them: a long curve need not be searched for them at every look.
     """
     table = _table(rewards, checked=seen is not None)
     groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
