@@ -58,7 +58,10 @@ def flat(curves: int) -> None:
             for p in (0.05, 0.5, 0.9):
                 rng = np.random.default_rng([n, round(100 * p)])
                 table = [curve(kind, [p] * 51, n, rng) for _ in range(curves)]
-                said = [{verdict.kind for verdict in monitor(rows, effect=0.05)} for rows in table]
+                said = [
+                    {verdict.kind for verdict in monitor(rows, effect=0.05, bounds=(0, 1))}
+                    for rows in table
+                ]
                 false.append(np.mean([bool(k & {"improving", "regressing"}) for k in said]))
                 peeked.append(np.mean([peeking(rows) for rows in table]))
         what = f"flat {kind} curves, 50 looks"
@@ -73,7 +76,7 @@ def trends(curves: int) -> None:
             rng = np.random.default_rng(7)
             wanted, other = ("improving", "regressing")[:: 1 if gain > 0 else -1]
             table = [curve(kind, 0.5 + np.linspace(0, gain, 21), 200, rng) for _ in range(curves)]
-            said = [[v.kind for v in monitor(rows, effect=0.05)] for rows in table]
+            said = [[v.kind for v in monitor(rows, effect=0.05, bounds=(0, 1))] for rows in table]
             what = f"{100 * gain:+.0f} points over 20 looks, 200 samples, {kind}"
             emit(f"{what}: seen", 100 * float(np.mean([wanted in k for k in said])), "%")
             if any(other in kinds for kinds in said):
@@ -89,7 +92,10 @@ def plateaus(curves: int) -> None:
             rng = np.random.default_rng(11)
             levels = 0.3 + slope / 8 * np.arange(31)
             table = [curve("steady", levels, n, rng) for _ in range(curves)]
-            said = [any(v.kind == "plateau" for v in monitor(t, effect=0.05)) for t in table]
+            said = [
+                any(v.kind == "plateau" for v in monitor(t, effect=0.05, bounds=(0, 1)))
+                for t in table
+            ]
             what = f"plateau (effect 0.05) said of {name}, 30 looks, {n} samples"
             emit(what, 100 * float(np.mean(said)), "%", target=target)
 
