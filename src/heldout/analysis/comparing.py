@@ -56,8 +56,8 @@ from heldout.summary import has_passed
 
 
 def compare(
-    a: Comparable,
-    b: Comparable,
+    a: Comparable | Opened,
+    b: Comparable | Opened,
     *,
     by: str | Sequence[str] = (),
     metric: str = REWARD,

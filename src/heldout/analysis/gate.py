@@ -119,7 +119,8 @@ def gate(
     sign = -1 if lower_is_better else 1
     checks: list[Check] = []
     comparison = None
-    one = opened(run, [] if cluster is None else [cluster], name="the run")
+    keys = (*by, *([cluster] if cluster is not None else []))
+    one = opened(run, keys, name="the run" if baseline is None else "B")
     threshold = one.report.pass_threshold if pass_threshold is None else pass_threshold
     measure = Measure(metric, threshold)
     items = measure.items(one.table, one.name)
@@ -127,7 +128,7 @@ def gate(
     if baseline is not None and no_worse_than is not None:
         comparison = compare(
             baseline,
-            run,
+            one,
             by=by,
             metric=metric,
             cluster=cluster,

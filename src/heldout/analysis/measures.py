@@ -95,10 +95,13 @@ def sample_means(table: Table, values: Floats) -> Floats:
     if len(values) == len(table.sample_ids):
         return values  # an item each
     present = ~np.isnan(values)
-    counts = _counts(table, present)
-    sums = np.bincount(
-        table.sample[present], weights=values[present], minlength=len(table.sample_ids)
-    )
+    return means_of(table.sample[present], values[present], len(table.sample_ids))
+
+
+def means_of(samples: Ints, values: Floats, count: int) -> Floats:
+    """Of each of so many samples, where `samples` says whose each value is; NaN of none."""
+    counts = np.bincount(samples, minlength=count)
+    sums = np.bincount(samples, weights=values, minlength=count)
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
 

@@ -39,8 +39,11 @@ class Opened:
         return int(np.isnan(self.table.reward).sum())
 
 
-def opened(given: Comparable, keys: Sequence[str] = (), *, name: str) -> Opened:
-    """`name` is what to call a report that has no name of its own."""
+def opened(given: Comparable | Opened, keys: Sequence[str] = (), *, name: str) -> Opened:
+    """`name` is what to call a report that has no name of its own. One that is open, with these
+    keys, is not read again."""
+    if isinstance(given, Opened):
+        return given
     if isinstance(given, str | Path):
         path = Path(given)
         if RunDir(path).curve.exists():

@@ -23,8 +23,9 @@ from heldout.analysis.comparable import (
     shared_samples,
     unpairable,
 )
-from heldout.analysis.measures import PASSED, REWARD, Measure, is_binary, within_unit
+from heldout.analysis.measures import PASSED, REWARD, Measure, is_binary, means_of, within_unit
 from heldout.analysis.opened import Comparable, Opened, cluster_numbers, opened
+from heldout.analysis.single import FEW_CLUSTERS
 from heldout.errors import InvalidInput
 from heldout.stats import (
     DifferenceVariance,
@@ -40,7 +41,6 @@ from heldout.stats import (
 
 ALPHA, POWER = 0.05, 0.8
 REPEATS = (1, 2, 4, 8)
-FEW_CLUSTERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,9 +192,9 @@ def _design_effect(one: _Measured, other: _Measured | None, cluster: str) -> tup
     """How many times more samples it takes because they come in clusters (L. Kish 1965), and how
     many clusters there are. Fewer it never takes: that would be a chance of this run."""
     table = one.side.table
-    values = _by_sample(one, len(table.sample_ids))
+    values = means_of(one.samples, one.values, len(table.sample_ids))
     if other is not None:
-        values = _by_sample(other, len(table.sample_ids)) - values
+        values = means_of(other.samples, other.values, len(table.sample_ids)) - values
     present = ~np.isnan(values)
     codes = cluster_numbers(table, cluster)[present]
     together = Moments.of(values[present], codes).stderr
@@ -203,12 +203,6 @@ def _design_effect(one: _Measured, other: _Measured | None, cluster: str) -> tup
     if not together or not alone:
         return 1.0, groups
     return max(1.0, (together / alone) ** 2), groups
-
-
-def _by_sample(side: _Measured, samples: int) -> Floats:
-    counts = np.bincount(side.samples, minlength=samples)
-    sums = np.bincount(side.samples, weights=side.values, minlength=samples)
-    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
 
 
 # --- What varies --------------------------------------------------------------------------------

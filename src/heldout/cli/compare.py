@@ -6,11 +6,11 @@ the one that passes and fails.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -18,10 +18,39 @@ if TYPE_CHECKING:
     from heldout.analysis.comparison import Change, Comparison
     from heldout.store.report import EvalReport
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
 MARKDOWN_FLIPS = 10
 """Samples each way that Markdown lists unless told otherwise: they are folded away."""
 JSON_FLIPS = 100
 """... and JSON: of a million samples many may flip. How many there are stands beside them."""
+
+
+def measured(command: Command) -> Command:
+    """The options that say what is compared, and how surely."""
+    options = (
+        click.option(
+            "--metric",
+            default="reward",
+            show_default=True,
+            help="Or passed, pass@K, pass^K, or the name of a metric.",
+        ),
+        click.option(
+            "--cluster", metavar="KEY", help="Samples that share its value belong together."
+        ),
+        click.option(
+            "--pass-threshold",
+            type=float,
+            metavar="REWARD",
+            help="The reward that passes.  [default: that of the runs]",
+        ),
+        click.option(
+            "--confidence", type=float, default=0.95, show_default=True, help="Of the intervals."
+        ),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.command("compare")
@@ -30,25 +59,12 @@ JSON_FLIPS = 100
 @click.option(
     "--by", multiple=True, metavar="KEY", help="Metadata key to slice by; several combine."
 )
-@click.option(
-    "--metric",
-    default="reward",
-    show_default=True,
-    help="Or passed, pass@K, pass^K, or the name of a metric.",
-)
-@click.option("--cluster", metavar="KEY", help="Samples that share its value belong together.")
+@measured
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as said above.")
 @click.option("--unpaired", is_flag=True, help="Compare all with all, though samples are shared.")
 @click.option(
     "--flips", type=click.IntRange(1), metavar="N", help="List N samples gained, and N lost."
 )
-@click.option(
-    "--pass-threshold",
-    type=float,
-    metavar="REWARD",
-    help="The reward that passes.  [default: that of the runs]",
-)
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the intervals.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option(

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heldout.cli.compare import measured
+
 if TYPE_CHECKING:
     from heldout.analysis import Check, Gate
     from heldout.cli.differences import Piece
@@ -94,21 +96,8 @@ def _refusing_in_markdown(*, wanted: bool) -> Iterator[None]:
     metavar="LOSS",
     help="What is tolerated in a slice.  [default: as for all]",
 )
-@click.option(
-    "--metric",
-    default="reward",
-    show_default=True,
-    help="Or passed, pass@K, pass^K, or the name of a metric.",
-)
-@click.option("--cluster", metavar="KEY", help="Samples that share its value belong together.")
+@measured
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
-@click.option(
-    "--pass-threshold",
-    type=float,
-    metavar="REWARD",
-    help="The reward that passes.  [default: that of the runs]",
-)
-@click.option("--confidence", type=float, default=0.95, show_default=True, help="Of the intervals.")
 @click.option(
     "--flips",
     type=click.IntRange(1),

@@ -29,6 +29,11 @@ def leave_out_weights(sizes: Floats) -> Floats:
     return np.asarray(np.sqrt((groups - 1) / groups) * n / (n - sizes))
 
 
+def degrees_of_sizes(sizes: Floats) -> float:
+    """Of clusters given one by one."""
+    return degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
+
+
 def degrees_of_freedom(sizes: Iterable[tuple[int, int]]) -> float:
     """Of clusters given as (size, how many of it); two clusters at least."""
     table = np.array(list(sizes), dtype=np.float64)

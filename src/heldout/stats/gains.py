@@ -9,7 +9,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from heldout.stats.clustered import degrees_of_freedom, leave_out_weights
+from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
 from heldout.stats.student import t_quantile
 from heldout.stats.summaries import Floats, Interval, Ints
 
@@ -54,7 +54,7 @@ def gain_interval(
     else:
         sums = np.bincount(members, weights=residuals) * leave_out_weights(sizes)
         square = float(np.dot(sums, sums)) / n**2
-        degrees = degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
+        degrees = degrees_of_sizes(sizes)
     floor = 2 * (scale * largest / n) ** 2
     stderr = math.sqrt(square + floor)
     quantile = t_quantile(1 - alpha / 2, degrees)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats.clustered import degrees_of_freedom, leave_out_weights
+from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
 from heldout.stats.given import (
     Ids,
     check_confidence,
@@ -234,7 +234,7 @@ def _clustered_error(
     sizes = np.ones(1) if codes is None else np.bincount(codes).astype(np.float64)
     degrees = float(groups - 1)
     if codes is not None:
-        degrees = degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
+        degrees = degrees_of_sizes(sizes)
     residuals = values - mean
     scale = float(np.abs(residuals).max())
     if scale == 0 or values.min() == values.max():

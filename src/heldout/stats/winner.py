@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats.clustered import degrees_of_freedom, leave_out_weights
+from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
 from heldout.stats.given import Ids, cluster_codes
 from heldout.stats.student import t_quantile
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval
@@ -154,7 +154,7 @@ def _noise(
     floor = 2 * (scale / 2 * float(sizes.max()) / counts) ** 2
     residuals = residuals * leave_out_weights(sizes)
     covariance = residuals @ residuals.T
-    degrees = degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
+    degrees = degrees_of_sizes(sizes)
     widen = t_quantile(tail, degrees) / NormalDist().inv_cdf(tail)
     normal = np.random.default_rng(seed).standard_normal((draws, len(table)))
     return _drawn(normal, covariance), widen * _drawn(normal, covariance + np.diag(floor))
