@@ -1,0 +1,1 @@
+"""Ready-made graders, and one way to compose them."""

@@ -1,0 +1,229 @@
+r"""Is the answer in the form that was asked for? Says nothing about whether it is right.
+
+Each check takes the text as the model wrote it and returns a `Grade` of 1.0 or 0.0 with what it
+saw and, for a 0.0, why. Empty text follows no format, not even "at most 10 words": a cut-off
+generation has no answer, and must not earn a reward for being short.
+
+Reasoning is stripped before an answer is graded, so a check of `<think>` tags takes the message's
+whole text, and any other one `Trajectory.answer`.
+
+All are single scans: a megabyte takes milliseconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import msgspec
+
+from heldout.errors import InvalidInput
+from heldout.scoring.grades import Grade
+
+DEEPEST = 128
+"""Levels of nesting in JSON that is still read; people and tools need fewer than ten."""
+
+LONGEST = 16 * 2**20
+"""Characters of JSON that are still read: values take some ten times the memory of their text."""
+
+_decode = msgspec.json.Decoder().decode
+
+NO_ANSWER = Grade(0.0, None, "no answer")
+
+_FENCE = re.compile(r"(?m)^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([^\r\n]*)\r?$")
+_BOXED = re.compile(r"\\boxed\s*\{")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*\Z")
+
+
+# --- JSON ---------------------------------------------------------------------------------------
+
+
+class NotJSON(ValueError):
+    """The text is not JSON, or more of it than is read; the message says what is wrong."""
+
+
+def parse_json(text: str) -> Any:
+    """The value that the text is the JSON of, or `NotJSON`.
+
+    By the letter: no NaN or Infinity, no number that a float cannot hold, no trailing comma, no
+    comment, no half of a surrogate pair, nothing before or behind the value.
+    """
+    if len(text) > LONGEST:
+        raise NotJSON(f"{len(text)} characters; at most {LONGEST} are read as JSON")
+    try:
+        value = _decode(text)
+    except msgspec.DecodeError as problem:
+        raise NotJSON(str(problem)) from None
+    except UnicodeEncodeError:
+        raise NotJSON("half of a surrogate pair, which is not text") from None
+    except RecursionError:
+        raise NotJSON(f"nested deeper than {DEEPEST} levels") from None
+    if text.count("[") + text.count("{") > DEEPEST and _is_deep(value):
+        raise NotJSON(f"nested deeper than {DEEPEST} levels")
+    return value
+
+
+def _is_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEEPEST):
+        inner: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                inner.extend(item.values())
+            elif isinstance(item, list):
+                inner.extend(item)
+        if not inner:
+            return False
+        level = inner
+    return any(isinstance(item, dict | list) for item in level)
+
+
+def is_json(answer: str, *, kind: Literal["any", "object", "list"] = "any") -> Grade:
+    """The whole answer is one JSON value: of any kind, or an object, or a list."""
+    text = answer.strip()
+    if not text:
+        return NO_ANSWER
+    try:
+        value = parse_json(text)
+    except NotJSON as problem:
+        return Grade(0.0, None, str(problem))
+    if kind != "any" and not isinstance(value, dict if kind == "object" else list):
+        return Grade(0.0, text, f"JSON, but not {'an object' if kind == 'object' else 'a list'}")
+    return Grade(1.0, text)
+
+
+# --- Code blocks --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CodeBlock:
+    language: str
+    code: str
+    closed: bool = True
+
+
+def code_blocks(text: str) -> list[CodeBlock]:
+    """Fenced code blocks, in order; the last one may be cut off.
+
+    A block ends at a fence of the same character that is at least as long and has nothing behind
+    it, so that a block of four backticks may show one of three.
+    """
+    blocks: list[CodeBlock] = []
+    fence, language, start = "", "", 0
+    for line in _FENCE.finditer(text):
+        marks, words = line[1], line[2].strip()
+        if not fence:
+            if marks[0] == "`" and "`" in words:
+                continue  # ```code``` in one line
+            fence, language, start = marks, words.split()[0] if words else "", line.end()
+        elif marks[0] == fence[0] and len(marks) >= len(fence) and not words:
+            blocks.append(CodeBlock(language, _inside(text[start : line.start()])))
+            fence = ""
+    if fence:
+        blocks.append(CodeBlock(language, _inside(text[start:]), closed=False))
+    return blocks
+
+
+def _inside(code: str) -> str:
+    return code.removeprefix("\r").removeprefix("\n").removesuffix("\n").removesuffix("\r")
+
+
+def has_code_block(answer: str, *, language: str | None = None) -> Grade:
+    """There is a fenced block that closes and is not empty (of that language); the last is seen."""
+    if not answer.strip():
+        return NO_ANSWER
+    blocks = code_blocks(answer)
+    for block in reversed(blocks):
+        if not (block.closed and block.code.strip()):
+            continue
+        if language is None or block.language.lower() == language.lower():
+            return Grade(1.0, block.code)
+    if not blocks:
+        return Grade(0.0, None, "no code block")
+    if not blocks[-1].closed:
+        return Grade(0.0, None, "the last code block never closes")
+    of = f" of {language!r}" if language is not None else ""
+    return Grade(0.0, None, f"no code block{of} that has anything in it")
+
+
+# --- The rest -----------------------------------------------------------------------------------
+
+
+def has_boxed(answer: str) -> Grade:
+    r"""The last `\boxed{…}` closes and is not empty. An earlier one does not make up for it."""
+    if not answer.strip():
+        return NO_ANSWER
+    last = None
+    for last in _BOXED.finditer(answer):  # noqa: B007 (wanted behind the loop)
+        pass
+    if last is None:
+        return Grade(0.0, None, r"no \boxed{}")
+    open_braces = 1
+    for brace in _BRACE.finditer(answer, last.end()):
+        open_braces += {"{": 1, "}": -1}.get(brace[0], 0)
+        if not open_braces:
+            inside = answer[last.end() : brace.start()].strip()
+            return Grade(1.0, inside) if inside else Grade(0.0, None, r"the last \boxed{} is empty")
+    return Grade(0.0, None, r"the last \boxed{} never closes")
+
+
+def is_one_line(answer: str) -> Grade:
+    """One line of text, whatever blank space is around it."""
+    text = answer.strip()
+    if not text:
+        return NO_ANSWER
+    lines = len(text.splitlines())
+    return Grade(1.0, text) if lines == 1 else Grade(0.0, text, f"{lines} lines")
+
+
+Unit = Literal["characters", "words", "lines"]
+
+
+def has_length(
+    answer: str, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
+) -> Grade:
+    """As long as asked for; blank space around it does not count, nor do blank lines."""
+    if at_least < 0 or (at_most is not None and at_most < at_least):
+        raise InvalidInput(f"no length is at least {at_least} and at most {at_most}")
+    text = answer.strip()
+    if not text:
+        return NO_ANSWER
+    if unit == "characters":
+        length = len(text)
+    elif unit == "words":
+        length = len(text.split())
+    elif unit == "lines":
+        length = sum(1 for line in text.splitlines() if line.strip())
+    else:
+        raise InvalidInput(f"unit is characters, words or lines, got {unit!r}")
+    fits = at_least <= length and (at_most is None or length <= at_most)
+    return Grade(float(fits), str(length), "" if fits else f"{length} {unit}")
+
+
+def has_tags(text: str, tags: Sequence[str], *, nothing_else: bool = False) -> Grade:
+    """Each of the tags opens and closes exactly once, one after another in that order.
+
+    `nothing_else`: only blank space stands outside of them. What is seen is inside the last one.
+    """
+    if isinstance(tags, str) or not tags or not all(_TAG.match(tag) for tag in tags):
+        raise InvalidInput(f"tags are names such as ['think', 'answer'], got {tags!r:.100}")
+    if not text.strip():
+        return NO_ANSWER
+    place, inside, outside = 0, "", []
+    for tag in tags:
+        opener, closer = f"<{tag}>", f"</{tag}>"
+        for mark in (opener, closer):
+            if (count := text.count(mark)) != 1:
+                return Grade(0.0, None, f"{mark} {count} times")
+        start, end = text.find(opener, place), text.find(closer, place)
+        if start < 0 or end < start:
+            return Grade(0.0, None, f"<{tag}> is not where it belongs")
+        outside.append(text[place:start])
+        inside, place = text[start + len(opener) : end].strip(), end + len(closer)
+    outside.append(text[place:])
+    if nothing_else and "".join(outside).strip():
+        return Grade(0.0, inside, "text outside of the tags")
+    return Grade(1.0, inside)

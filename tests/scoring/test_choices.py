@@ -1,0 +1,105 @@
+"""Which option an answer names."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout.errors import InvalidInput
+from heldout.scoring.choices import grade_choice, read_choice, shuffled
+from heldout.scoring.examples import Example
+from heldout.scoring.examples.choices import CHOICES, OPTIONS
+
+
+@pytest.mark.parametrize("example", CHOICES, ids=lambda example: example.why)
+def test_choices_are_graded_as_their_table_says(example: Example) -> None:
+    grade = grade_choice(example.answer, example.target, options=OPTIONS)
+    assert (grade.extracted, grade.value) == (example.extracted, example.value)
+
+
+def test_what_was_shown_in_another_order_is_graded_in_the_original_one() -> None:
+    originals = {"A": "C", "B": "A", "C": "D", "D": "B"}
+    grade = grade_choice("Answer: A", "C", originals=originals)
+    assert (grade.value, grade.extracted, grade.note) == (1.0, "C", "shown as A")
+    assert grade_choice("Answer: C", "C", originals=originals).value == 0.0
+
+
+def test_an_answer_in_words_is_found_among_the_options_as_shown() -> None:
+    order = shuffled(OPTIONS, "sample 7")
+    grade = grade_choice("Answer: Paris", "C", options=order.options, originals=order.originals)
+    assert (grade.value, grade.extracted) == (1.0, "C")
+
+
+@given(st.lists(st.text(), min_size=1, max_size=26), st.text())
+def test_a_shuffle_is_a_permutation_that_its_key_decides(options: list[str], key: str) -> None:
+    order = shuffled(options, key)
+    assert order == shuffled(options, key)
+    assert sorted(order.options) == sorted(options)
+    for letter, option in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", order.options, strict=False):
+        assert options[ord(order.originals[letter]) - 65] == option
+
+
+def test_shuffles_of_different_samples_differ() -> None:
+    assert len({shuffled(OPTIONS, str(key)).options for key in range(200)}) == 24
+
+
+def test_several_letters_are_all_wanted_where_the_target_is_several() -> None:
+    for answer in ("Answer: A, C", "Answer: A and C", "Answer: AC", "C, A"):
+        assert grade_choice(answer, {"A", "C"}).value == 1.0, answer
+    assert grade_choice("Answer: A", {"A", "C"}).value == 0.0
+    assert grade_choice("Answer: A, B and C", {"A", "C"}).value == 0.0
+
+
+def test_options_in_cyrillic_letters_are_not_taken_for_latin_ones() -> None:
+    assert read_choice("Ответ: В", "АБВГ") == {"В"}  # the third, not the second
+    assert read_choice("Answer: B", "АБВГ") == {"В"}  # a Latin look-alike of it
+    assert read_choice("Ответ: В", "ABCD") == {"B"}
+
+
+def test_a_letter_whose_sound_and_place_disagree_is_not_guessed() -> None:
+    assert read_choice("Ответ: Г", "ABCD") == frozenset()
+    assert read_choice("Ответ: Д", "ABCD") == frozenset()
+
+
+def test_words_of_a_three_way_judge_are_not_letters() -> None:
+    for word in ("CORRECT", "INCORRECT", "NOT_ATTEMPTED", "A CORRECT answer", "Answer: CORRECT"):
+        assert read_choice(word, "ABC") == frozenset(), word
+
+
+def test_a_target_that_is_no_option_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="not among the option letters"):
+        grade_choice("Answer: E", "E")
+    with pytest.raises(InvalidInput, match="says nothing of the shown letters"):
+        grade_choice("Answer: B", "A", originals={"A": "A"})
+    with pytest.raises(InvalidInput, match="only 2 letters"):
+        shuffled(OPTIONS, "", letters="AB")
+
+
+@given(
+    st.sampled_from("ABCD"),
+    st.sampled_from(["{}", "({})", "**{}**", "[{}]", "{}.", "{})", "$\\text{{{}}}$", "`{}`"]),
+    st.sampled_from(["Answer: ", "**Answer:** ", "Final answer - ", "The answer is ", "answer = "]),
+)
+def test_any_marking_around_a_letter_is_read(letter: str, marking: str, words: str) -> None:
+    assert read_choice(words + marking.format(letter)) == {letter}
+    assert read_choice(words + marking.format(chr(ord(letter) + 0xFEE0))) == {letter}
+
+
+@given(st.text(max_size=80))
+def test_any_text_names_only_options(text: str) -> None:
+    assert read_choice(text) <= set("ABCD")
+    assert read_choice(f"{text}\n<think>Answer: A") == frozenset()
+
+
+@pytest.mark.parametrize(
+    "piece", ["A", "A) ", "A)\n", "option is ", "A is correct ", "А", "(", "Ａ", "A, ", "A and "]
+)
+@pytest.mark.parametrize("before", ["", "Answer: "])
+def test_a_megabyte_of_anything_is_read_in_bounded_time(piece: str, before: str) -> None:
+    text = before + piece * (1_000_000 // len(piece))
+    began = time.process_time()
+    read_choice(text, options=OPTIONS)
+    assert time.process_time() - began < 5

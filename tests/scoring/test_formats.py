@@ -1,0 +1,137 @@
+import json
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout.errors import InvalidInput
+from heldout.scoring import formats
+from heldout.scoring.examples.formats import EXAMPLES
+from heldout.scoring.formats import DEEPEST, NotJSON, code_blocks, has_length, has_tags, parse_json
+
+CASES = [(name, example) for name, table in EXAMPLES.items() for example in table]
+
+
+@pytest.mark.parametrize(("name", "example"), CASES, ids=lambda x: getattr(x, "answer", x))
+def test_the_examples_hold(name, example):
+    grade = getattr(formats, name)(example.answer, **example.target)
+    assert (grade.value, grade.extracted) == (example.value, example.extracted)
+    assert grade.value == 1.0 or grade.note
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.text()
+        | st.floats(allow_nan=False, allow_infinity=False),
+        lambda x: st.lists(x) | st.dictionaries(st.text(), x),
+    )
+)
+def test_what_json_writes_is_read_back(value):
+    assert parse_json(json.dumps(value)) == value
+
+
+def test_nesting_is_read_down_to_a_level_and_no_further():
+    for opener, closer in (("[", "]"), ('{"a":', "}")):
+        inner = "[]" if opener == "[" else "{}"
+        parse_json(opener * (DEEPEST - 1) + inner + closer * (DEEPEST - 1))
+        with pytest.raises(NotJSON, match="nested"):
+            parse_json(opener * DEEPEST + inner + closer * DEEPEST)
+
+
+def test_many_brackets_side_by_side_are_not_deep():
+    assert len(parse_json("[" + ",".join(["[]"] * 1000) + "]")) == 1000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 1_000_000,
+        '{"a":' * 200_000,
+        "9" * 1_000_000,
+        '"\\ud800"',
+        '"\ud800"',
+        "1e999",
+        "\ufeff1",
+        "[1] x",
+        "\x00",
+    ],
+    ids=lambda x: ascii(x[:8]),
+)
+def test_hostile_json_is_refused(text):
+    with pytest.raises(NotJSON):
+        parse_json(text)
+
+
+def test_json_that_is_too_long_is_not_read(monkeypatch):
+    monkeypatch.setattr(formats, "LONGEST", 10)
+    with pytest.raises(NotJSON, match="at most 10"):
+        parse_json('"' + "a" * 10 + '"')
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "```\n",
+        "~~~ a\n",
+        "\\boxed{",
+        "\\boxed   ",
+        "{",
+        "\\",
+        "<a>",
+        "</a>",
+        " ",
+        "\n",
+        "`",
+        "[",
+        "\r",
+    ],
+)
+def test_a_megabyte_of_anything_takes_no_time(unit):
+    text = unit * (1_000_000 // len(unit))
+    for check in (
+        formats.is_json,
+        formats.has_code_block,
+        formats.has_boxed,
+        formats.is_one_line,
+        has_length,
+    ):
+        started = time.perf_counter()
+        check(text)
+        assert time.perf_counter() - started < 2
+    has_tags(text, ["a"])
+
+
+@given(
+    st.lists(
+        st.sampled_from(["```", "~~~", "\n", "a", " ", "\\boxed{", "}", "<t>", "</t>", "\ud800"])
+    ).map("".join)
+)
+def test_any_text_gets_a_grade_with_what_it_saw_from_the_text(text):
+    for check in (formats.has_code_block, formats.has_boxed, formats.is_one_line):
+        grade = check(text)
+        assert grade.extracted is None or grade.extracted in text
+
+
+@given(st.lists(st.text("ab \n"), max_size=4))
+def test_blocks_are_read_as_they_were_written(codes):
+    text = "\n".join(f"```x\n{code}\n```" for code in codes)
+    assert [block.code for block in code_blocks(text)] == codes
+    assert all(block.closed and block.language == "x" for block in code_blocks(text))
+
+
+def test_a_block_with_windows_line_ends_is_read():
+    assert code_blocks("```x\r\na\r\n```\r\n")[0].code == "a"
+
+
+def test_options_that_mean_nothing_are_refused():
+    with pytest.raises(InvalidInput, match="at least 3 and at most 2"):
+        has_length("a", at_least=3, at_most=2)
+    with pytest.raises(InvalidInput, match="unit"):
+        has_length("a", unit="tokens")
+    for tags in ("think", [], ["<think>"]):
+        with pytest.raises(InvalidInput, match="tags are names"):
+            has_tags("a", tags)

@@ -1,0 +1,136 @@
+"""Numbers as they are written."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from fractions import Fraction
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from heldout.errors import InvalidInput
+from heldout.scoring import numbers
+from heldout.scoring.examples import Example
+from heldout.scoring.examples.numbers import LAST_NUMBERS, NUMBERS
+from heldout.scoring.numbers import grade_number, last_number, parse_number
+
+
+def value(text: str, decimal: str = ".") -> Fraction | None:
+    number = parse_number(text, decimal="," if decimal == "," else ".")
+    return number.value if number else None
+
+
+@pytest.mark.parametrize("example", NUMBERS, ids=lambda example: example.answer)
+def test_numbers_are_graded_as_their_table_says(example: Example) -> None:
+    grade = grade_number(example.answer, example.target)
+    assert (grade.extracted, grade.value) == (example.extracted, example.value)
+
+
+@pytest.mark.parametrize("example", LAST_NUMBERS, ids=lambda example: example.why)
+def test_the_last_number_is_graded_as_its_table_says(example: Example) -> None:
+    grade = grade_number(example.answer, example.target, last=True)
+    assert (grade.extracted, grade.value) == (example.extracted, example.value)
+
+
+def test_separators_are_read_by_the_locale_where_one_is_given() -> None:
+    assert value("1.234") == Fraction("1.234")
+    assert value("1.234", ",") == 1234
+    assert value("1,234") == 1234
+    assert value("1,234", ",") == Fraction("1.234")
+    assert value("1 234 567") == value("1\u202f234\u202f567") == 1234567
+    assert value(r"1{,}234") == value(r"1\,234") == 1234
+    assert value("٣٤٫٥") == Fraction("34.5")
+
+
+def test_separators_in_senseless_places_make_no_number() -> None:
+    for text in ("1,23,4", "1.2.3", "192.168.0.1", "1,234.5.6", "1.23,456,7", "3:30", "2024-05-01"):
+        assert value(text) is None, text
+
+
+def test_what_would_have_to_be_calculated_is_no_number() -> None:
+    for text in ("3 + 4", "5x", r"3\pi", "√2", "5²", "±3", "1/2/3", "5/0", "(1,5)", "5 feet 7"):
+        assert value(text) is None, text
+
+
+def test_tolerances_are_absolute_or_relative_to_the_target() -> None:
+    assert grade_number("Answer: 0.333", 1 / 3).value == 0.0
+    assert grade_number("Answer: 0.333", 1 / 3, relative=0.01).value == 1.0
+    assert grade_number("Answer: 1/3", 1 / 3).value == 1.0
+    assert grade_number("Answer: 99", 100, absolute=1).value == 1.0
+    assert grade_number("Answer: 98.99", 100, absolute=1).value == 0.0
+    assert grade_number("Answer: 0.3", 0.1 + 0.2).value == 1.0
+
+
+def test_a_target_that_is_no_number_is_refused() -> None:
+    for target in ("many", "5 or 7", math.nan, math.inf):
+        with pytest.raises(InvalidInput):
+            grade_number("Answer: 5", target)
+
+
+def test_a_target_may_be_a_worked_solution() -> None:
+    assert grade_number("Answer: 7", "3 + 4 = 7\n#### 7").value == 1.0
+
+
+def test_powers_that_would_fill_the_memory_are_no_numbers() -> None:
+    for text in ("1e999999999", "9^999", "10^99999", "1 × 10^9999", "9" * 500):
+        assert value(text) is None, text[:20]
+
+
+@given(st.integers(), st.sampled_from(["{}", "{:,}", "${:,}.00", "{} km", "about {}"]))
+def test_a_whole_number_is_read_back_however_it_is_written(number: int, form: str) -> None:
+    if abs(number) < 10**100:
+        assert value(form.format(number)) == number
+        assert value(form.format(number).replace("-", "−")) == number
+
+
+@given(st.decimals(min_value=-(10**9), max_value=10**9, places=3))
+def test_a_decimal_number_is_read_back_in_either_locale(number: object) -> None:
+    english = f"{number:,}"
+    assert value(english) == Fraction(str(number))
+    german = english.translate(str.maketrans(",.", ".,"))
+    assert value(german, ",") == Fraction(str(number))
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False))
+def test_a_float_equals_its_own_text(number: float) -> None:
+    assert grade_number(f"Answer: {number!r}", number).value == 1.0
+
+
+@given(st.text(max_size=40), st.integers(0, 10**6))
+def test_the_last_number_is_the_last_one(before: str, number: int) -> None:
+    found = last_number(f"{before} and then: {number} apples")
+    assert found is not None
+    assert found.value == number
+
+
+@given(st.text(alphabet="019.-$% a:=/x\nminus", max_size=12).map("so 7 and ".__add__))
+def test_the_fast_way_to_the_last_number_gives_what_the_slow_one_gives(text: str) -> None:
+    fast = last_number(text)
+    with mock.patch.object(numbers, "_LONE", re.compile("(?!)")):
+        slow = last_number(text)
+    assert (fast and fast.value) == (slow and slow.value)
+
+
+@given(st.text(alphabet="0123456789.,-/ %$e^½×\\{}frac:+'x\n", max_size=40))
+def test_no_text_breaks_the_reading(text: str) -> None:
+    parse_number(text)
+    last_number(text)
+    grade_number(text, 1)
+    grade_number(text, 1, last=True)
+
+
+@pytest.mark.parametrize(
+    "piece",
+    ["1", "1,", "1 ", "-", "1/", "1 000 ", "$", "1e", "\\frac{", "٣", "½", "1:", " ", "1 1/2 "],
+)
+@pytest.mark.parametrize("before", ["", "Answer: ", "Answer: 1"])
+def test_a_megabyte_of_anything_is_read_in_bounded_time(piece: str, before: str) -> None:
+    text = before + piece * (1_000_000 // len(piece))
+    began = time.process_time()
+    grade_number(text, 1)
+    grade_number(text, 1, last=True)
+    assert time.process_time() - began < 5

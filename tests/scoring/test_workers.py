@@ -1,0 +1,368 @@
+"""The pool of killable workers: what kills one is one task's error, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from heldout.errors import InvalidInput
+from heldout.scoring import workers
+from heldout.scoring.workers import Pool, TaskFailed, TaskTimeout, WorkerDied, WorkerError
+
+pytestmark = pytest.mark.integration
+TASKS = """
+import os, signal, sys
+
+def swallow():
+    kept = []
+    try:
+        while True:
+            kept.append(bytearray(2**22))
+    except MemoryError:
+        return "not equal"
+
+def prepare():
+    os.environ["PREPARED"] = "yes"
+
+def ill():
+    raise ImportError("sympy is not here")
+
+def deaf():
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.raise_signal(signal.SIGSTOP)
+
+def unsendable():
+    return object()
+
+def surrogate():
+    raise ValueError("\\ud800" + "x" * 10**6)
+"""
+
+
+@pytest.fixture(scope="module")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    folder = tmp_path_factory.mktemp("tasks")
+    (folder / "pool_tasks.py").write_text(TASKS)
+    sys.path.insert(0, str(folder))
+    pool = Pool(2, prepare="pool_tasks:prepare", memory=2**28)
+    yield pool
+    pool.close()
+    sys.path.remove(str(folder))
+
+
+def is_gone(pid: int) -> bool:
+    """Neither running nor a zombie."""
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except OSError:
+            return True
+        if state == "Z" and _parent(pid) != os.getpid():
+            return True  # init's to reap, which a container may lack
+        os.sched_yield()
+    return False
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+# --- Results and errors -------------------------------------------------------------------------
+
+
+@settings(max_examples=30)
+@given(
+    value=st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**63), 2**64 - 1)
+        | st.floats(allow_nan=False)
+        # What UTF-8 has no bytes for is refused, below.
+        | st.text(st.characters(exclude_categories=["Cs"])),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=3), inner),
+        max_leaves=8,
+    )
+)
+def test_plain_values_go_there_and_back_as_they_are(pool: Pool, value: object) -> None:
+    assert pool.run_sync("copy:copy", value, seconds=10) == value
+
+
+def test_what_is_not_plain_is_refused_here(pool: Pool) -> None:
+    for value in (object(), "\ud800", 2**70):
+        with pytest.raises(InvalidInput):
+            pool.run_sync("copy:copy", value, seconds=10)
+    with pytest.raises(TaskFailed):
+        pool.run_sync("pool_tasks:unsendable", seconds=10)
+
+
+def test_what_a_task_raises_is_named_and_the_worker_lives_on(pool: Pool) -> None:
+    pool.run_sync("math:sqrt", 4, seconds=10)
+    before = set(pool.pids())
+    with pytest.raises(TaskFailed, match="math domain error") as caught:
+        pool.run_sync("math:sqrt", -1, seconds=10)
+    assert caught.value.kind == "ValueError"
+    assert before <= set(pool.pids())
+
+
+def test_a_message_that_cannot_be_sent_whole_is_sent_in_part(pool: Pool) -> None:
+    with pytest.raises(TaskFailed) as caught:
+        pool.run_sync("pool_tasks:surrogate", seconds=10)
+    assert len(str(caught.value)) < 3000
+
+
+def test_a_function_that_is_not_there_is_the_tasks_error(pool: Pool) -> None:
+    for name in ("no_such_module:f", "math:no_such_function", "math"):
+        with pytest.raises(TaskFailed):
+            pool.run_sync(name, seconds=10)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
+def test_there_is_no_task_without_a_limit(pool: Pool, seconds: float) -> None:
+    with pytest.raises(InvalidInput):
+        pool.run_sync("math:sqrt", 1, seconds=seconds)
+
+
+def test_workers_are_prepared_before_their_first_task(pool: Pool) -> None:
+    assert pool.run_sync("os:getenv", "PREPARED", seconds=10) == "yes"
+
+
+def test_a_pool_that_cannot_be_prepared_says_why_for_every_task(pool: Pool) -> None:
+    broken = Pool(1, prepare="pool_tasks:ill")
+    for _ in range(2):
+        with pytest.raises(WorkerDied, match="sympy is not here"):
+            broken.run_sync("math:sqrt", 1, seconds=10)
+    broken.close()
+
+
+# --- Ends ---------------------------------------------------------------------------------------
+
+
+def test_a_task_over_its_time_is_killed_in_the_middle_of_a_bignum(pool: Pool) -> None:
+    started = time.monotonic()
+    with pytest.raises(TaskTimeout):
+        pool.run_sync("builtins:pow", 7, 10**9, seconds=0.2)
+    assert time.monotonic() - started < 8
+    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+def test_a_workers_own_alarm_ends_it_without_anybody_watching(
+    pool: Pool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(workers, "GRACE_SECONDS", 20.0)
+    pool.run_sync("math:sqrt", 4, seconds=10)
+    started = time.monotonic()
+    with pytest.raises(TaskTimeout):
+        pool.run_sync("builtins:pow", 7, 10**9, seconds=0.2)
+    assert time.monotonic() - started < 10
+
+
+def test_a_worker_that_does_not_hear_its_alarm_is_killed_from_outside(pool: Pool) -> None:
+    with pytest.raises(TaskTimeout):
+        pool.run_sync("pool_tasks:deaf", seconds=0.1)
+    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(signal.SIGSEGV, "SIGSEGV"), (signal.SIGKILL, "SIGKILL")]
+)
+def test_a_crash_is_that_tasks_error(pool: Pool, number: int, name: str) -> None:
+    with pytest.raises(WorkerDied, match=name):
+        pool.run_sync("signal:raise_signal", int(number), seconds=10)
+    with pytest.raises(WorkerDied, match="exit code 3"):
+        pool.run_sync("os:_exit", 3, seconds=10)
+    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+def test_memory_is_bounded(pool: Pool) -> None:
+    with pytest.raises(TaskFailed) as caught:
+        pool.run_sync("builtins:bytearray", 2**30, seconds=10)
+    assert caught.value.kind == "MemoryError"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_refusal_of_memory_that_the_task_swallows_is_not_a_result(pool: Pool) -> None:
+    with pytest.raises(TaskFailed) as caught:
+        pool.run_sync("pool_tasks:swallow", seconds=30)
+    assert caught.value.kind == "MemoryError"
+    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+def test_while_one_task_hangs_the_others_go_on(pool: Pool) -> None:
+    hanging = pool.submit("time:sleep", 60, seconds=3)
+    for _ in range(20):
+        pool.run_sync("math:sqrt", 4, seconds=10)
+    assert not hanging.done()
+    with pytest.raises(TaskTimeout):
+        hanging.result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+def test_a_closed_pool_leaves_no_process_and_no_waiting_task() -> None:
+    pool = Pool(2)
+    futures = [pool.submit("time:sleep", 60, seconds=60) for _ in range(4)]
+    until = time.monotonic() + 10
+    while len(pids := pool.pids()) < 2 and time.monotonic() < until:
+        os.sched_yield()
+    pool.close()
+    for future in futures:
+        with pytest.raises(WorkerDied):
+            future.result(timeout=10)
+    assert all(is_gone(pid) for pid in pids)
+    with pytest.raises(WorkerDied, match="closed"):
+        pool.run_sync("math:sqrt", 1, seconds=1)
+
+
+PARENT = """
+import os, sys
+from heldout.scoring.workers import Pool
+pool = Pool(2)
+pool.run_sync("math:sqrt", 4, seconds=60)
+pool.submit("builtins:pow", 7, 10**9, seconds=300)
+pool.run_sync("math:sqrt", 4, seconds=60)
+print(*pool.pids(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
+@pytest.mark.parametrize("how", ["kill -9", "exit"])
+def test_workers_end_with_their_parent_even_in_the_middle_of_a_task(how: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", PARENT],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env=environment,
+        text=True,
+    ) as parent:
+        assert parent.stdout is not None
+        pids = [int(pid) for pid in parent.stdout.readline().split()]
+        if how == "kill -9":
+            parent.kill()
+        parent.communicate(timeout=30)
+    assert len(pids) == 2
+    assert all(is_gone(pid) for pid in pids)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a fork beside threads warns")
+def test_a_forked_child_has_workers_of_its_own_and_leaves_the_parents_alone(pool: Pool) -> None:
+    theirs = pool.run_sync("os:getpid", seconds=10)
+    child = os.fork()
+    if child == 0:
+        try:
+            own = pool.run_sync("os:getppid", seconds=20) == os.getpid()
+            pool.close()
+            os._exit(0 if own else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    os.kill(theirs, 0)
+    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+# --- Threads and event loops ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_event_loops_wait_without_being_blocked(pool: Pool, backend: str) -> None:
+    ticks = 0
+
+    async def main() -> None:
+        async def tick() -> None:
+            nonlocal ticks
+            while True:
+                ticks += 1
+                await anyio.sleep(0.01)
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(tick)
+            with pytest.raises(TaskTimeout):
+                await pool.run("time:sleep", 60, seconds=0.5)
+            assert await pool.run("math:sqrt", 4, seconds=10) == 2
+            group.cancel_scope.cancel()
+
+    anyio.run(main, backend=backend)
+    assert ticks > 10
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_a_cancelled_wait_ends_at_once_and_unstarted_work_is_never_done(
+    backend: str, tmp_path: Path
+) -> None:
+    alone = Pool(1)
+    alone.run_sync("math:sqrt", 4, seconds=10)
+
+    names = [tmp_path / name for name in "abc"]
+
+    async def cancelled() -> None:
+        hanging = alone.submit("time:sleep", 60, seconds=0.5)
+        with anyio.move_on_after(0.05) as scope:
+            async with anyio.create_task_group() as group:
+                for name in names:
+                    group.start_soon(lambda path: alone.run("os:mkdir", path, seconds=5), str(name))
+        assert scope.cancelled_caught
+        assert not hanging.done()
+
+    anyio.run(cancelled, backend=backend)
+    alone.run_sync("math:sqrt", 4, seconds=10)
+    assert not any(name.exists() for name in names)
+    alone.close()
+
+
+def test_threads_with_event_loops_of_their_own_share_a_pool(pool: Pool) -> None:
+    results: list[float] = []
+
+    async def main() -> None:
+        for number in range(10):
+            results.append(await pool.run("math:sqrt", number * number, seconds=10))
+
+    threads = [
+        threading.Thread(target=anyio.run, args=(main,), kwargs={"backend": backend})
+        for backend in ("asyncio", "trio", "asyncio")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == sorted([*map(float, range(10))] * 3)
+
+
+def test_an_event_loop_that_is_gone_harms_nobody(pool: Pool) -> None:
+    async def main() -> None:
+        with anyio.move_on_after(0.01):
+            await pool.run("time:sleep", 60, seconds=0.2)
+
+    anyio.run(main)
+    assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
+
+
+def test_workers_start_as_tasks_ask_for_them() -> None:
+    lazy = Pool(4)
+    assert lazy.pids() == []
+    for _ in range(5):
+        lazy.run_sync("math:sqrt", 4, seconds=10)
+    assert len(lazy.pids()) == 1
+    lazy.close()
+
+
+def test_the_hash_seed_is_fixed_so_that_a_verdict_is_the_same_in_every_run(pool: Pool) -> None:
+    assert pool.run_sync("os:getenv", "PYTHONHASHSEED", seconds=10) == "0"
+
+
+def test_all_errors_are_one_family() -> None:
+    assert all(issubclass(each, WorkerError) for each in (TaskFailed, TaskTimeout, WorkerDied))
