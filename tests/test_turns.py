@@ -91,7 +91,7 @@ def test_a_cut_off_turn_is_a_signal_beside_whoever_ended_it(run: Callable[..., A
     for turns, by in ((1, Stop("environment", truncated=True)), (9, Stop("limit", "max_turns"))):
         policy = policy_of(cut, cut)
         stop = roll(run, policy, Counter(turns=turns), max_turns=2).stop
-        assert stop == Stop(by.ended_by, by.limit, truncated=True)
+        assert stop == Stop(by.ended_by, by.limit, truncated=True, finish_reason="length")
     # Only the last turn counts: one that was cut off and gone on from is not a cut-off answer.
     stop = roll(run, policy_of(cut, "whole"), Counter(turns=2), max_turns=3).stop
     assert stop == Stop("environment")
@@ -103,10 +103,10 @@ def test_no_turn_starts_once_the_token_budget_is_spent(run: Callable[..., Any]) 
 
     turns = [turn(10, 5), turn(20, 9), turn(40, 9)]
     trajectory = roll(run, policy_of(*turns), Counter(), max_turns=9, token_budget=29)
-    assert trajectory.stop == Stop("limit", "token_budget")
+    assert trajectory.stop == Stop("limit", "token_budget", finish_reason="stop")
     assert trajectory.usage == Usage(30, 14)
     trajectory = roll(run, policy_of(*turns), Counter(), max_turns=3, token_budget=50)
-    assert trajectory.stop == Stop("limit", "max_turns")
+    assert trajectory.stop == Stop("limit", "max_turns", finish_reason="stop")
 
 
 def test_a_token_budget_that_nobody_counts_is_an_error_not_ignored(

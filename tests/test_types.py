@@ -26,7 +26,7 @@ from heldout import (
 )
 from heldout.chat import messages_of
 from heldout.errors import InvalidInput
-from heldout.types import without_reasoning
+from heldout.reasoning import without_reasoning
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])
@@ -167,7 +167,7 @@ def test_a_result_survives_json() -> None:
         ("<THINK>6*7</THINK>42", "42"),
         ("the template opened it </think> 42", "42"),
         ("<think>never closed, so 42 is no answer", ""),
-        ("7 <reasoning>well", "7"),
+        ("7 <reasoning>well", ""),
         ("a < b and b > a", "a < b and b > a"),
     ],
 )

@@ -18,6 +18,12 @@
     │   ├── SystemicFailure     every item errored, or more than max_error_rate
     │   └── ItemFailed          an item errored under on_error="raise"
     ├── EnvironmentFailed       an environment cannot go on: an error of that item
+    ├── ScoringFailed           a part of a rubric raised, or a model gave no verdict: no score
+    │   └── NoVerdict           … a judge's replies, again and again, were none
+    ├── WorkerError             work in another process has no result: an error of that item
+    │   ├── TaskTimeout         … it took longer than it may, and its process is gone
+    │   ├── TaskFailed          … the function raised; `kind` is the exception's name
+    │   └── WorkerDied          … its process ended: a crash, no memory, or the pool was closed
     ├── RenderMismatch          a conversation, rendered again, is not the tokens it was made of
     └── EndpointError           one request could not be answered: an error of that item
         ├── TransientError      … and trying again may help (429, 5xx, dropped connection)
@@ -128,6 +134,32 @@ class EnvironmentFailed(HeldoutError):
 
 class RenderMismatch(HeldoutError):
     """Tokens that were sampled, or seen, do not come back when the conversation is rendered."""
+
+
+class ScoringFailed(HeldoutError):
+    """A trajectory could not be scored. That is no score of 0."""
+
+
+class NoVerdict(ScoringFailed):
+    """A judge did not say what it was asked for."""
+
+
+class WorkerError(HeldoutError):
+    """A task that was given to another process has no result."""
+
+
+class TaskTimeout(WorkerError):
+    pass
+
+
+class WorkerDied(WorkerError):
+    pass
+
+
+class TaskFailed(WorkerError):
+    def __init__(self, kind: str, message: str) -> None:
+        self.kind = kind
+        super().__init__(f"{kind}: {message}")
 
 
 class EndpointError(HeldoutError):

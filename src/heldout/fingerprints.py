@@ -19,6 +19,18 @@ from typing import Any, TypeVar, cast
 
 _T = TypeVar("_T")
 
+_VERSION = "__heldout_version__"
+
+
+def set_version(function: Callable[..., Any], version: int | str) -> None:
+    """From here on it is known by name and version, whatever its code."""
+    setattr(function, _VERSION, version)
+
+
+def version_of(function: Any) -> int | str | None:
+    found = getattr(function, _VERSION, None)
+    return found if isinstance(found, int | str) else None
+
 
 def describe_callable(
     function: Callable[..., Any] | None, *, docstrings: bool = False
@@ -72,6 +84,9 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
     if not inspect.isfunction(value):
         yield from _owner_identity(value, walk)
         return
+    if (version := version_of(value)) is not None:
+        yield f"{value.__module__}.{value.__qualname__} {version}"
+        return
     if not walk.enters(value):
         return
     reading = _read_once(value.__code__, walk.docstrings, lambda: _read(value, walk.docstrings))
@@ -96,6 +111,8 @@ def _used(
     constant = _constant(value, room)
     if constant is not None:
         yield f"{name}={constant}"
+    elif inspect.isfunction(value) and (version := version_of(value)) is not None:
+        yield f"{name}: {value.__module__}.{value.__qualname__} {version}"
     elif (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == home:
         yield f"{name}:"
         yield from _identity(value, walk)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, TypedDict
 
 import anyio
 
@@ -59,7 +59,7 @@ async def rollout(
         messages.extend(opening)
         completion = await policy(messages, ())
         messages.append(_turn(completion))
-        stop = Stop("no_reply", truncated=completion.finish_reason == "length")
+        stop = Stop("no_reply", **_end(completion.finish_reason))
         return Trajectory(tuple(messages), stop, completion.usage)
     check_environment_shape(environment)
     problem: BaseException | None = None
@@ -120,7 +120,7 @@ async def _turns(
 ) -> tuple[Stop, Usage | None]:
     tools = tuple(environment.tools)
     usage: Usage | None = None
-    truncated = False
+    reason: str | None = None
     watching = environment if isinstance(environment, SeesCompletions) else None
     for turn in turns:
         try:
@@ -128,9 +128,9 @@ async def _turns(
         except ContextFull:
             if turn == 0:
                 raise  # nothing was said yet, so there is nothing to score
-            return Stop("limit", "context", truncated), usage
+            return Stop("limit", "context", **_end(reason)), usage
         messages.append(_turn(completion))
-        truncated = completion.finish_reason == "length"
+        reason = completion.finish_reason
         if completion.usage is not None:
             usage = completion.usage if usage is None else usage + completion.usage
         if watching is not None:
@@ -141,12 +141,22 @@ async def _turns(
             raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
         messages.extend(reply.messages)
         if reply.done:
-            return Stop("environment", truncated=truncated), usage
+            return Stop("environment", **_end(reason)), usage
         if not reply.messages:
-            return Stop("no_reply", truncated=truncated), usage
+            return Stop("no_reply", **_end(reason)), usage
         if token_budget is not None and _length(completion) >= token_budget:
-            return Stop("limit", "token_budget", truncated), usage
-    return Stop("limit", "max_turns", truncated), usage
+            return Stop("limit", "token_budget", **_end(reason)), usage
+    return Stop("limit", "max_turns", **_end(reason)), usage
+
+
+class _End(TypedDict):
+    truncated: bool
+    finish_reason: str | None
+
+
+def _end(reason: str | None) -> _End:
+    """What a Stop says of how the last model turn ended."""
+    return {"truncated": reason == "length", "finish_reason": reason}
 
 
 def _turn(completion: Completion) -> Message:

@@ -10,12 +10,12 @@ where it is made.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
 
 from heldout.errors import InvalidInput
+from heldout.reasoning import without_reasoning
 
 Role = Literal["system", "user", "assistant", "tool"]
 ContentPart = dict[str, Any]
@@ -206,12 +206,14 @@ class Stop:
 
     `ended_by` says who ended it: the environment, a limit (`limit` names which), nobody having
     anything to reply, or an error in the middle. `truncated` says, apart from that, that the
-    model's last turn was cut off (finish reason `length`).
+    model's last turn was cut off (finish reason `length`). `finish_reason` is what the endpoint
+    called the end of that turn, in its own words; None where it said nothing.
     """
 
     ended_by: Literal["environment", "limit", "no_reply", "error"] = "no_reply"
     limit: str | None = None
     truncated: bool = False
+    finish_reason: str | None = None
 
     def __post_init__(self) -> None:
         if (self.ended_by == "limit") != (self.limit is not None):
@@ -266,24 +268,6 @@ class TokenTrace:
                 "completion_ids, logprobs and env_mask must align, got lengths "
                 f"{n}, {logprobs} and {mask}"
             )
-
-
-# Reasoning blocks as open models write them into the text itself.
-_REASONING = re.compile(r"<(think|thinking|reasoning)>(.*?)(</\1>|\Z)", re.DOTALL | re.IGNORECASE)
-_ORPHAN_CLOSE = re.compile(r"\A.*?</(?:think|thinking|reasoning)>", re.DOTALL | re.IGNORECASE)
-
-
-def without_reasoning(text: str) -> str:
-    """The text a model meant as its answer: reasoning blocks removed.
-
-    A block that never closes has swallowed the rest, so there is no answer after it
-    (docs/semantics.md, clause 8). A closing tag without an opening one happens where the chat
-    template opened the block in the prompt: everything before it is reasoning.
-    """
-    if "<" not in text:
-        return text.strip()
-    text = _REASONING.sub("", text)
-    return _ORPHAN_CLOSE.sub("", text).strip()
 
 
 @dataclass(frozen=True, slots=True)

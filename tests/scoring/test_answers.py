@@ -17,9 +17,9 @@ from heldout.scoring.answers import (
     shown,
     stated_answer,
 )
-from heldout.scoring.examples import Example
-from heldout.scoring.examples.answers import STATED
 from heldout.types import Message, Stop, Trajectory
+from tests.scoring.examples import Example
+from tests.scoring.examples.answers import STATED
 
 HOSTILE = (
     *("answer ", "answer to ", "answer: ", "\\boxed{", "{", "}", "<think>", "</think>", "<answer>"),

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring.calls import ResponseCalls, compare_calls, read_calls, same_calls
-from heldout.scoring.examples.calls import PARAMETERS, SAME, TOOL, VALID
 from heldout.stats import wilson
 from heldout.types import Completion, Message, ToolCall, ToolSpec
+from tests.scoring.examples.calls import PARAMETERS, SAME, TOOL, VALID
 
 pytest.importorskip("jsonschema_rs")
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring.choices import grade_choice, read_choice, shuffled
-from heldout.scoring.examples import Example
-from heldout.scoring.examples.choices import CHOICES, OPTIONS
+from tests.scoring.examples import Example
+from tests.scoring.examples.choices import CHOICES, OPTIONS
 
 
 @pytest.mark.parametrize("example", CHOICES, ids=lambda example: example.why)

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring import formats
-from heldout.scoring.examples.formats import EXAMPLES
 from heldout.scoring.formats import DEEPEST, NotJSON, code_blocks, has_length, has_tags, parse_json
+from tests.scoring.examples.formats import EXAMPLES
 
 CASES = [(name, example) for name, table in EXAMPLES.items() for example in table]
 

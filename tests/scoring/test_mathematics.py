@@ -11,8 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring.examples import Example
-from heldout.scoring.examples.mathematics import EXAMPLES
 from heldout.scoring.grades import Grade
 from heldout.scoring.mathematics import (
     LONGEST,
@@ -23,6 +21,8 @@ from heldout.scoring.mathematics import (
     stated,
 )
 from heldout.scoring.workers import TaskTimeout, WorkerError
+from tests.scoring.examples import Example
+from tests.scoring.examples.mathematics import EXAMPLES
 
 pytest.importorskip("math_verify")
 pytestmark = pytest.mark.integration

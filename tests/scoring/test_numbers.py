@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring import numbers
-from heldout.scoring.examples import Example
-from heldout.scoring.examples.numbers import LAST_NUMBERS, NUMBERS
 from heldout.scoring.numbers import grade_number, last_number, parse_number
+from tests.scoring.examples import Example
+from tests.scoring.examples.numbers import LAST_NUMBERS, NUMBERS
 
 
 def value(text: str, decimal: str = ".") -> Fraction | None:

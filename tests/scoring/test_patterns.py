@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring import patterns
-from heldout.scoring.examples.patterns import CAPTURES, EXAMPLES
 from heldout.scoring.patterns import captures, matches
+from tests.scoring.examples.patterns import CAPTURES, EXAMPLES
 
 pytest.importorskip("re2")
 

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring import schemas
-from heldout.scoring.examples.schemas import CITY, EXAMPLES
 from heldout.scoring.schemas import compiled, json_matches
+from tests.scoring.examples.schemas import CITY, EXAMPLES
 
 pytest.importorskip("jsonschema_rs")
 

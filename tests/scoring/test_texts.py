@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring import texts
-from heldout.scoring.examples import Example
-from heldout.scoring.examples import texts as examples
 from heldout.scoring.grades import Grade
+from tests.scoring.examples import Example
+from tests.scoring.examples import texts as examples
 
 TABLES: tuple[tuple[Callable[..., Grade], tuple[Example, ...]], ...] = (
     (texts.grade_exact, examples.EXACT),

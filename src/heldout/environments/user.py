@@ -20,7 +20,8 @@ from heldout.environment import (
     snapshot,
 )
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
-from heldout.types import Completion, Message, ToolSpec, without_reasoning
+from heldout.reasoning import without_reasoning
+from heldout.types import Completion, Message, ToolSpec
 
 BEGIN = "(The conversation begins. Write your first message.)"
 

@@ -21,7 +21,8 @@ from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.settings import Settings
-from heldout.types import Message, Metric, Sample, Score, Trajectory, without_reasoning
+from heldout.reasoning import without_reasoning
+from heldout.types import Message, Metric, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
 
 KEPT_MODELS = 4

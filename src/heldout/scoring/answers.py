@@ -18,84 +18,16 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from heldout.reasoning import lowered as lowered_text
+from heldout.reasoning import without_reasoning
 from heldout.types import Trajectory
 
-# --- Reasoning ----------------------------------------------------------------------------------
-
-_TAGS = (
-    *("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad"),
-    *("seed:think", "analysis", "longcat_think"),
-)
-_NAMES = "|".join(re.escape(name) for name in _TAGS)
-_OPENS = re.compile(
-    rf"<(?P<tag>{_NAMES})(?:\s[^<>]{{0,80}})?>|<\|(?:begin_of_thought|START_THINKING|inner_prefix)\|>"
-    r"|\[THINK\]|◁think▷|<\|channel>thought",
-    re.IGNORECASE,
-)
-_CLOSES = re.compile(
-    rf"</(?:{_NAMES})>|<\|(?:end_of_thought|END_THINKING|inner_suffix)\|>|\[/THINK\]|◁/think▷"
-    r"|<channel\|>",
-    re.IGNORECASE,
-)
-_PAIRS = {
-    "<|begin_of_thought|>": "<|end_of_thought|>",
-    "<|start_thinking|>": "<|end_thinking|>",
-    "<|inner_prefix|>": "<|inner_suffix|>",
-    "[think]": "[/think]",
-    "◁think▷": "◁/think▷",
-    "<|channel>thought": "<channel|>",
-}
-_AROUND = re.compile(  # what stands around the answer itself and is no part of it
-    r"<\|(?:begin_of_solution|end_of_solution|START_RESPONSE|END_RESPONSE|im_end|eot_id|end|return"
-    r"|endoftext|end_of_text|eom_id|end_of_turn)\|>|</s>|<end_of_turn>|<｜end▁of▁sentence｜>"
-)
-_FINAL, _CHANNEL = "<|channel|>final", "<|channel|>"
-_THOUGHT, _RESPONSE = "Here is my thought process:", "Here is my response:"
+# --- The answer ---------------------------------------------------------------------------------
 
 
-def answer_text(text: str | None, *, truncated: bool = False) -> str | None:
-    """What a reply says after its reasoning; None where it says nothing.
-
-    `truncated`: the generation was cut off, so that whatever it says is no answer. With a block
-    that never closes there is none either, whatever stands before it. A closing tag alone ends
-    reasoning that the chat template opened in the prompt.
-    """
-    if text is None or truncated:
-        return None
-    if "<" in text or "◁" in text or ("[" in text and "THINK]" in text):
-        if _CHANNEL in text:  # gpt-oss: only its final channel is meant for people
-            at = text.rfind(_FINAL)
-            at = text.find("<|message|>", at) if at >= 0 else -1
-            if at < 0:
-                return None
-            text = text[at + len("<|message|>") :].partition("<|start|>")[0]
-        text = _AROUND.sub("", _outside(text))
-    elif text.startswith("analysis") and "assistantfinal" in text:  # the same, markers decoded away
-        text = text.rpartition("assistantfinal")[2]
-    elif text.startswith(_THOUGHT):
-        text = text.partition(_RESPONSE)[2]
-    return text.strip() or None
-
-
-def _outside(text: str) -> str:
-    """The text outside of reasoning blocks, which end at the close of the same kind."""
-    lowered = _lower(text)
-    kept: list[str] = []
-    at = 0
-    while opened := _OPENS.search(text, at):
-        kept.append(text[at : opened.start()])
-        tag = opened["tag"]
-        close = f"</{tag.lower()}>" if tag else _PAIRS[opened[0].lower()]
-        ended = lowered.find(close, opened.end())
-        if ended < 0:
-            return ""
-        at = ended + len(close)
-    kept.append(text[at:])
-    rest = "".join(kept) if len(kept) > 1 else text
-    last = 0
-    for orphan in _CLOSES.finditer(rest):
-        last = orphan.end()
-    return rest[last:]
+def answer_text(text: str | None) -> str | None:
+    """What a reply says after its reasoning; None where it says nothing."""
+    return (without_reasoning(text) or None) if text is not None else None
 
 
 def final_answer(trajectory: Trajectory) -> str | None:
@@ -105,7 +37,7 @@ def final_answer(trajectory: Trajectory) -> str | None:
     """
     for message in reversed(trajectory.messages):
         if message.role == "assistant":
-            return answer_text(message.text, truncated=trajectory.stop.truncated)
+            return None if trajectory.stop.truncated else answer_text(message.text)
     return None
 
 
@@ -159,7 +91,7 @@ _LONGEST = 2000  # characters of one line, or of an unclosed tag, that are read
 
 def last_statement(text: str, words: tuple[str, ...] = WORDS) -> Statement | None:
     """The last statement of an answer in a text without reasoning; None where there is none."""
-    lowered = _lower(text)
+    lowered = lowered_text(text)
     # The searches for one character are much faster than what they spare.
     best = _last_box(text) if "\\" in text or "\b" in text else None
     if "<" in text and (tag := _last_tag(text, lowered)):
@@ -366,12 +298,6 @@ def tidied(value: str) -> str:
 def _wraps(value: str, mark: str) -> bool:
     """Whether the marks at both ends belong together, as they do not in `"a" and "b"`."""
     return _PAIRED[mark] not in value[1:-1] or value == mark * 2 or value[1:2] == mark
-
-
-def _lower(text: str) -> str:
-    lowered = text.lower()
-    # One letter grows when lowered; places must stay the same in both texts.
-    return lowered if len(lowered) == len(text) else text.replace("İ", "I").lower()
 
 
 def shown(text: str, limit: int = 500) -> str:

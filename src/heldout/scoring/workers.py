@@ -8,12 +8,8 @@ A worker is a fresh interpreter, never a fork of a process that may hold threads
 does not import the caller's script. What travels is msgpack of plain values: nothing is unpickled.
 Time runs from where a worker takes up the task. The kernel ends a worker that is over it (an alarm
 without a handler: it works in the middle of a bignum, and without anybody watching); that is the
-task's error, a new worker takes its place, and the other tasks go on. Errors:
-
-    WorkerError            the task has no result
-    ├── TaskTimeout        … it took longer than it may; its process is gone
-    ├── TaskFailed         … the function raised; `kind` is the exception's name
-    └── WorkerDied         … its process ended: a crash, no memory, or the pool was closed
+task's error, a new worker takes its place, and the other tasks go on. A task without a result
+raises a WorkerError: TaskTimeout, TaskFailed or WorkerDied.
 """
 
 from __future__ import annotations
@@ -40,7 +36,14 @@ import anyio
 import msgspec
 
 from heldout.concurrency import waker
-from heldout.errors import HeldoutError, InvalidInput, printable_error
+from heldout.errors import (
+    InvalidInput,
+    TaskFailed,
+    TaskTimeout,
+    WorkerDied,
+    WorkerError,
+    printable_error,
+)
 
 START_SECONDS = 120.0
 GRACE_SECONDS = 2.0
@@ -52,24 +55,6 @@ SLOW_SECONDS = 0.05
 """A task that is done sooner has not filled much memory, and is not asked."""
 
 T = TypeVar("T")
-
-
-class WorkerError(HeldoutError):
-    """A task has no result."""
-
-
-class TaskTimeout(WorkerError):
-    pass
-
-
-class WorkerDied(WorkerError):
-    pass
-
-
-class TaskFailed(WorkerError):
-    def __init__(self, kind: str, message: str) -> None:
-        self.kind = kind
-        super().__init__(f"{kind}: {message}")
 
 
 def available_cores() -> int:

@@ -30,9 +30,10 @@ from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
 from heldout.midrun.runners import AnswerFilter, KeepGoing, Runner
 from heldout.midrun.settings import MAX_NEW, Settings
+from heldout.reasoning import without_reasoning
 from heldout.rendering.segments import Template
 from heldout.tokens import Generated, Transcript
-from heldout.types import Message, without_reasoning
+from heldout.types import Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32
 

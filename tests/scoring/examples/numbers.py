@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 NUMBERS = (
     Example("The answer is $29.00.", 29, "$29.00", 1.0, "currency, and zeros at the end"),

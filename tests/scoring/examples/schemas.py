@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 CITY: dict[str, Any] = {
     "type": "object",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 _NONE: dict[str, Any] = {}
 _TAGS = {"tags": ("think", "answer"), "nothing_else": True}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 EXAMPLES = (
     Example("It is 42.", r"\d+", "42", 1.0, "found"),

@@ -2,7 +2,7 @@ r"""What `math_equal` makes of answers; the targets are gold expressions."""
 
 from __future__ import annotations
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 EXAMPLES: tuple[Example, ...] = (
     # Where the answer is.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 TOOL = "weather"
 PARAMETERS: dict[str, Any] = {

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 
 def _read(answer: str, extracted: str | None, why: str) -> Example:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heldout.scoring.examples import Example
+from tests.scoring.examples import Example
 
 OPTIONS = ("London", "Oslo", "Paris", "Rome")
 
