@@ -28,6 +28,7 @@ BENCHMARKS = {
     "dispatcher": "dispatcher.py",
     "vector": "vector.py",
     "stats": "stats.py",
+    "scoring": "scoring.py",
     "monitor": "monitor.py",
     "startup": "startup.py",
 }

@@ -1,178 +1,186 @@
-"""Time math equivalence in the pool of workers beside plain loops over the same answers.
+"""Time graders on answers of 1 KB, schema checks, rubrics, and math equivalence in its pool.
 
-The loops call math-verify in one process for each core, all at once: what the cores can do where
-nothing is killable and nobody waits. The pool is used from an event loop in which a clock ticks;
-what it says is the longest that the loop was not free for others. Answers differ from each other,
-since both sides have caches.
+CPU time an item is the best of several rounds over answers that all differ, of each kind of answer;
+the slowest kind counts. Math equivalence is in math_pool.py.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
-from pathlib import Path
+from collections.abc import Callable, Sequence
+from typing import Any
 
-import anyio
+from common import HERE, child, emit, options, say
 
-from common import child, emit, middle, options, say
-from heldout.scoring import mathematics
-from heldout.scoring.workers import Pool, available_cores
-
-AT_ONCE = 64
-TICK = 0.001
-ROUNDS = 3
+ANSWERS, ROUNDS = 200, 9
+REASONING = "We look at the terms one after the other, and see that they add up to more. "
 
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--case", choices=["loop", "asyncio", "trio"])
-    parser.add_argument("--items", type=int, default=600)
+    parser.add_argument("--case", choices=["graders"])
     chosen = parser.parse_args()
-    if chosen.case == "loop":
-        print(json.dumps(plain_loop(items(chosen.items))))
-    elif chosen.case is not None:
-        print(json.dumps(anyio.run(pooled, items(chosen.items), backend=chosen.case)))
+    if chosen.case is not None:
+        print(json.dumps(graders(2 if chosen.quick else ROUNDS)))
     else:
-        compare(200 if chosen.quick else chosen.items, 1 if chosen.quick else ROUNDS)
+        report(["--quick"] if chosen.quick else [])
 
 
-def compare(count: int, rounds: int) -> None:
-    """Rounds alternate, so that what else the machine does hits all of them."""
-    cores, this = available_cores(), Path(__file__)
-    runs: dict[str, list[dict[str, float]]] = {"loop": [], "asyncio": [], "trio": []}
-    for number in range(rounds):
-        say(f"math equivalence, round {number + 1} of {rounds}")
-        runs["loop"].append(loops_at_once(cores, count // cores))
-        for backend in ("asyncio", "trio"):
-            runs[backend].append(
-                child(sys.executable, this, "--case", backend, "--items", str(count))
-            )
-    single = middle(runs["loop"], "seconds") / (count // cores)
-    emit("math: a plain loop", single * 1e6, "µs an item")
+def report(quick: list[str]) -> None:
+    say("graders")
+    times = child(sys.executable, __file__, "--case", "graders", *quick)
+    for name, value in times.items():
+        target = 25.0 if name.startswith(("grade_choice", "grade_number", *TEXTS)) else None
+        if name.startswith("a schema check"):
+            target = 5.0
+        emit(name, value, "µs an item", target=target)
     for backend in ("asyncio", "trio"):
-        each = middle(runs[backend], "seconds") / count
-        emit(f"math: the pool, {backend}", each * 1e6, "µs an item", ratio=each * cores / single)
+        say(f"math equivalence in a pool, {backend}")
+        found = child(sys.executable, HERE / "math_pool.py", "--case", backend, *quick)
+        if backend == "asyncio":
+            emit("math: plain loops, all cores", found["loops"] * 1e3, "ms an item")
+        emit(f"math: the pool, {backend}", found["pool"] * 1e3, "ms an item")
         emit(
-            f"math: cores' time an item in the pool, {backend}, over a plain loop's",
-            each * cores / single,
+            f"math: the pool's time over the plain loops', {backend} (90% of their throughput)",
+            found["pool"] / found["loops"],
             "times",
             target=1 / 0.9,
         )
-        work = middle(runs[backend], "cpu") / count
-        plain = middle(runs["loop"], "cpu") / (count // cores)
-        emit(
-            f"math: CPU time an item with the pool, {backend}, over a plain loop's",
-            work / plain,
-            "times",
-            target=1 / 0.9,
+        wait = f"math: longest the {backend} loop was blocked"
+        emit(wait, found["blocked"] * 1e3, "ms", target=20)
+        emit(f"{wait}, with plain loops in place of the pool", found["idle"] * 1e3, "ms")
+
+
+# --- Graders --------------------------------------------------------------------------------------
+
+TEXTS = ("grade_exact", "grade_match", "grade_includes", "grade_f1", "grade_rouge_l")
+ENDS: dict[str, dict[str, str]] = {
+    "grade_choice": {
+        "**Answer:** C": "\n\n**Answer:** C",
+        "in a sentence": "\nSo the correct answer is (C), since {n} is odd.",
+        "a box": "\nThus \\boxed{{\\text{{C}}}}.",
+        "other words": "\nالإجابة: C",
+        "none": " That is all there is to say about it.",
+    },
+    "grade_number": {
+        "in a sentence": "\nThe answer is $1,{n:03d}.50.",
+        "a box": "\nThus \\boxed{{-{n}.5e-3}}.",
+        "hashes": "\n#### {n}",
+        "a fraction": "\n**Answer:** {n} 1/2 km",
+        "none": " That is all there is to say about it.",
+    },
+    "text": {
+        "Answer:": "\nAnswer: The river Thames",
+        "in a sentence": "\nThe final answer is **the River Thames**.",
+        "a tag": "\n<answer>the river thames</answer>",
+        "none": " It must be the river Thames.",
+    },
+}
+
+
+def kilobyte(end: str, n: int) -> str:
+    """About 1 KB, different for each number."""
+    end = end.format(n=n)
+    start = f"This is case number {n}. "
+    return (start + REASONING * 14)[: 1000 - len(end)] + end
+
+
+def graders(rounds: int) -> dict[str, float]:
+    from heldout import scoring
+    from heldout.scoring.answers import answer_text
+    from heldout.scoring.calls import read_calls
+    from heldout.scoring.schemas import compiled
+    from heldout.types import Completion, Message, Sample, ToolCall, ToolSpec, Trajectory
+
+    times: dict[str, float] = {}
+
+    def slowest(name: str, kinds: dict[str, str], call: Callable[[str], Any], label: str) -> None:
+        found = {}
+        for kind, end in kinds.items():
+            answers = [kilobyte(end, n) for n in range(ANSWERS)]
+            found[kind] = best(call, answers, rounds)
+        worst = max(found, key=lambda kind: found[kind])
+        times[f"{name}: {label}, the slowest of {len(kinds)} kinds ({worst!r})"] = found[worst]
+
+    slowest(
+        "grade_choice",
+        ENDS["grade_choice"],
+        lambda answer: scoring.grade_choice(answer, "C"),
+        "1 KB",
+    )
+    slowest(
+        "grade_number",
+        ENDS["grade_number"],
+        lambda answer: scoring.grade_number(answer, 72),
+        "1 KB",
+    )
+    for name in TEXTS:
+        grade = getattr(scoring, name)
+        slowest(name, ENDS["text"], lambda a, grade=grade: grade(a, "river Thames"), "1 KB")
+    pattern = r"(?i)river (\w+)"
+    slowest(
+        "grade_captured",
+        ENDS["text"],
+        lambda answer: scoring.grade_captured(answer, "Thames", pattern=pattern),
+        "1 KB",
+    )
+
+    properties = {"city": {"type": "string"}, "days": {"type": "integer", "minimum": 1}}
+    shape = {"type": "object", "properties": properties, "required": ["city", "days"]}
+    schema = compiled(shape)
+    values = [{"city": f"Town {n}", "days": n + 1} for n in range(ANSWERS)]
+    times["a schema check, compiled once"] = best(schema.accepts, values, rounds)
+    times["the same by jsonschema-rs itself"] = best(raw_validator(shape), values, rounds)
+    written = [json.dumps(value | {"note": REASONING * 12}) for value in values]
+    times["grade_json: 1 KB of JSON, read and checked"] = best(
+        lambda answer: scoring.grade_json(answer, schema=schema), written, rounds
+    )
+    tools = (ToolSpec("weather", "", shape), ToolSpec("time", "", {"type": "object"}))
+    completions = [
+        Completion(
+            Message("assistant", "", tool_calls=(ToolCall(str(n), "weather", json.dumps(value)),)),
+            "tool_calls",
         )
-        blocked = middle(runs[backend], "blocked")
-        emit(f"math: longest the {backend} loop was blocked", blocked * 1e3, "ms", target=20.0)
-
-
-def items(count: int) -> list[tuple[str, str]]:
-    """Answers of about 1 KB and their golds: numbers, fractions, forms, sets; a third are wrong."""
-    reasoning = "We look at the terms one after the other, and see that they add up. " * 14
-    made = []
-    for n in range(1, count + 1):
-        kinds = (
-            (rf"\boxed{{{n}}}", f"{n + (n % 3 == 0)}"),
-            (f"The answer is {n}/7.", rf"\frac{{{n}}}{{7}}"),
-            (rf"\boxed{{\frac{{{n}}}{{\sqrt{{3}}}}}}", rf"\frac{{{n}\sqrt{{3}}}}{{3}}"),
-            (rf"\boxed{{{n}, {n + 1}}}", rf"\{{{n + 1}, {n}\}}"),
-            (rf"\boxed{{{n}x + 1}}", f"{n}x - 1"),
-            (f"So it costs ${n}.50", f"{n}.5"),
-        )
-        answer, gold = kinds[n % len(kinds)]
-        made.append((reasoning + answer, gold))
-    return made
-
-
-def plain_loop(pairs: list[tuple[str, str]]) -> dict[str, float]:
-    mathematics._prepare()
-    started, cpu = time.perf_counter(), time.process_time()
-    for answer, gold in pairs:
-        mathematics._decide(*mathematics._arguments(answer, gold, 6, True))
-    return {"seconds": time.perf_counter() - started, "cpu": time.process_time() - cpu}
-
-
-def loops_at_once(cores: int, count: int) -> dict[str, float]:
-    """What one of them took, on average."""
-    # As the workers have it: sympy's speed depends on the order of its sets, and the share of a
-    # busy machine on sessions.
-    environment = os.environ | {"PYTHONHASHSEED": "0"}
-    command = [sys.executable, __file__, "--case", "loop", "--items", str(count)]
-    running = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, env=environment, start_new_session=True
-        )
-        for _ in range(cores)
+        for n, value in enumerate(values)
     ]
-    outputs = [process.communicate()[0] for process in running]
-    if any(process.returncode for process in running):
-        sys.exit("benchmark failed: a plain loop ended with an error")
-    lines = [json.loads(output) for output in outputs]
-    return {key: sum(float(line[key]) for line in lines) / cores for key in ("seconds", "cpu")}
+    times["read_calls: a response with one call"] = best(
+        lambda completion: read_calls(completion, tools), completions, rounds
+    )
+
+    def long(answer: str) -> bool:
+        return len(answer) > 900
+
+    rubric = scoring.Rubric(scoring.part(long, name="long"))
+    sample = Sample("s", {"question": "which?"}, "C")
+    answers = [kilobyte(ENDS["grade_choice"]["a box"], n) for n in range(ANSWERS)]
+    trajectories = [
+        Trajectory((Message("user", "a question"), Message("assistant", answer)))
+        for answer in answers
+    ]
+    whole = best(lambda trajectory: rubric(trajectory, sample), trajectories, rounds)
+    alone = best(lambda answer: long(answer_text(answer) or ""), answers, rounds)
+    times["a Rubric of one plain part, beyond the function and its answer"] = whole - alone
+    return times
 
 
-async def pooled(pairs: list[tuple[str, str]]) -> dict[str, float]:
-    pool = mathematics.math_pool()
-    blocked = 0.0
+def raw_validator(shape: dict[str, Any]) -> Callable[[Any], Any]:
+    import jsonschema_rs
 
-    async def clock() -> None:
-        nonlocal blocked
-        while True:
-            before = time.perf_counter()
-            await anyio.sleep(TICK)
-            blocked = max(blocked, time.perf_counter() - before - TICK)
-
-    waiting = iter(pairs)
-
-    async def grade() -> None:
-        for answer, gold in waiting:
-            await mathematics.math_equal_async(answer, gold, seconds=30.0)
-
-    async def grade_all() -> None:
-        async with anyio.create_task_group() as group:
-            for _ in range(AT_ONCE):
-                group.start_soon(grade)
-
-    async with anyio.create_task_group() as group:
-        group.start_soon(clock)
-        pool.start()
-        while len(set(await ready(pool))) < available_cores():
-            await anyio.sleep(TICK)
-        started, cpu = time.perf_counter(), cpu_seconds(pool)
-        await grade_all()
-        seconds, cpu = time.perf_counter() - started, cpu_seconds(pool) - cpu
-        group.cancel_scope.cancel()
-    return {"seconds": seconds, "cpu": cpu, "blocked": blocked}
+    valid: Callable[[Any], Any] = jsonschema_rs.validator_for(shape).is_valid
+    return valid
 
 
-def cpu_seconds(pool: Pool) -> float:
-    """Of this process and the workers."""
-    total = time.process_time()
-    for pid in pool.pids():
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-    return total
-
-
-async def ready(pool: Pool) -> list[int]:
-    """Who answers where each has to take one: a worker takes no task before it is prepared."""
-    found: list[int] = []
-
-    async def ask() -> None:
-        found.append(await pool.run("os:getpid", seconds=30.0))
-        await pool.run("time:sleep", 0.02, seconds=30.0)
-
-    async with anyio.create_task_group() as group:
-        for _ in range(2 * available_cores()):
-            group.start_soon(ask)
-    return found
+def best(call: Callable[[Any], Any], values: Sequence[Any], rounds: int) -> float:
+    """Microseconds of CPU a call, in the best round: caches are full then, and nobody disturbs."""
+    found = []
+    for _ in range(rounds):
+        started = time.process_time()
+        for value in values:
+            call(value)
+        found.append((time.process_time() - started) / len(values))
+    return min(found) * 1e6
 
 
 if __name__ == "__main__":

@@ -14,8 +14,10 @@ from heldout.cli.main import run_cli
 
 ROOT = Path(__file__).parent.parent
 PAGES = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*.md")))]
+# Made of tables by tests/scoring/pages.py, and linked from docs/graders.md.
+GRADERS = [f"docs/graders/{p.name}" for p in sorted((ROOT / "docs" / "graders").glob("*.md"))]
 # Commands of blocks that are about other machines: a server, a package index.
-ELSEWHERE = ("make ", "pip install", "python capitals.py", "--endpoint openai:")
+ELSEWHERE = ("make ", "pip install", "python capitals.py", "--endpoint openai:", "--judge openai:")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
@@ -34,7 +36,7 @@ def capitals(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("capitals")
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [*PAGES, *GRADERS])
 def test_the_code_blocks_of_a_page_run(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -62,6 +64,9 @@ def test_every_page_is_linked_from_the_readme_and_links_lead_somewhere() -> None
     readme = (ROOT / "README.md").read_text()
     for page in PAGES[1:]:
         assert f"({page})" in readme, f"{page} is not linked"
-    for page in PAGES:
+    graders = (ROOT / "docs/graders.md").read_text()
+    for page in GRADERS:
+        assert f"({page.removeprefix('docs/')})" in graders, f"{page} is not linked"
+    for page in (*PAGES, *GRADERS):
         for target in re.findall(r"\]\(([^)#:]+)\)", (ROOT / page).read_text()):
             assert ((ROOT / page).parent / target).exists(), f"{page} links to {target}"

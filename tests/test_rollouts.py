@@ -62,7 +62,7 @@ def test_one_rollout_gives_aligned_tokens_a_reward_and_every_metric() -> None:
     model = [i for i, own in zip(rollout.completion_ids, rollout.env_mask, strict=True) if own]
     assert decode(model) == '!add {"by": 1}<end>!add {"by": 2}<end>!add {"by": 3}<end>'
     assert rollout.trajectory.messages[-1].text == "total 6", "the last call had no effect"
-    assert rollout.trajectory.stop == Stop("limit", "max_turns")
+    assert rollout.trajectory.stop == Stop("limit", "max_turns", finish_reason="stop")
 
 
 def test_an_environment_that_can_score_is_asked_where_no_score_function_is_given() -> None:
@@ -79,7 +79,7 @@ def test_an_environment_that_can_score_is_asked_where_no_score_function_is_given
 def test_without_an_environment_it_is_one_turn() -> None:
     rollout = rollout_one(sample(), None, render, engine(lambda p, t: "hm"), 5, 30, **TOY)
     assert decode(rollout.completion_ids) == "hm<end>"
-    assert rollout.trajectory.stop == Stop("no_reply")
+    assert rollout.trajectory.stop == Stop("no_reply", finish_reason="stop")
 
 
 def test_the_budget_counts_the_prompt_the_model_and_the_environment() -> None:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from heldout.data import DataBuffer
     from heldout.engine import evaluate
     from heldout.environment import Environment, Reply
+    from heldout.rescoring import rescore
     from heldout.rollouts import Rollout, rollout_batch, rollout_one
     from heldout.store.report import EvalReport
     from heldout.types import (
@@ -40,6 +41,7 @@ _HOME = {
     "heldout.environment": ("Environment", "Reply"),
     "heldout.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
     "heldout.engine": ("evaluate",),
+    "heldout.rescoring": ("rescore",),
     "heldout.store.report": ("EvalReport",),
     "heldout.types": (
         "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",
@@ -69,6 +71,7 @@ __all__ = [
     "Usage",
     "base_config",
     "evaluate",
+    "rescore",
     "rollout_batch",
     "rollout_one",
 ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -89,7 +89,15 @@ async def evaluate(
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
     try:
         hooks = Hooks(endpoint, score_fn, prepare_messages, environment_factory)
-        return await _Run(samples, config, hooks).run()
+
+        async def one(item: Item) -> Outcome:
+            with taking_part(endpoint, item.index, item.repeat) as its_own:
+                return await run_item(
+                    item.sample, item.repeat, config, replace(hooks, endpoint=its_own)
+                )
+
+        described = config_to_dict(config, endpoint.describe())
+        return await Run(samples, config, one, described, hooks.described()).run()
     finally:
         if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
             with anyio.CancelScope(shield=True):
@@ -105,21 +113,46 @@ class Hooks:
     prepare_messages: PrepareMessages | None
     environment_factory: EnvironmentFactory | None
 
+    def described(self) -> dict[str, Any]:
+        """What run.json says of the functions whose change would change results."""
+        return {
+            "score_fn": describe_callable(self.score_fn),
+            "prepare_messages": describe_callable(self.prepare_messages),
+            "environment_factory": describe_callable(self.environment_factory, docstrings=True),
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class _Item:
+class Item:
     index: int
     sample: Sample
     repeat: int
 
 
-class _Run:
-    """One call of evaluate: the state that its workers share."""
+Outcome = tuple[EvalResult, BaseException | None]
+"""A result, and what was raised where it errored."""
 
-    def __init__(self, samples: Iterable[Sample], config: EvalConfig, hooks: Hooks) -> None:
+
+class Run:
+    """Every item to a line of the journal, and that to a report: the state its workers share.
+
+    `one` is what is done with an item. `described` is the config and `functions` the functions
+    as run.json has them.
+    """
+
+    def __init__(
+        self,
+        samples: Iterable[Sample],
+        config: EvalConfig,
+        one: Callable[[Item], Awaitable[Outcome]],
+        described: dict[str, Any],
+        functions: dict[str, Any],
+    ) -> None:
         name = config.experiment_name or unused_name(Path(config.output_dir))
         self.dir = RunDir(Path(config.output_dir) / name)
-        self.samples, self.config, self.hooks = samples, config, hooks
+        self.samples, self.config, self.one = samples, config, one
+        self.described = {**described, "experiment_name": self.dir.path.name}
+        self.functions = functions
         self.running = Running(config.repeats)
         self.ledger = Ledger()
         self.asked = 0
@@ -145,14 +178,7 @@ class _Run:
 
     def _enter(self) -> tuple[RunInfo, JournalWriter]:
         """Into the run directory: a new one, or one to go on with. Refusals happen here."""
-        hooks = self.hooks
-        config = config_to_dict(self.config, hooks.endpoint.describe())
-        config["experiment_name"] = self.dir.path.name
-        functions = {
-            "score_fn": describe_callable(hooks.score_fn),
-            "prepare_messages": describe_callable(hooks.prepare_messages),
-            "environment_factory": describe_callable(hooks.environment_factory, docstrings=True),
-        }
+        config, functions = self.described, self.functions
         going_on = self.config.resume and self.dir.exists()
         # First the lock, then everything else: nobody else may come in between.
         journal = JournalWriter(self.dir.journal) if going_on else self.dir.claim()
@@ -211,11 +237,25 @@ class _Run:
                 )
             self._check_errors()
             journal.sync()
-            await _in_thread_to_the_end(finish, self.dir, info, self.asked)
+            if self._is_as_it_was():
+                assert self.previous is not None
+                self.dir.write_info(self.previous)
+            else:
+                await _in_thread_to_the_end(finish, self.dir, info, self.asked)
         except BaseException as problem:
             self._stop(info, journal, problem)
             raise
         return EvalReport.load(self.dir.path)
+
+    def _is_as_it_was(self) -> bool:
+        """Whether a complete run was resumed, and nothing was left to do: it changes in no byte."""
+        return (
+            self.previous is not None
+            and self.dir.derived_are_current(self.previous)
+            and self.dir.summary.exists()
+            and self.dir.columns.exists()
+            and self.previous.config.get("pass_threshold") == self.config.pass_threshold
+        )
 
     def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
@@ -295,7 +335,7 @@ class _Run:
             self.ledger.admit(index, sample)
             yield index, sample
 
-    def _items(self) -> Iterator[_Item]:
+    def _items(self) -> Iterator[Item]:
         """What is left to do. All workers pull from this one generator."""
         checked = isinstance(self.samples, Sequence)
         stream = enumerate(islice(self.samples, self.config.max_samples))
@@ -303,16 +343,13 @@ class _Run:
             for repeat in range(self.config.repeats):
                 self.asked += 1
                 if not self.ledger.is_finished(sample.id, repeat):
-                    yield _Item(index, sample, repeat)
+                    yield Item(index, sample, repeat)
         self.exhausted = True
         self.running.total = self.asked  # known at last, where it was not
 
-    async def _one(self, item: _Item, journal: JournalWriter) -> None:
+    async def _one(self, item: Item, journal: JournalWriter) -> None:
         self.running.under_way += 1
-        with taking_part(self.hooks.endpoint, item.index, item.repeat) as endpoint:
-            result, problem = await run_item(
-                item.sample, item.repeat, self.config, replace(self.hooks, endpoint=endpoint)
-            )
+        result, problem = await self.one(item)
         self.running.under_way -= 1
         try:
             journal.append(item.index, result)
@@ -332,7 +369,9 @@ class _Run:
             self.unreachable = None
             return
         self.last_error = f"sample {item.sample.id!r}: {result.error}"
-        if isinstance(problem, FatalEndpointError):
+        refusing = (problem, problem.__cause__ if problem is not None else None)
+        if any(isinstance(each, FatalEndpointError) for each in refusing):
+            # The policy's, or a judge's that the score function asks.
             raise SystemicFailure(
                 f"the endpoint refuses every request, so the eval was stopped: {problem}"
             ) from problem
@@ -367,9 +406,7 @@ class _Run:
 # --- One item -----------------------------------------------------------------------------------
 
 
-async def run_item(
-    sample: Sample, repeat: int, config: EvalConfig, hooks: Hooks
-) -> tuple[EvalResult, BaseException | None]:
+async def run_item(sample: Sample, repeat: int, config: EvalConfig, hooks: Hooks) -> Outcome:
     """Roll out and score one item. Whatever goes wrong becomes the item's error (clause 5)."""
     requests = turns = 0
     retried: Exception | None = None

@@ -26,6 +26,7 @@ from heldout.errors import (
     EnvironmentFailed,
     InvalidInput,
     RenderMismatch,
+    ScoringFailed,
     printable_error,
 )
 from heldout.turns import Policy, rollout
@@ -104,74 +105,135 @@ async def attempt(
     there is to add to a timeout's message.
     """
     said: list[Message] = []
-    stage = "prepare_messages"
+    stage = _Stage("prepare_messages")
     trajectory: Trajectory | None = None
     score: Score | None = None
-    error: str | None = None
-    problem: BaseException | None = None
 
     async def watched(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        nonlocal stage
-        stage = "endpoint"
+        stage.name = "endpoint"
         completion = await policy(messages, tools)
-        stage = "environment"
+        stage.name = "environment"
         return completion
 
+    async def work() -> None:
+        nonlocal trajectory, score
+        prepare = prepare_messages or _default_messages
+        opening = await settle(prepare(sample))
+        check_messages(opening, "prepare_messages gives Messages")
+        environment: Environment | None = None
+        if environment_factory is not None:
+            stage.name = "environment_factory"
+            environment = await settle(environment_factory(sample))
+            if environment is None:
+                raise InvalidInput(
+                    "environment_factory returned None, not an environment; is there a return?"
+                )
+        stage.name = "environment"
+        trajectory = await rollout(
+            watched,
+            opening,
+            environment,
+            max_turns=max_turns,
+            token_budget=token_budget,
+            record=said,
+        )
+        if tokens is not None:
+            trajectory = replace(trajectory, tokens=tokens())
+        if score_fn is not None:
+            score = await _scored(score_fn, trajectory, sample, stage)
+
+    end = await _to_an_end(work, stage, timeout, waiting)
+    if trajectory is None:
+        made = tokens() if tokens is not None else None
+        stop = Stop("limit", "timeout") if end.timed_out else Stop("error")
+        trajectory = Trajectory(tuple(said), stop, tokens=made)
+    return Attempt(trajectory, end.seconds, score if end.ok else None, end.error, end.problem)
+
+
+async def score_again(
+    trajectory: Trajectory, sample: Sample, score_fn: ScoreFn, *, timeout: float | None = None
+) -> Attempt:
+    """Score what was rolled out before; the policy is not asked."""
+    stage = _Stage("score_fn")
+    score: Score | None = None
+
+    async def work() -> None:
+        nonlocal score
+        score = await _scored(score_fn, trajectory, sample, stage)
+
+    end = await _to_an_end(work, stage, timeout, None)
+    return Attempt(trajectory, end.seconds, score if end.ok else None, end.error, end.problem)
+
+
+def failed_in_scoring(error: str) -> bool:
+    """Whether an item's error is the score function's, so that there is a whole trajectory."""
+    return error.startswith("score_fn: ") or (
+        error.startswith("timeout: ") and "(in score_fn)" in error
+    )
+
+
+async def _scored(
+    score_fn: ScoreFn, trajectory: Trajectory, sample: Sample, stage: _Stage
+) -> Score:
+    stage.name = "score_fn"
+    given = await settle(score_fn(trajectory, sample))
+    if not isinstance(given, Score):
+        raise TypeError(f"score_fn returns a Score, got {given!r}")
+    return given
+
+
+@dataclass(slots=True)
+class _Stage:
+    """What an item is at, for the words of its error."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """How an item's work ended, and after how long."""
+
+    seconds: float
+    error: str | None
+    problem: BaseException | None
+    timed_out: bool
+
+    @property
+    def ok(self) -> bool:
+        return self.error is None
+
+
+async def _to_an_end(
+    work: Callable[[], Awaitable[None]],
+    stage: _Stage,
+    timeout: float | None,
+    waiting: Callable[[], str] | None,
+) -> _End:
+    error: str | None = None
+    problem: BaseException | None = None
     started = time.perf_counter()
     with anyio.move_on_after(timeout) as scope:
         clock = _Clock(timeout, scope)
         _clock.set(clock)
         try:
-            prepare = prepare_messages or _default_messages
-            opening = await settle(prepare(sample))
-            check_messages(opening, "prepare_messages gives Messages")
-            environment: Environment | None = None
-            if environment_factory is not None:
-                stage = "environment_factory"
-                environment = await settle(environment_factory(sample))
-                if environment is None:
-                    raise InvalidInput(
-                        "environment_factory returned None, not an environment; is there a return?"
-                    )
-            stage = "environment"
-            trajectory = await rollout(
-                watched,
-                opening,
-                environment,
-                max_turns=max_turns,
-                token_budget=token_budget,
-                record=said,
-            )
-            if tokens is not None:
-                trajectory = replace(trajectory, tokens=tokens())
-            if score_fn is not None:
-                stage = "score_fn"
-                given = await settle(score_fn(trajectory, sample))
-                if not isinstance(given, Score):
-                    raise TypeError(f"score_fn returns a Score, got {given!r}")
-                score = given
+            await work()
         except (Exception, SystemExit) as raised:  # noqa: BLE001 - kept as the item's error
             # sys.exit() in a tool or a score function is no reason to end everybody's run.
             problem = raised
-            error = _describe(stage, raised)
+            error = _describe(stage.name, raised)
         except anyio.get_cancelled_exc_class() as stray:
             # Goes on if this item or the run was cancelled. If not, the user's code let a
             # cancellation of its own get out, which would otherwise end this worker in silence.
             await anyio.lowlevel.checkpoint_if_cancelled()
-            error = f"{stage}: {type(stray).__name__}: its own code cancelled it"
+            error = f"{stage.name}: {type(stray).__name__}: its own code cancelled it"
     seconds = time.perf_counter() - started
-    stop = Stop("error")
     # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
     late = error is None and timeout is not None and seconds - clock.waited > timeout
-    if scope.cancelled_caught or late:
-        stop = Stop("limit", "timeout")
+    timed_out = scope.cancelled_caught or late
+    if timed_out:
         added = waiting() if waiting is not None else ""
-        error = f"timeout: not done after {timeout:g} s (in {stage}){added}"
-        score = None
-    if trajectory is None:
-        made = tokens() if tokens is not None else None
-        trajectory = Trajectory(tuple(said), stop, tokens=made)
-    return Attempt(trajectory, seconds, score, error, problem)
+        error = f"timeout: not done after {timeout:g} s (in {stage.name}){added}"
+    return _End(seconds, error, problem, timed_out)
 
 
 def _default_messages(sample: Sample) -> list[Message]:
@@ -194,4 +256,6 @@ def _describe(stage: str, problem: BaseException) -> str:
     ]
     last = theirs[-1] if theirs else None
     where = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
-    return f"{stage}: {type(problem).__name__}: {said}{where}"[:2000]
+    # A rubric has named the part already, and what it raised.
+    kind = "" if isinstance(problem, ScoringFailed) else f"{type(problem).__name__}: "
+    return f"{stage}: {kind}{said}{where}"[:2000]

@@ -46,6 +46,11 @@ def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Sample]
     return _samples(_jsonl_rows(_existing(path)), **columns)
 
 
+def jsonl_rows(path: str | Path) -> Rows:
+    """Every line's value as it is, beside where it stands ("FILE, line 3"); blank ones left out."""
+    return _jsonl_rows(_existing(path))
+
+
 def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
     """A CSV file in UTF-8 with a header line; `.gz` and `.zst` too. Values are texts."""
     return list(_samples(_csv_rows(_existing(path)), **columns))

@@ -1,12 +1,16 @@
 """What a model said outside of its reasoning, in every convention that open models have.
 
 Reasoning in a field of its own (`Message.reasoning`) is never text; here it is taken out of the
-text itself: `<think>` and its kin, channels, brackets. All scans go once over the text.
+text itself: `<think>` and its kin, channels, brackets. A tag that is only spoken of opens and
+closes nothing: one in inline code (`` `<think>` ``), or in a fenced block that closes and is not
+the whole reply. All scans go once over the text, or are bounded.
 """
 
 from __future__ import annotations
 
 import re
+
+from heldout.fences import fenced
 
 _TAGS = (
     *("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad"),
@@ -37,6 +41,7 @@ _AROUND = re.compile(  # what stands around the answer itself and is no part of 
 )
 _FINAL, _CHANNEL = "<|channel|>final", "<|channel|>"
 _THOUGHT, _RESPONSE = "Here is my thought process:", "Here is my response:"
+_LOOKS = 20  # how many tags are looked at for being code
 
 
 def without_reasoning(text: str) -> str:
@@ -64,21 +69,55 @@ def _outside(text: str) -> str:
     """The text outside of reasoning blocks, which end at the close of the same kind."""
     low = lowered(text)
     kept: list[str] = []
-    at = 0
-    while opened := _OPENS.search(text, at):
+    at = search = looks = 0
+    while opened := _OPENS.search(text, search):
+        looks += 1
+        if looks <= _LOOKS and (code := _code_around(text, at, opened)):
+            search = code
+            continue
         kept.append(text[at : opened.start()])
         tag = opened["tag"]
         close = f"</{tag.lower()}>" if tag else _PAIRS[opened[0].lower()]
         ended = low.find(close, opened.end())
+        while ended >= 0 and looks <= _LOOKS and _in_backticks(text, ended, ended + len(close)):
+            looks += 1
+            ended = low.find(close, ended + 1)
         if ended < 0:
             return ""
-        at = ended + len(close)
+        at = search = ended + len(close)
     kept.append(text[at:])
     rest = "".join(kept) if len(kept) > 1 else text
     last = 0
-    for orphan in _CLOSES.finditer(rest):
-        last = orphan.end()
+    for looks, orphan in enumerate(_CLOSES.finditer(rest), 1):
+        if looks > _LOOKS or not _code_around(rest, 0, orphan):
+            last = orphan.end()
     return rest[last:]
+
+
+def _code_around(text: str, start: int, tag: re.Match[str]) -> int:
+    """Where the code ends that a tag stands in, looked for from `start` on; 0: it is in none."""
+    place, behind = tag.span()
+    if _in_backticks(text, place, behind):
+        return behind
+    if "```" in text[start:place] or "~~~" in text[start:place]:
+        for block in fenced(text, start):
+            if block.start > place:
+                break
+            if place < block.end:
+                alone = not text[: block.start].strip() and not text[block.end :].strip()
+                return block.end if block.closed and not alone else 0
+    return 0
+
+
+def _in_backticks(text: str, start: int, end: int) -> bool:
+    """Whether a tag is inline code: a backtick of the line is open before it, one closes behind."""
+    if "`" not in (text[start - 1 : start], text[end : end + 1]):
+        return False
+    line = max(text.rfind("\n", max(0, start - 400), start) + 1, start - 400, 0)
+    if text.count("`", line, start) % 2 == 0:
+        return False
+    closes = text.find("`", end, end + 200)
+    return closes >= 0 and "\n" not in text[end:closes]
 
 
 def lowered(text: str) -> str:

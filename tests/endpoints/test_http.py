@@ -262,7 +262,7 @@ def test_a_conversation_with_tools_comes_back_to_the_server_as_it_was(
         answer("2", **{field: "done"}),
     )
     report = run(with_tools(server.url, tmp_path))
-    assert report.results[0].trajectory.stop == Stop("environment")
+    assert report.results[0].trajectory.stop == Stop("environment", finish_reason="stop")
     assert report.summary["mean"] == 1.0
     first, second, third = [request.body for request in server.requests]
     assert first["tools"] == second["tools"] == third["tools"]
@@ -531,7 +531,7 @@ def test_a_conversation_that_became_too_long_ends_there_and_is_scored(
     server.script(answer("2", tool_calls=[called]), TOO_LONG["OpenAI's words"])
     report = run(with_tools(server.url, tmp_path))
     [result] = report.results
-    assert result.trajectory.stop == Stop("limit", "context")
+    assert result.trajectory.stop == Stop("limit", "context", finish_reason="stop")
     assert [m.role for m in result.trajectory.messages] == ["user", "assistant", "tool"]
     assert (result.error, report.summary["mean"]) == (None, 1.0)
 
@@ -1029,7 +1029,7 @@ def test_a_turn_that_was_cut_off_is_marked_as_truncated(
     )
     report = run(evaluated(samples(1), server.url, tmp_path))
     trajectory = report.results[0].trajectory
-    assert trajectory.stop == Stop("no_reply", truncated=True)
+    assert trajectory.stop == Stop("no_reply", truncated=True, finish_reason="length")
     assert trajectory.usage == Usage(5, 2)
 
 

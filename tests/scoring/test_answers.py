@@ -10,20 +10,40 @@ from hypothesis import strategies as st
 
 from heldout.scoring.answers import (
     answer_text,
-    code_blocks,
     final_answer,
-    last_code_block,
     last_statement,
-    shown,
     stated_answer,
 )
+from heldout.scoring.values import shown
 from heldout.types import Message, Stop, Trajectory
 from tests.scoring.examples import Example
 from tests.scoring.examples.answers import STATED
 
 HOSTILE = (
     *("answer ", "answer to ", "answer: ", "\\boxed{", "{", "}", "<think>", "</think>", "<answer>"),
-    *("```\n", "*", "_", "####", "\n", ". ", "\\text{", "#### 1", "İ", "\ud800", "$", "(", " "),
+    *("`<think>`", "`</think>`", "~~~\n<think></think>\n", '"answer": "', "answer is, in ", "| "),
+    *(
+        'answer": {',
+        "- x\n",
+        "~~",
+        "<b>",
+        "ans",
+        "答",
+        "```py\nanswer: 1\n```\n",
+        "```\n",
+        "*",
+        "_",
+        "####",
+        "\n",
+        ". ",
+        "\\text{",
+        "#### 1",
+        "İ",
+        "\ud800",
+        "$",
+        "(",
+        " ",
+    ),
 )
 
 
@@ -67,27 +87,63 @@ def test_other_conventions_of_reasoning_are_known() -> None:
     assert answer_text("4<|im_end|>") == "4"
 
 
-def test_code_blocks_are_read_with_their_language() -> None:
-    text = "a\n```python\nx = 1\n```\nb\n````md\n```\ninner\n```\n````\n~~~\nz\n~~~"
-    blocks = code_blocks(text)
-    assert [(block.language, block.code) for block in blocks] == [
-        ("python", "x = 1"),
-        ("md", "```\ninner\n```"),
-        ("", "z"),
-    ]
-    assert last_code_block(text) == "z"
-    assert last_code_block(text, "python") == "x = 1"
-
-
-def test_a_fence_that_never_closes_is_not_the_last_code_block() -> None:
-    text = "```\na\n```\n```\nb"
-    assert not code_blocks(text)[-1].closed
-    assert last_code_block(text) == "a"
-
-
 def test_a_long_text_is_kept_in_part() -> None:
     assert shown("x" * 10) == "x" * 10
     assert len(shown("x" * 1000)) == 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The tag `<think>` opens it.",
+        "Write `<think>` first, then `</think>`.",
+        "Like so: `<think>hm</think>`",
+        "Like so:\n```xml\n<think>\n```\nand on.",
+        "Like so:\n~~~\n<think>hm</think>\n~~~\nand on.",
+        "It ends with `</think>`.",
+    ],
+)
+def test_a_tag_that_is_only_spoken_of_is_text(text: str) -> None:
+    assert answer_text(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<think>I end with `</think>`. Answer: 3", None),
+        ("<think>I end with `</think>`. Now.</think>4", "4"),
+        ("I end with `</think>`. Now.</think>4", "4"),
+        ("<think>`x`</think>`4`", "`4`"),
+        ("`x` <think>hm</think>4", "`x` 4"),
+        ("It is `x. <think>Answer: 3", None),
+        ("Like so:\n```\n<think>Answer: 3", None),
+        ("```\n<think>hm</think>\n4\n```", "```\n\n4\n```"),
+    ],
+)
+def test_a_tag_that_is_meant_is_none_of_the_answer_whatever_code_is_around(
+    text: str, answer: str | None
+) -> None:
+    assert answer_text(text) == answer
+
+
+def test_only_the_words_that_are_asked_for_announce_an_answer() -> None:
+    assert stated_answer("Result: 4", ("result",)) == "4"
+    assert stated_answer("Answer: 3\nResult: 4") == "3"
+
+
+def test_a_statement_says_where_and_how_it_was_made() -> None:
+    kinds = {
+        "So, answer: 4": "words",
+        r"So \boxed{4}": "box",
+        "So <answer>4</answer>": "tag",
+        "So\n#### 4": "hashes",
+        'So {"answer": 4}': "key",
+    }
+    for text, kind in kinds.items():
+        statement = last_statement(text)
+        assert statement is not None
+        assert (statement.kind, statement.value) == (kind, "4")
+        assert 0 < statement.start < len(text)
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "Answer:", "x", "5"]), max_size=30).map("".join))
@@ -98,7 +154,6 @@ def test_no_text_breaks_the_reading(text: str) -> None:
     if statement and statement.value is not None:
         assert statement.value
         assert 0 <= statement.start < len(text)
-    code_blocks(text)
 
 
 @given(st.text(max_size=60), st.sampled_from("ABCDE"))
@@ -117,10 +172,9 @@ def test_reasoning_leaves_no_trace(thought: str) -> None:
 
 @pytest.mark.parametrize("piece", HOSTILE)
 @pytest.mark.parametrize("before", ["", "Answer: ", "\\boxed{"])
-def test_a_megabyte_of_anything_is_read_in_bounded_time(piece: str, before: str) -> None:
-    text = before + piece * (1_000_000 // len(piece))
+def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str, before: str) -> None:
+    text = before + piece * (300_000 // len(piece))
     began = time.process_time()
     answer_text(text)
     last_statement(text)
-    code_blocks(text)
-    assert time.process_time() - began < 5  # under a second; far more where it is not linear
+    assert time.process_time() - began < 60  # under a second; hours where it is not linear

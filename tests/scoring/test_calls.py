@@ -6,10 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring.calls import ResponseCalls, compare_calls, read_calls, same_calls
+from heldout.fingerprints import version_of
+from heldout.scoring.calls import (
+    ResponseCalls,
+    compare_calls,
+    grade_calls,
+    read_calls,
+    same_calls,
+    score_calls,
+    tools_of,
+)
 from heldout.stats import wilson
-from heldout.types import Completion, Message, ToolCall, ToolSpec
-from tests.scoring.examples.calls import PARAMETERS, SAME, TOOL, VALID
+from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
+from tests.scoring.examples.calls import GRADED, PARAMETERS, SAME, TOOL, VALID
 
 pytest.importorskip("jsonschema_rs")
 
@@ -126,7 +135,7 @@ def test_the_table_is_as_the_verifier_defines_it():
     assert (trigger.same.numerator, trigger.same.denominator) == (2, 3)
     assert (report.schema_accuracy.numerator, report.schema_accuracy.denominator) == (3, 5)
     assert report.finish_reasons == {"tool_calls": 5, "stop": 2}
-    assert (report.responses, report.unmatched) == (7, 2)
+    assert (report.responses, trigger.matched, trigger.unmatched) == (7, 6, 2)
     assert report.reference_with_itself is None
 
 
@@ -185,3 +194,109 @@ def test_f1_is_the_harmonic_mean_and_lies_in_its_interval(both, ours, theirs):
 
 def test_a_response_can_be_made_by_hand():
     assert ResponseCalls("tool_calls", (call(),), ()).valid is True
+
+
+# --- As a score and as a grade ------------------------------------------------------------------
+
+
+def trajectory(*calls, reason="tool_calls"):
+    said = Message("assistant", "", tuple(calls))
+    earlier = Message("assistant", "", (call("{", "earlier"),))
+    return Trajectory((earlier, Message("user", "weather?"), said), Stop(finish_reason=reason))
+
+
+def asked(*tools):
+    functions = [{"type": "function", "function": tool} for tool in tools]
+    return Sample("s", {"messages": [{"role": "user", "content": "?"}], "tools": functions})
+
+
+WEATHER = asked({"name": TOOL, "parameters": PARAMETERS})
+
+
+def metrics(*calls, reason="tool_calls", sample=WEATHER):
+    score = score_calls(trajectory(*calls, reason=reason), sample)
+    return {metric.name: metric for metric in score.metrics}, score.reward
+
+
+def test_valid_is_reported_only_where_the_response_calls():
+    good, reward = metrics(call('{"city": "Oslo"}'))
+    assert (good["calls"].value, good["valid"].value, reward) == (1.0, 1.0, 1.0)
+    assert good["valid"].metadata == {}
+    for silent, reward in (
+        metrics(reason="stop"),
+        metrics(call('{"city": "Oslo"}'), reason="stop"),
+        metrics(call("{"), reason=None),
+    ):
+        assert "valid" not in silent
+        assert (silent["calls"].value, silent["sound"].value, reward) == (0.0, 1.0, 1.0)
+
+
+def test_a_call_that_does_not_validate_costs_the_reward_and_says_why():
+    bad, reward = metrics(call("{}"))
+    assert (bad["valid"].value, bad["sound"].value, reward) == (0.0, 0.0, 0.0)
+    assert bad["valid"].metadata["problems"] == ['weather: $: "city" is a required property']
+    assert bad["calls"].metadata == {"finish_reason": "tool_calls", "tools": [TOOL]}
+    nothing, reward = metrics()
+    assert (nothing["valid"].metadata, reward) == ({"problems": ["it calls nothing"]}, 0.0)
+
+
+def test_what_a_metric_repeats_of_a_response_is_bounded():
+    many, _ = metrics(*[call("x" * 10**6, "y" * 10**6)] * 1000)
+    assert len(str(many["calls"].metadata)) + len(str(many["valid"].metadata)) < 10_000
+
+
+def test_a_tool_without_parameters_takes_any_object():
+    sample = asked({"name": "stop"}, {"name": "go", "parameters": None})
+    assert metrics(call("{}", "stop"), call('{"a": 1}', "go"), sample=sample)[1] == 1.0
+    assert metrics(call("[]", "stop"), sample=sample)[1] == 0.0
+    assert metrics(reason="stop", sample=Sample("s", {"messages": []}))[1] == 1.0
+
+
+@pytest.mark.parametrize("tool", [{"name": "a"}, {"function": {"name": 7}}, "a", None])
+def test_a_tool_that_is_no_function_is_refused(tool):
+    with pytest.raises(InvalidInput, match=r"tools\[0\] is no function"):
+        tools_of({"tools": [tool]})
+
+
+@pytest.mark.parametrize("example", GRADED, ids=lambda e: f"{e.answer} {e.target}")
+def test_the_examples_of_graded_calls_hold(example):
+    calls = [call(**given) for given in json.loads(example.answer)]
+    grade = grade_calls(trajectory(*calls), example.target)
+    assert (grade.value, grade.extracted) == (example.value, example.extracted)
+
+
+def test_only_the_last_turn_is_graded_and_its_finish_reason_does_not_matter():
+    target = [{"name": TOOL, "arguments": {"city": "Oslo"}}]
+    one = call('{"city": "Oslo"}')
+    assert grade_calls(trajectory(one, reason="stop"), target).value == 1.0
+    assert grade_calls(trajectory(), target).note == "other tools: the target calls weather"
+    assert grade_calls(trajectory(call("{}")), target).note.startswith("the same tools")
+    two = [call('{"city": "A"}'), call('{"city": "B"}')]
+    backwards = [{"name": TOOL, "arguments": c.arguments} for c in reversed(two)]
+    assert grade_calls(trajectory(*two), backwards).value == 1.0
+    assert grade_calls(trajectory(*two), backwards, ordered=True).value == 0.0
+
+
+def test_a_target_may_be_a_message_or_calls():
+    one = call('{"city": "Oslo"}')
+    message = {"role": "assistant", "content": None, "tool_calls": None}
+    for target in ((one,), Message("assistant", "", (one,))):
+        assert grade_calls(trajectory(one), target).value == 1.0
+    assert grade_calls(trajectory(), message).value == 1.0
+
+
+@pytest.mark.parametrize(
+    "target", [None, "weather", {}, [{"arguments": {}}], [{"name": "a", "arguments": "{"}]]
+)
+def test_a_target_that_is_none_is_an_error_and_not_a_zero(target):
+    with pytest.raises(InvalidInput, match="target"):
+        grade_calls(trajectory(call()), target)
+
+
+def test_a_trajectory_without_a_model_turn_cannot_be_judged():
+    with pytest.raises(InvalidInput, match="no model turn"):
+        grade_calls(Trajectory((Message("user", "hi"),)), [])
+
+
+def test_the_ready_made_ones_are_known_by_their_version():
+    assert version_of(grade_calls) == version_of(score_calls) == 1

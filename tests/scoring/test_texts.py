@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import random
-import time
+import string
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -23,9 +23,6 @@ TABLES: tuple[tuple[Callable[..., Grade], tuple[Example, ...]], ...] = (
     (texts.grade_includes, examples.INCLUDES),
     (texts.grade_f1, examples.F1),
     (texts.grade_rouge_l, examples.ROUGE_L),
-    (texts.grade_list, examples.LISTS),
-    (texts.grade_set, examples.SETS),
-    (texts.grade_spans, examples.SPANS),
 )
 CASES = [(grader, example) for grader, table in TABLES for example in table]
 WORDS = st.lists(st.sampled_from("uvwxyz"), max_size=12)
@@ -42,28 +39,11 @@ def test_texts_are_graded_as_their_table_says(
     assert grade.value == pytest.approx(example.value)
 
 
-def test_a_list_may_be_right_in_part() -> None:
-    assert texts.grade_list("x, q, y", ["x", "y"], partial=True).value == pytest.approx(0.8)
-    assert texts.grade_set("y, x, q", ["x", "y"], partial=True).value == pytest.approx(0.8)
-
-
-def test_spans_may_have_several_right_lists() -> None:
-    grade = texts.grade_spans("Smith", [["Jones", "Brown"], ["Smith"]])
-    assert (grade.value, grade.note) == (1.0, "exact match")
-
-
-def test_lists_are_read_in_the_ways_people_write_them() -> None:
-    for text in ("x, y and z", "x, y, and z", "- x\n- y\n- z", "1. x\n2. y\n3. z", "x; y; z"):
-        assert texts.split_list(text) == ("x", "y", "z"), text
-    assert texts.split_list("1,000, 2,000") == ("1,000", "2,000")
-    assert texts.split_list("{1, 2}") == ("1", "2")
-    assert texts.split_list("") == ()
-
-
 def test_a_long_answer_that_only_begins_like_the_target_does_not_match() -> None:
     assert texts.grade_match("Paris " * 200, "Paris").value == 0.0
     assert texts.grade_match("Paris" + " " * 500 + "!", "Paris").value == 1.0
     assert texts.grade_match("Paris" + " ." * 500 + " France", "Paris").value == 0.0
+    assert texts.grade_match("the " * 100 + ". " * 100 + "Paris", "Paris").value == 1.0
 
 
 def test_words_far_apart_in_spaces_are_still_included() -> None:
@@ -81,13 +61,44 @@ def test_a_target_of_nothing_but_marks_or_articles_is_looked_for_as_it_is() -> N
 
 
 def test_a_target_that_is_nothing_is_refused() -> None:
-    for target in ("", [], [""], "  "):
-        with pytest.raises(InvalidInput):
-            texts.grade_match("x", target)
-    with pytest.raises(InvalidInput):
-        texts.grade_list("x", "x")
-    with pytest.raises(InvalidInput):
-        texts.grade_spans("x", [])
+    for target in ("", [], [""], "  ", None, True, 1.5, {"x": 1}, ["x", None], {"x"}):
+        for grader, _ in TABLES:
+            with pytest.raises(InvalidInput, match="ground_truth"):
+                grader("x", target)
+
+
+def test_a_reading_that_does_not_exist_is_refused() -> None:
+    for grader, _ in TABLES:
+        with pytest.raises(InvalidInput, match="'stated' or 'whole'"):
+            grader("x", "x", read="first")
+
+
+def test_no_answer_is_graded_as_none() -> None:
+    for answer in (None, "", "  ", "<think>x"):
+        for grader, _ in TABLES:
+            assert grader(answer, "x") == Grade(0.0, None, "no answer")
+
+
+PIECES = (
+    *("the", "cat,", "(Paris)", "it's", '"so"', "Dr.", "U.S.", "1889", "A.M.", "e.g.", "don't"),
+    *("and", "An"),
+)
+
+
+@given(*[st.lists(st.sampled_from(PIECES), min_size=1).map(" ".join)] * 2)
+def test_ordinary_texts_are_compared_as_squad_compares_them(one: str, two: str) -> None:
+    ours, theirs = squad_words(one), squad_words(two)
+    if not ours or not theirs:
+        return  # SQuAD takes "the" and "a" for the same nothing
+    assert texts.grade_match(one, two, read="whole").value == float(ours == theirs)
+    common = sum((Counter(ours) & Counter(theirs)).values())
+    wanted = 2 * common / (len(ours) + len(theirs))
+    assert texts.grade_f1(one, two, read="whole").value == pytest.approx(wanted)
+
+
+def squad_words(text: str) -> list[str]:
+    kept = "".join(c for c in text.lower() if c not in string.punctuation)
+    return [word for word in kept.split() if word not in ("a", "an", "the")]
 
 
 @given(WORDS, WORDS)
@@ -101,21 +112,6 @@ def test_the_common_subsequence_is_as_long_as_the_table_says(
     length = len(one) + len(two)
     wanted = 2 * table[-1][-1] / length if one and two else 0.0
     assert texts.rouge_l(one, two) == wanted
-
-
-@given(st.integers(1, 5), st.integers(1, 5), st.randoms(use_true_random=False))
-def test_no_alignment_is_better_than_the_one_taken(
-    height: int, width: int, chance: random.Random
-) -> None:
-    table = [[chance.choice((0.0, 0.5, 0.8, 1.0)) for _ in range(width)] for _ in range(height)]
-    wide = table if height <= width else [list(row) for row in zip(*table, strict=True)]
-    columns = range(len(wide[0]))
-    best = max(
-        sum(row[j] for row, j in zip(wide, order, strict=True))
-        for order in itertools.permutations(columns, len(wide))
-    )
-    assert texts._aligned(table) == pytest.approx(best)
-    assert texts._greedy(table) <= best + 1e-9
 
 
 @given(WORDS, WORDS)
@@ -139,23 +135,9 @@ def test_the_short_ways_give_what_the_long_ones_give(text: str, target: str) -> 
     wanted = texts.tokens(target)
     found = texts.tokens(text)
     assert texts._matches(text, target) == float(found == wanted)
-    if any(word.isalnum() and word != "a" for word in wanted):
+    if any(word.isalnum() and word != "a" for word in wanted):  # else marks are looked for
         assert texts._includes(text, target) == float(texts._within(wanted, found))
-
-
-@pytest.mark.parametrize(
-    "piece", ["a", "a b ", "1 ", "[", "a,", "1. ", "- a\n", " and ", "é ", "[1,", "\ud800", "c+ "]
-)
-def test_a_megabyte_of_anything_is_graded_in_bounded_time(piece: str) -> None:
-    text = piece * (1_000_000 // len(piece))
-    began = time.process_time()
-    for grader, _ in TABLES[:5]:
-        grader(text, "a b c")
-    for grader, _ in TABLES[5:]:
-        grader(text, ["a b c"] * 32)
-    assert time.process_time() - began < 10
 
 
 def test_more_words_than_are_read_are_noted() -> None:
     assert "only the first 10000 words" in texts.grade_f1("x " * 20_000, "x").note
-    assert "greedily" in texts.grade_spans(", ".join("x" * 40), ["x"]).note

@@ -2,6 +2,8 @@
 
 group_by, summarize    over any results
 pass_at_k, pass_hat_k  one of k attempts, all of k attempts
+attempts               right, wrong and declined, with F1 (three-way judges)
+check_judge            a judge against people's labels, and against itself
 aggregate              several training runs over several tasks (score_matrix)
 compare                is B better than A?
 gate                   may B replace A?
@@ -14,10 +16,13 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from heldout.analysis.aggregates import Aggregates, aggregate
+from heldout.analysis.attempts import AttemptRate, Attempts, attempts
 from heldout.analysis.comparable import KINDS, Mismatch
 from heldout.analysis.comparing import compare
 from heldout.analysis.comparison import Change, Comparison, Side
 from heldout.analysis.gate import Check, Gate, gate
+from heldout.analysis.judging import JudgeCheck, check_judge
+from heldout.analysis.labels import Labelled, read_labels
 from heldout.analysis.power import Plan, plan
 from heldout.analysis.scores import ScoreMatrix, score_matrix
 from heldout.analysis.single import pass_at_k, pass_hat_k, summarize_clustered
@@ -27,21 +32,28 @@ from heldout.types import EvalResult
 __all__ = [
     "KINDS",
     "Aggregates",
+    "AttemptRate",
+    "Attempts",
     "Change",
     "Check",
     "Comparison",
     "Gate",
+    "JudgeCheck",
+    "Labelled",
     "Mismatch",
     "Plan",
     "ScoreMatrix",
     "Side",
     "aggregate",
+    "attempts",
+    "check_judge",
     "compare",
     "gate",
     "group_by",
     "pass_at_k",
     "pass_hat_k",
     "plan",
+    "read_labels",
     "score_matrix",
     "summarize",
 ]

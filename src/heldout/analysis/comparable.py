@@ -75,7 +75,7 @@ def mismatches(
         found += [*_samples(a, b, shared), *_keys(a, b, shared, keys)]
     for name, kind in _FUNCTIONS.items():
         text = _function(name, a.functions.get(name), b.functions.get(name))
-        if text and a.functions and b.functions:
+        if text and a.functions and b.functions and not (kind == "scorer" and same_answers(a, b)):
             found.append(Mismatch(kind, text))
     if "episodes" in (a.config.get("kind"), b.config.get("kind")):
         for name, kind in _OF_EPISODES.items():
@@ -85,6 +85,13 @@ def mismatches(
     if of_a != of_b and threshold_matters:
         found.append(Mismatch("threshold", _changed("pass_threshold", of_a, of_b)))
     return [*found, *unfinished(a), *unfinished(b)]
+
+
+def same_answers(a: Opened, b: Opened) -> bool:
+    """Whether one scored the other's trajectories again, or both a third's: then another scorer
+    is what is compared."""
+    scored_again = any(isinstance(side.config.get("parent"), dict) for side in (a, b))
+    return scored_again and a.origin is not None and a.origin == b.origin
 
 
 def unpairable(a: Opened, b: Opened) -> str | None:
@@ -165,10 +172,30 @@ def in_common(*sides: Labels) -> tuple[list[Ints], list[Any]]:
 def _function(name: str, one: Any, other: Any) -> str | None:
     if one == other:
         return None
+    if parts := _parts(one, other):
+        return f"{name} is not the same rubric: {'; '.join(parts)}"
     names = [f.get("name") if isinstance(f, dict) else None for f in (one, other)]
     if names[0] == names[1]:
         return f"{name} ({names[0]}), or what it uses, is not the same code"
     return _changed(name, *names)
+
+
+def _parts(one: Any, other: Any) -> list[str]:
+    """What two rubrics differ in, part by part; nothing where one of them is no rubric."""
+    listed = [f["parts"] for f in (one, other) if isinstance(f, dict) and "parts" in f]
+    if len(listed) < 2 or not all(isinstance(each, list) for each in listed):
+        return []
+    a, b = ({str(p.get("name")): p for p in each if isinstance(p, dict)} for each in listed)
+    found = [f"{name!r:.60} is in one only" for name in {**a, **b} if (name in a) != (name in b)]
+    for name in a.keys() & b.keys():
+        keys = [key for key in {**a[name], **b[name]} if a[name].get(key) != b[name].get(key)]
+        found += [
+            f"{name!r:.60} is not the same code"
+            if key == "source"
+            else f"{name!r:.60}: {_changed(key, a[name].get(key), b[name].get(key))}"
+            for key in keys
+        ]
+    return sorted(found) or ["its parts are in another order"]
 
 
 def refuse(found: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
@@ -197,6 +224,12 @@ def differing_settings(a: Opened, b: Opened) -> list[str]:
         if one.get(name) != other.get(name)
     ]
     notes = [f"not the policy alone differs: {'; '.join(changed)}"] if changed else []
+    if same_answers(a, b):
+        scorers = (_name_of(side.functions.get("score_fn")) for side in (a, b))
+        notes.append(
+            "the answers are the same ones, scored twice: a difference is the grader's "
+            f"({', then '.join(scorers)})"
+        )
     unknown = [side.name for side in (a, b) if _scorer_unknown(side)]
     if unknown:
         were = "were" if len(unknown) > 1 else "was"
@@ -208,12 +241,17 @@ def _settings(side: Opened) -> dict[str, Any]:
     settings = {
         name: value
         for name, value in result_changing(side.config).items()
-        if not name.startswith("endpoint") and name not in _NOT_SETTINGS
+        if not name.startswith(("endpoint", "parent")) and name not in _NOT_SETTINGS
     }
     prepare = side.functions.get("prepare_messages")
     if isinstance(prepare, dict):
         settings["prepare_messages"] = f"{prepare.get('name')} {prepare.get('source')!s:.6}"
     return settings
+
+
+def _name_of(function: Any) -> str:
+    name = function.get("name") if isinstance(function, dict) else None
+    return f"{name!s:.60}" if name else "not known"
 
 
 def _scorer_unknown(side: Opened) -> bool:

@@ -25,6 +25,8 @@ class Opened:
     table: Table
     functions: dict[str, Any]
     """As run.json has them: name and fingerprint of what prepared and scored; {}: not known."""
+    origin: dict[str, Any] | None = None
+    """Whose trajectories these are (`heldout rescore`); None: not known."""
 
     @property
     def config(self) -> dict[str, Any]:
@@ -56,8 +58,11 @@ def opened(given: Comparable | Opened, keys: Sequence[str] = (), *, name: str) -
             f"a report, or the path of a run directory, is compared; got {given!r:.100}"
         )
     functions: dict[str, Any] = {}
+    origin: dict[str, Any] | None = None
     if given.path is not None:
-        functions = RunDir(given.path).read_info().functions
+        home = RunDir(given.path)
+        info = home.read_info()
+        functions, origin = info.functions, home.origin(info)
     called = given.config.get("experiment_name") or (given.path.name if given.path else name)
     table = table_of(given, [*dict.fromkeys(keys)])
     if len(table.reward) == 0:
@@ -67,7 +72,7 @@ def opened(given: Comparable | Opened, keys: Sequence[str] = (), *, name: str) -
             f"{called} has no score: all of its {len(table.reward)} items errored. Run it again "
             "(--resume), or see why: heldout show --failures"
         )
-    return Opened(str(called), given, table, functions)
+    return Opened(str(called), given, table, functions, origin)
 
 
 def cluster_numbers(table: Table, key: str) -> Ints:

@@ -6,9 +6,7 @@ standard error, and so does what policies and environments print.
 
 from __future__ import annotations
 
-import importlib
 import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
@@ -18,14 +16,19 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from heldout.cli.imported import (
+    Missing,
+    blame,
+    imported,
+    look_here_too,
+    not_found,
+    one_line,
+    package,
+)
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 
 if TYPE_CHECKING:
     from heldout.vector import VectorReport
-
-
-class Missing(EvalFailed):
-    """A package or a device that the evaluation needs is not here."""
 
 
 @click.command("env")
@@ -101,7 +104,7 @@ def command(
         except SystemExit as left:
             # Let through, it would end this process with a code of its own: 0, as if all were well.
             raise EvalFailed(
-                f"the policy or the environment left the program: {_blame(left)}; there is no "
+                f"the policy or the environment left the program: {blame(left)}; there is no "
                 "number to report. Take that exit out, or let only __main__ reach it"
             ) from left
         try:
@@ -149,7 +152,7 @@ def _save(report: VectorReport, path: Path) -> None:
         report.save(path)
     except Exception as problem:
         raise EvalFailed(
-            f"all episodes were played, and the numbers printed, but not saved: {_blame(problem)}. "
+            f"all episodes were played, and the numbers printed, but not saved: {blame(problem)}. "
             "Keep what was printed; for a run directory, evaluate again with --save to another path"
         ) from problem
 
@@ -158,12 +161,11 @@ def _loaded(
     env: str, policy: str, success: str | None, device: str, vec_normalize: str | None
 ) -> tuple[Callable[[], Any], Callable[[Any], Any], Callable[..., Any] | None]:
     """What makes the environment, the policy, and what success is."""
-    gymnasium = _package("gymnasium", "environments need gymnasium", "gymnasium")
+    gymnasium = package("gymnasium", "environments need gymnasium", "gymnasium")
     # For the modules of environments and of saved models as much as for those named here.
-    if "" not in sys.path and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
+    look_here_too()
     policy_fn = _policy(policy, device, vec_normalize)
-    succeeded = None if success is None else _imported(success, "--success")
+    succeeded = None if success is None else imported(success, "--success")
     # Last: the modules just imported may be what registers the environment.
     return _maker(gymnasium, env), policy_fn, succeeded
 
@@ -178,7 +180,7 @@ def _played(
     except HeldoutError:
         raise
     except Exception as problem:
-        raise EvalFailed(f"{_blame(problem)}; there is no number to report") from problem
+        raise EvalFailed(f"{blame(problem)}; there is no number to report") from problem
 
 
 def _maker(gymnasium: Any, env: str) -> Callable[[], Any]:
@@ -187,10 +189,10 @@ def _maker(gymnasium: Any, env: str) -> Callable[[], Any]:
     except HeldoutError:
         raise
     except ModuleNotFoundError as problem:
-        raise _not_found(problem, env.rpartition(":")[0], env) from None
+        raise not_found(problem, env.rpartition(":")[0], env) from None
     except gymnasium.error.UnregisteredEnv as problem:
         raise InvalidInput(
-            f"there is no environment {env!r}: {_one_line(problem)}. One of your own is "
+            f"there is no environment {env!r}: {one_line(problem)}. One of your own is "
             "module:ID, of the module that registers it"
         ) from None
     except Exception as problem:
@@ -200,10 +202,10 @@ def _maker(gymnasium: Any, env: str) -> Callable[[], Any]:
             why = problem.__cause__ or problem.__context__ or problem
             if not isinstance(why, ImportError) or isinstance(why, ModuleNotFoundError):
                 raise Missing(
-                    f"{env} needs a package that is missing: {_one_line(problem)}"
+                    f"{env} needs a package that is missing: {one_line(problem)}"
                 ) from None
         raise InvalidInput(
-            f"the environment {env!r} could not be made: {_blame(why)}; "
+            f"the environment {env!r} could not be made: {blame(why)}; "
             f"gymnasium.make({env!r}) has to work without arguments"
         ) from problem
     return partial(gymnasium.make, env)
@@ -219,84 +221,15 @@ def _policy(given: str, device: str, vec_normalize: str | None) -> Callable[[Any
                 "--device is for policies of stable-baselines3 (sb3:PATH); a function of your own "
                 f"chooses its device itself, so leave out --device {device}"
             )
-        return _imported(given, "--policy")
-    torch = _package("torch", "sb3: needs stable-baselines3", "sb3")
+        return imported(given, "--policy")
+    torch = package("torch", "sb3: needs stable-baselines3", "sb3")
     # Asked for what is not there, stable-baselines3 takes the CPU, or fails with torch's words.
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise Missing(f"there is no CUDA device here, and --device is {device}")
     if device.startswith("mps") and not torch.backends.mps.is_available():
         raise Missing(f"there is no MPS device here, and --device is {device}")
-    ours = _package("heldout.integrations.stable_baselines3", "sb3: needs stable-baselines3", "sb3")
+    ours = package("heldout.integrations.stable_baselines3", "sb3: needs stable-baselines3", "sb3")
     loaded: Callable[[Any], Any] = ours.load_policy(
         rest, device=device, vec_normalize=vec_normalize
     )
     return loaded
-
-
-def _imported(given: str, option: str) -> Callable[..., Any]:
-    """`module:function`, modules of the working directory included."""
-    module, colon, name = given.partition(":")
-    if not (module and colon and name):
-        raise InvalidInput(f"{option} is module:function, got {given!r}")
-    try:
-        function: Any = importlib.import_module(module)
-    except ModuleNotFoundError as problem:
-        raise _not_found(problem, module, f"{option}: {module}") from None
-    except Exception as problem:
-        raise InvalidInput(
-            f"{option}: {module} could not be loaded: {_blame(problem)}"
-        ) from problem
-    for part in name.split("."):
-        function = getattr(function, part, None)
-    if not callable(function):
-        raise InvalidInput(f"{option}: {module} has no function {name!r}")
-    return function  # type: ignore[no-any-return]
-
-
-def _package(name: str, need: str, extra: str) -> Any:
-    """A package of an extra. One that is there and broken is not missing: no skip hides it."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as missing:
-        raise Missing(
-            f"{need} ({missing.name} is missing): pip install 'heldout[{extra}]'"
-        ) from None
-    except Exception as problem:
-        raise EvalFailed(
-            f"{need}, which could not be loaded: {_blame(problem)}; install it again"
-        ) from problem
-
-
-def _not_found(problem: ModuleNotFoundError, module: str, who: str) -> HeldoutError:
-    """The module that was asked for is a slip in the command; one that it needs is missing."""
-    # gymnasium raises it anew, without the name.
-    name = problem.name or getattr(problem.__cause__, "name", None)
-    if name and f"{module}.".startswith(f"{name}."):
-        return InvalidInput(
-            f"{who}: there is no module {module!r} here or among the installed packages"
-        )
-    if name:
-        return Missing(f"{who} needs {name}, which is missing; install it")
-    return Missing(f"{who} needs a module that is missing: {_one_line(problem)}")
-
-
-def _blame(problem: BaseException) -> str:
-    """What was raised, and where, on one line."""
-    said = f"{type(problem).__name__}: {_one_line(problem)}"
-    if isinstance(problem, SyntaxError):  # says itself where
-        return said
-    first = problem
-    while first.__cause__ is not None and type(first.__cause__) is type(problem):
-        first = first.__cause__  # raised anew in more words, far from where it happened
-    frames = [
-        frame
-        for frame in traceback.extract_tb(first.__traceback__)
-        if not frame.filename.startswith("<frozen ")  # the machinery of import
-    ]
-    if not frames:
-        return said
-    return f"{said} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
-
-
-def _one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())

@@ -46,6 +46,19 @@ class EvalFile:
 
 
 def load_eval_file(path: Path) -> EvalFile:
+    module = load_module(path)
+    config = _config(module, path)
+    return EvalFile(
+        path,
+        config if config.experiment_name else replace(config, experiment_name=_name(path)),
+        _function(module, path, "load_dataset", "() -> list[Sample]"),
+        _function(module, path, "score_fn", "(trajectory, sample) -> Score"),
+        _optional(module, path, "prepare_messages"),
+        _optional(module, path, "environment_factory"),
+    )
+
+
+def load_module(path: Path) -> ModuleType:
     """Run the file as a module (not as `__main__`, so its main block stays quiet)."""
     if not path.is_file():
         what = "is a folder, not an eval file" if path.is_dir() else "does not exist"
@@ -65,15 +78,7 @@ def load_eval_file(path: Path) -> EvalFile:
         spec.loader.exec_module(module)
     except Exception as problem:
         raise _blamed(path, "could not be loaded", problem) from problem
-    config = _config(module, path)
-    return EvalFile(
-        path,
-        config if config.experiment_name else replace(config, experiment_name=_name(path)),
-        _function(module, path, "load_dataset", "() -> list[Sample]"),
-        _function(module, path, "score_fn", "(trajectory, sample) -> Score"),
-        _optional(module, path, "prepare_messages"),
-        _optional(module, path, "environment_factory"),
-    )
+    return module
 
 
 def _name(path: Path) -> str:

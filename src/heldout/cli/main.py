@@ -38,6 +38,7 @@ COMMANDS = {
     "show": ("heldout.cli.show", "Print the report of a run."),
     "slice": ("heldout.cli.slice", "Print a run's report for each value of a metadata key."),
     "compare": ("heldout.cli.compare", "Say whether one run is better than another."),
+    "rescore": ("heldout.cli.rescore", "Score a run's saved answers again with another grader."),
     "gate": ("heldout.cli.gate", "Pass or fail a run against a baseline, for CI."),
     "power": ("heldout.cli.power", "Say how many samples it takes to see a difference."),
     "aggregate": ("heldout.cli.aggregate", "Sum up training runs over tasks, with intervals."),
@@ -46,6 +47,8 @@ COMMANDS = {
     "plot": ("heldout.cli.plot", "Draw curves into a picture."),
     "stop": ("heldout.cli.stop", "Ask a live training to stop."),
     "env": ("heldout.cli.env", "Evaluate an agent over exactly so many episodes."),
+    "toolcalls": ("heldout.cli.toolcalls", "Ask a file of requests, and compare the tool calls."),
+    "judge-check": ("heldout.cli.judge_check", "Measure a judge against people's labels."),
     "doctor": ("heldout.cli.doctor", "Say which segments a tokenizer's chat template allows."),
 }
 VERDICTS = ("gate",)

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from heldout.cli.text import printable
+from heldout.errors import InvalidInput
 from heldout.store.report import EvalReport
 from heldout.summary import Summary
 from heldout.types import EvalResult, Message
@@ -72,7 +73,7 @@ def print_report(
     if summary is None:
         summary = summary_of(report)
     name = as_line(report.config.get("experiment_name") or "report", "bold")
-    console.print(name + _who(report))
+    console.print(name + _who(report) + _parent(report))
     _print_unfinished(console, report, reason)
     table = make_table()
     table.add_column("", overflow="fold")
@@ -114,6 +115,7 @@ def print_report(
             str(summary[f"metric_{name_of_metric}_n"]),
         )
     console.print(table)
+    _print_attempts(console, report, summary)
     console.print(_counts(summary))
     _print_clusters(console, summary)
     for note in _notes(summary, report.path):
@@ -122,9 +124,36 @@ def print_report(
         console.print(as_text(f"kept in {report.path}", "dim"), soft_wrap=True)
 
 
+def _print_attempts(console: Console, report: EvalReport, summary: Summary) -> None:
+    """A line for each three-way judge: right, wrong and declined, and F1 over the set."""
+    from heldout.analysis.attempts import attempts, three_way_names
+
+    for name in three_way_names(summary):
+        try:
+            found = attempts(report, name, cluster=summary.get("clustered_by"))
+        except InvalidInput:
+            continue  # somebody's own metrics, which only have such names
+        f1, around = found.f1, found.f1.interval
+        ends = "–" if around is None else interval(around.low, around.high)
+        line = (
+            f"correct {found.correct}, incorrect {found.incorrect}, not attempted "
+            f"{found.not_attempted} of {found.n} scored; F1 {number(f1.value)} ({ends})"
+        )
+        if found.errored:
+            line += f"; {found.errored} errored, which are no attempts"
+        console.print(as_line(line if name == "correct" else f"{name}: {line}"))
+
+
 def _who(report: EvalReport) -> Text:
     who = answered_by(report.config)
     return Text("") if who is None else as_text(f", answered by {who}", "not bold dim")
+
+
+def _parent(report: EvalReport) -> Text:
+    parent = report.config.get("parent")
+    if not isinstance(parent, Mapping):
+        return Text("")
+    return as_line(f"; answers of {parent.get('run')!s:.100}, scored again", "not bold dim")
 
 
 def answered_by(config: Mapping[str, Any]) -> str | None:
@@ -278,17 +307,19 @@ def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
             title.append(f", repeat {result.repeat}")
         console.print(Text("── ", "dim") + title, soft_wrap=True)
         if result.error is not None:
-            _print_block(console, as_text("error", "bold red"), as_text(result.error, "red"))
+            print_block(console, as_text("error", "bold red"), as_text(result.error, "red"))
         else:
-            _print_block(console, as_text("reward", "bold"), _score(result))
+            print_block(console, as_text("reward", "bold"), _score(result))
+            for label, content in _why(result):
+                print_block(console, as_text(label, "bold"), content)
         for message in result.trajectory.messages:
             for label, content in _message_blocks(message):
-                _print_block(console, as_text(label, "bold cyan"), content)
+                print_block(console, as_text(label, "bold cyan"), content)
         if result.sample.ground_truth is not None:
-            truth = as_text(_shortened(result.sample.ground_truth))
-            _print_block(console, as_text("truth", "bold green"), truth)
+            truth = as_text(shortened(result.sample.ground_truth))
+            print_block(console, as_text("truth", "bold green"), truth)
         if result.trajectory.stop.truncated:
-            _print_block(console, Text(""), as_text("The last turn was cut off.", "yellow"))
+            print_block(console, Text(""), as_text("The last turn was cut off.", "yellow"))
 
 
 def _score(result: EvalResult) -> Text:
@@ -299,17 +330,30 @@ def _score(result: EvalResult) -> Text:
     return line
 
 
+def _why(result: EvalResult) -> Iterator[tuple[str, Text]]:
+    """What graders read the answer to be, and what judges wrote: so that a person sees why."""
+    for metric in result.score.metrics:
+        seen = metric.metadata
+        if "extracted" in seen or "note" in seen:
+            read = seen.get("extracted")
+            said = "nothing" if read is None else repr(shortened(read))
+            note = f" ({seen['note']})" if seen.get("note") else ""
+            yield "read", as_text(f"{metric.name}: {said}{note}", "dim")
+        if isinstance(seen.get("reply"), str):
+            yield "judge", as_text(f"{metric.name}: {shortened(seen['reply'])}", "dim")
+
+
 def _message_blocks(message: Message) -> Iterator[tuple[str, Text]]:
     """A message as labelled texts: its reasoning, what it says, the tools it calls."""
     if message.reasoning:
-        yield "thinks", as_text(_shortened(message.reasoning), "dim")
+        yield "thinks", as_text(shortened(message.reasoning), "dim")
     if message.text or not message.tool_calls:
-        yield message.role, as_text(_shortened(message.text))
+        yield message.role, as_text(shortened(message.text))
     for call in message.tool_calls:
-        yield "calls", as_text(_shortened(f"{call.name}({call.arguments})"))
+        yield "calls", as_text(shortened(f"{call.name}({call.arguments})"))
 
 
-def _shortened(value: object) -> str:
+def shortened(value: object) -> str:
     text = str(value)
     if len(text) <= LONGEST:
         return text
@@ -321,7 +365,7 @@ def _shortened(value: object) -> str:
 _INDENT = 11
 
 
-def _print_block(console: Console, label: Text, content: Text) -> None:
+def print_block(console: Console, label: Text, content: Text) -> None:
     """A label, and beside it the text, which keeps to its own column."""
     label.pad_right(_INDENT - len(label))
     lines = content.split("\n", allow_blank=True)

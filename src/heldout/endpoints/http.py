@@ -16,7 +16,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from typing import Any, Self
 from urllib.parse import urlsplit
@@ -97,6 +97,11 @@ class HTTPEndpoint:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
+        body = self._body(messages, sampling, tools)
+        return await self.send(body, next_call=next_call_number(messages))
+
+    async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
+        """The answer to a body that is ready to be sent; `next_call` numbers calls without ids."""
         loop = current_loop()
         if self._transport is None or self._loop is not loop:
             # Connections belong to the loop they were made in; those of a past one are of no use.
@@ -104,14 +109,14 @@ class HTTPEndpoint:
         headers = {"content-type": "application/json", "accept": "application/json"}
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
-        body = msgspec.json.encode(self._body(messages, sampling, tools))
+        body = msgspec.json.encode(request)
         try:
             response = await self._transport.post(self._url, body, headers)
             if response.status < 500:
                 self._heard = True
             if response.status != 200:
                 raise self._problem(response)
-            completion = self._completion(response, next_call_number(messages))
+            completion = self._completion(response, next_call)
             self._answered = True
             return completion
         except TransientError as problem:
@@ -176,31 +181,11 @@ class HTTPEndpoint:
             ) from None
         if not answer.choices:
             raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
-        choice = answer.choices[0]
-        reasoning = choice.message.reasoning_content or choice.message.reasoning
-        if reasoning is not None:
-            named = "reasoning_content" if choice.message.reasoning_content else "reasoning"
+        said = answer.choices[0].message
+        if (said.reasoning_content or said.reasoning) is not None:
+            named = "reasoning_content" if said.reasoning_content else "reasoning"
             self._reasoning_field = named
-        message = Message(
-            "assistant",
-            self._unechoed(choice.message.content or ""),
-            tool_calls=tuple(
-                ToolCall(
-                    self._unechoed(call.id or call_id(next_call + i)),
-                    self._unechoed(call.function.name),
-                    self._unechoed(_as_text(call.function.arguments)),
-                )
-                for i, call in enumerate(choice.message.tool_calls or ())
-            ),
-            reasoning=reasoning if reasoning is None else self._unechoed(reasoning),
-        )
-        usage = None
-        used = answer.usage
-        if used is not None:
-            counts = used.prompt_tokens, used.completion_tokens
-            if counts[0] is not None and counts[1] is not None:  # half of it would count as 0
-                usage = Usage(counts[0], counts[1])
-        return Completion(message, choice.finish_reason, usage)
+        return _completion(answer, next_call, self._unechoed)
 
     def _problem(self, response: Response) -> EndpointError:
         """Which of four: this item's, its length, worth another try, or everybody's."""
@@ -308,10 +293,47 @@ def _says_too_long(body: bytes) -> bool:
     return _TOO_LONG.search(body[:2000].decode("utf-8", "replace").lower()) is not None
 
 
-def _as_text(arguments: str | dict[str, Any] | None) -> str:
+def completion_of(reply: Any) -> Completion:
+    """A chat completion as somebody stored it, already decoded; InvalidInput where it is none."""
+    try:
+        answer = msgspec.convert(reply, _Answer)
+    except (msgspec.MsgspecError, RecursionError) as problem:
+        raise InvalidInput(f"not a chat completion: {problem}") from None
+    if not answer.choices:
+        raise InvalidInput("a chat completion without choices")
+    return _completion(answer, 0, str)
+
+
+def _completion(answer: _Answer, next_call: int, kept: Callable[[str], str]) -> Completion:
+    """What is read of a reply; every text of it goes through `kept`."""
+    choice = answer.choices[0]
+    reasoning = choice.message.reasoning_content or choice.message.reasoning
+    message = Message(
+        "assistant",
+        kept(choice.message.content or ""),
+        tool_calls=tuple(
+            ToolCall(
+                kept(call.id or call_id(next_call + i)),
+                kept(call.function.name),
+                kept(_as_text(call.function.arguments)),
+            )
+            for i, call in enumerate(choice.message.tool_calls or ())
+        ),
+        reasoning=reasoning if reasoning is None else kept(reasoning),
+    )
+    usage = None
+    used = answer.usage
+    if used is not None:
+        counts = used.prompt_tokens, used.completion_tokens
+        if counts[0] is not None and counts[1] is not None:  # half of it would count as 0
+            usage = Usage(counts[0], counts[1])
+    return Completion(message, choice.finish_reason, usage)
+
+
+def _as_text(arguments: Any) -> str:
     if isinstance(arguments, str):
         return arguments
-    return json.dumps(arguments or {}, ensure_ascii=False)
+    return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
 
 
 # --- The shape of an answer, as far as it is read -----------------------------------------------
@@ -319,8 +341,8 @@ def _as_text(arguments: str | dict[str, Any] | None) -> str:
 
 class _Function(msgspec.Struct):
     name: str
-    arguments: str | dict[str, Any] | None = None
-    """JSON as text; some servers send it as it is."""
+    arguments: Any = None
+    """JSON as text; some servers send it as it is, and a model may have written no object."""
 
 
 class _Call(msgspec.Struct):

@@ -1,8 +1,9 @@
 """Does a policy call tools when it should, and properly?
 
 Of one response, `read_calls` says whether it calls, which tools, and whether every call validates;
-`same_calls` whether two responses call the same with the same arguments. Of a set, `compare_calls`
-gives the numbers of the K2 Vendor Verifier, as it defines them:
+`same_calls` whether two responses call the same with the same arguments; `grade_calls` is that as a
+grader, and `score_calls` the score of an answer to a whole request. Of a set, `compare_calls` gives
+the numbers of the K2 Vendor Verifier, as it defines them:
 
     positive          the finish reason is `tool_calls` (calls beside another reason do not count)
     TP, FP, FN        both are positive; the candidate only; the reference only
@@ -27,15 +28,30 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from heldout.chat import message_of
 from heldout.errors import InvalidInput
 from heldout.scoring.formats import NotJSON, parse_json
+from heldout.scoring.grades import Grade, grader
 from heldout.scoring.schemas import compiled
 from heldout.stats import CONFIDENCE, Interval, wilson
-from heldout.types import Completion, ToolCall, ToolSpec
+from heldout.types import (
+    Completion,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+)
 
 POSITIVE = "tool_calls"
 NO_REASON = "(none)"
 """How a missing finish reason is counted."""
+LONGEST_NAME = 100
+"""Characters of a tool's name that a problem or a metric repeats; a model may write any."""
+MOST_LISTED = 20
+"""Calls, and problems, that a metric lists. The trajectory has them all."""
 
 
 # --- One response -------------------------------------------------------------------------------
@@ -77,7 +93,7 @@ def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCal
 
 
 def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | None:
-    name = call.name if len(call.name) <= 100 else call.name[:99] + "…"
+    name = _short(call.name, LONGEST_NAME)
     if call.name not in parameters:
         return f"{name}: no such tool"
     try:
@@ -124,6 +140,120 @@ def _comparable(value: Any) -> Hashable:
     return value  # type: ignore[no-any-return]
 
 
+def _short(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+# --- As a score and as a grade ------------------------------------------------------------------
+
+
+def tools_of(request: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
+    """The tools of a chat-completions request. One without parameters takes any object."""
+    given = request.get("tools") or ()
+    if not isinstance(given, list | tuple):
+        raise InvalidInput(f"tools are a list, got {type(given).__name__}")
+    return tuple(_tool(tool, place) for place, tool in enumerate(given))
+
+
+def _tool(given: Any, place: int) -> ToolSpec:
+    function = given.get("function") if isinstance(given, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidInput(
+            f"tools[{place}] is no function with a name, such as "
+            '{"type": "function", "function": {"name": "weather", "parameters": {…}}}; '
+            "calls of other tools cannot be checked"
+        )
+    parameters = function.get("parameters")
+    return ToolSpec(
+        function["name"],
+        str(function.get("description") or ""),
+        {"type": "object"} if parameters is None else parameters,
+    )
+
+
+def response_of(trajectory: Trajectory, tools: Sequence[ToolSpec]) -> ResponseCalls:
+    """The last model turn of a trajectory, as a response."""
+    last = _last_turn(trajectory)
+    return read_calls(Completion(last, trajectory.stop.finish_reason), tools)
+
+
+def _last_turn(trajectory: Trajectory) -> Message:
+    for message in reversed(trajectory.messages):
+        if message.role == "assistant":
+            return message
+    raise InvalidInput("the trajectory has no model turn, so there are no calls to look at")
+
+
+@grader(version=1)
+def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
+    """The score of an answer to a whole request, which is the sample's input.
+
+    calls   its finish reason is `tool_calls`
+    valid   every call validates; only of responses that call, so that its mean over those that
+            report it is the schema accuracy
+    sound   nothing is wrong with what it calls: it calls nothing, or every call validates. This
+            is the reward, since it is the one that every response has
+    """
+    response = response_of(trajectory, tools_of(sample.input))
+    listed = [_short(name, LONGEST_NAME) for name in response.tools[:MOST_LISTED]]
+    seen = {"finish_reason": response.finish_reason, "tools": listed}
+    metrics = [Metric("calls", response.positive, metadata=seen)]
+    if response.valid is not None:
+        problems = [*response.problems[:MOST_LISTED]] or ["it calls nothing"] * (not response.valid)
+        found = {"problems": problems} if problems else {}
+        metrics.append(Metric("valid", response.valid, metadata=found))
+    metrics.append(Metric("sound", response.valid is not False, weight=1.0))
+    return Score(tuple(metrics))
+
+
+@grader(version=1)
+def grade_calls(trajectory: Trajectory, target: Any, *, ordered: bool = False) -> Grade:
+    """The last model turn calls what the target calls, with equal arguments.
+
+    The target is a list of calls, as chat APIs have them ({"function": {"name", "arguments"}}) or
+    shorter ({"name", "arguments"}), with arguments as JSON text or as the value itself, or a
+    message with `tool_calls`. An empty list: it must not call.
+    """
+    theirs = _target_calls(target)
+    ours = _last_turn(trajectory).tool_calls
+    shown = "; ".join(_written(call) for call in ours[:MOST_LISTED])
+    extracted = _short(shown, 500) if ours else None
+    if same_calls(ours, theirs, ordered=ordered):
+        return Grade(1.0, extracted)
+    return Grade(0.0, extracted, _difference(ours, theirs))
+
+
+def _target_calls(target: Any) -> tuple[ToolCall, ...]:
+    if isinstance(target, Message):
+        return target.tool_calls
+    if isinstance(target, Mapping) and "tool_calls" in target:
+        target = target["tool_calls"] or []
+    if not isinstance(target, list | tuple):
+        raise InvalidInput(
+            "the target of calls is a list of them, such as "
+            f'[{{"name": "weather", "arguments": {{"city": "Oslo"}}}}]; got {target!r:.200}'
+        )
+    if all(isinstance(call, ToolCall) for call in target):
+        calls = tuple(target)
+    else:
+        calls = message_of({"role": "assistant", "tool_calls": target}, "the target").tool_calls
+    for call in calls:
+        if _canonical(call) is None:  # it would equal nothing, however right the answer
+            raise InvalidInput(f"the target's arguments are not JSON: {_written(call)}")
+    return calls
+
+
+def _difference(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> str:
+    if sorted(call.name for call in ours) == sorted(call.name for call in theirs):
+        return "the same tools, with other arguments or in another order"
+    wanted = ", ".join(_short(call.name, LONGEST_NAME) for call in theirs[:MOST_LISTED])
+    return f"other tools: the target calls {wanted or 'nothing'}"
+
+
+def _written(call: ToolCall) -> str:
+    return f"{_short(call.name, LONGEST_NAME)}({_short(call.arguments, 200)})"
+
+
 # --- A set of them ------------------------------------------------------------------------------
 
 
@@ -152,6 +282,12 @@ class Agreement:
     f1: Ratio
     same: Ratio
     """Of those where both call: the ones with the same calls."""
+    unmatched: int
+    """Requests that only one of the two answered: they are in no number above."""
+
+    @property
+    def matched(self) -> int:
+        return self.both + self.only_ours + self.only_theirs + self.neither
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +297,6 @@ class CallReport:
     """Over all responses of the candidate, also those that the reference has no match for."""
     finish_reasons: Mapping[str, int]
     """The most frequent first."""
-    unmatched: int
-    """Requests that only one of the two answered: they are in no agreement."""
     trigger: Agreement
     reference_with_itself: Agreement | None
     """What a second run of the reference reaches against the first; None without one."""
@@ -182,15 +316,19 @@ def compare_calls(
     again = None
     if reference_again is not None:
         again = _agreement(reference_again, reference, ordered, confidence)
-    called = [response.valid for response in candidate.values() if response.positive]
     return CallReport(
         responses=len(candidate),
-        schema_accuracy=_rate(sum(map(bool, called)), len(called), confidence),
+        schema_accuracy=schema_accuracy(candidate.values(), confidence=confidence),
         finish_reasons=finish_reasons(candidate.values()),
-        unmatched=len(candidate.keys() ^ reference.keys()),
         trigger=_agreement(candidate, reference, ordered, confidence),
         reference_with_itself=again,
     )
+
+
+def schema_accuracy(responses: Iterable[ResponseCalls], *, confidence: float = CONFIDENCE) -> Ratio:
+    """Of the responses that call: those all of whose calls validate."""
+    called = [response.valid for response in responses if response.positive]
+    return _rate(sum(map(bool, called)), len(called), confidence)
 
 
 def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
@@ -222,6 +360,7 @@ def _agreement(
         recall=_rate(both, both + only_theirs, confidence),
         f1=_f1(both, both + only_ours + only_theirs, confidence),
         same=_rate(same, both, confidence),
+        unmatched=len(ours.keys() ^ theirs.keys()),
     )
 
 

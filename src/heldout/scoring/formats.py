@@ -1,11 +1,10 @@
 r"""Is the answer in the form that was asked for? Says nothing about whether it is right.
 
-Each check takes the text as the model wrote it and returns a `Grade` of 1.0 or 0.0 with what it
-saw and, for a 0.0, why. Empty text follows no format, not even "at most 10 words": a cut-off
-generation has no answer, and must not earn a reward for being short.
+Each check returns a `Grade` of 1.0 or 0.0 with what it saw and, for a 0.0, why. No answer follows
+no format, not even "at most 10 words": a cut-off generation must not earn a reward for being short.
 
-Reasoning is stripped before an answer is graded, so a check of `<think>` tags takes the message's
-whole text, and any other one `Trajectory.answer`.
+Checks of the answer leave its reasoning aside, as every grader does. `has_tags`, which is about
+the tags of the reasoning too, takes the turn's whole text (`text` in a rubric).
 
 All are single scans: a megabyte takes milliseconds.
 """
@@ -14,13 +13,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.grades import Grade
+from heldout.scoring.answers import answer_text
+from heldout.scoring.boxes import last_box
+from heldout.scoring.codeblocks import code_blocks
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 DEEPEST = 128
 """Levels of nesting in JSON that is still read; people and tools need fewer than ten."""
@@ -30,11 +31,6 @@ LONGEST = 16 * 2**20
 
 _decode = msgspec.json.Decoder().decode
 
-NO_ANSWER = Grade(0.0, None, "no answer")
-
-_FENCE = re.compile(r"(?m)^[ \t]{0,3}(`{3,}|~{3,})[ \t]*([^\r\n]*)\r?$")
-_BOXED = re.compile(r"\\boxed\s*\{")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*\Z")
 
 
@@ -81,10 +77,11 @@ def _is_deep(value: Any) -> bool:
     return any(isinstance(item, dict | list) for item in level)
 
 
-def is_json(answer: str, *, kind: Literal["any", "object", "list"] = "any") -> Grade:
+@grader(version=1)
+def is_json(answer: str | None, *, kind: Literal["any", "object", "list"] = "any") -> Grade:
     """The whole answer is one JSON value: of any kind, or an object, or a list."""
-    text = answer.strip()
-    if not text:
+    text = answer_text(answer)
+    if text is None:
         return NO_ANSWER
     try:
         value = parse_json(text)
@@ -95,51 +92,20 @@ def is_json(answer: str, *, kind: Literal["any", "object", "list"] = "any") -> G
     return Grade(1.0, text)
 
 
-# --- Code blocks --------------------------------------------------------------------------------
+# --- Text --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class CodeBlock:
-    language: str
-    code: str
-    closed: bool = True
-
-
-def code_blocks(text: str) -> list[CodeBlock]:
-    """Fenced code blocks, in order; the last one may be cut off.
-
-    A block ends at a fence of the same character that is at least as long and has nothing behind
-    it, so that a block of four backticks may show one of three.
-    """
-    blocks: list[CodeBlock] = []
-    fence, language, start = "", "", 0
-    for line in _FENCE.finditer(text):
-        marks, words = line[1], line[2].strip()
-        if not fence:
-            if marks[0] == "`" and "`" in words:
-                continue  # ```code``` in one line
-            fence, language, start = marks, words.split()[0] if words else "", line.end()
-        elif marks[0] == fence[0] and len(marks) >= len(fence) and not words:
-            blocks.append(CodeBlock(language, _inside(text[start : line.start()])))
-            fence = ""
-    if fence:
-        blocks.append(CodeBlock(language, _inside(text[start:]), closed=False))
-    return blocks
-
-
-def _inside(code: str) -> str:
-    return code.removeprefix("\r").removeprefix("\n").removesuffix("\n").removesuffix("\r")
-
-
-def has_code_block(answer: str, *, language: str | None = None) -> Grade:
+@grader(version=1)
+def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
     """There is a fenced block that closes and is not empty (of that language); the last is seen."""
-    if not answer.strip():
+    text = answer_text(answer)
+    if text is None:
         return NO_ANSWER
-    blocks = code_blocks(answer)
+    blocks = code_blocks(text)
     for block in reversed(blocks):
         if not (block.closed and block.code.strip()):
             continue
-        if language is None or block.language.lower() == language.lower():
+        if language is None or block.language == language.lower():
             return Grade(1.0, block.code)
     if not blocks:
         return Grade(0.0, None, "no code block")
@@ -149,31 +115,27 @@ def has_code_block(answer: str, *, language: str | None = None) -> Grade:
     return Grade(0.0, None, f"no code block{of} that has anything in it")
 
 
-# --- The rest -----------------------------------------------------------------------------------
-
-
-def has_boxed(answer: str) -> Grade:
+@grader(version=1)
+def has_boxed(answer: str | None) -> Grade:
     r"""The last `\boxed{…}` closes and is not empty. An earlier one does not make up for it."""
-    if not answer.strip():
+    text = answer_text(answer)
+    if text is None:
         return NO_ANSWER
-    last = None
-    for last in _BOXED.finditer(answer):  # noqa: B007 (wanted behind the loop)
-        pass
-    if last is None:
+    box = last_box(text, exactly=True)
+    if box is None:
         return Grade(0.0, None, r"no \boxed{}")
-    open_braces = 1
-    for brace in _BRACE.finditer(answer, last.end()):
-        open_braces += {"{": 1, "}": -1}.get(brace[0], 0)
-        if not open_braces:
-            inside = answer[last.end() : brace.start()].strip()
-            return Grade(1.0, inside) if inside else Grade(0.0, None, r"the last \boxed{} is empty")
-    return Grade(0.0, None, r"the last \boxed{} never closes")
+    if box.inside is None:
+        return Grade(0.0, None, r"the last \boxed{} never closes")
+    if not box.inside:
+        return Grade(0.0, None, r"the last \boxed{} is empty")
+    return Grade(1.0, box.inside)
 
 
-def is_one_line(answer: str) -> Grade:
+@grader(version=1)
+def is_one_line(answer: str | None) -> Grade:
     """One line of text, whatever blank space is around it."""
-    text = answer.strip()
-    if not text:
+    text = answer_text(answer)
+    if text is None:
         return NO_ANSWER
     lines = len(text.splitlines())
     return Grade(1.0, text) if lines == 1 else Grade(0.0, text, f"{lines} lines")
@@ -182,14 +144,15 @@ def is_one_line(answer: str) -> Grade:
 Unit = Literal["characters", "words", "lines"]
 
 
+@grader(version=1)
 def has_length(
-    answer: str, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
+    answer: str | None, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
 ) -> Grade:
     """As long as asked for; blank space around it does not count, nor do blank lines."""
     if at_least < 0 or (at_most is not None and at_most < at_least):
         raise InvalidInput(f"no length is at least {at_least} and at most {at_most}")
-    text = answer.strip()
-    if not text:
+    text = answer_text(answer)
+    if text is None:
         return NO_ANSWER
     if unit == "characters":
         length = len(text)
@@ -203,14 +166,15 @@ def has_length(
     return Grade(float(fits), str(length), "" if fits else f"{length} {unit}")
 
 
-def has_tags(text: str, tags: Sequence[str], *, nothing_else: bool = False) -> Grade:
+@grader(version=1)
+def has_tags(text: str | None, *, tags: Sequence[str], nothing_else: bool = False) -> Grade:
     """Each of the tags opens and closes exactly once, one after another in that order.
 
     `nothing_else`: only blank space stands outside of them. What is seen is inside the last one.
     """
     if isinstance(tags, str) or not tags or not all(_TAG.match(tag) for tag in tags):
         raise InvalidInput(f"tags are names such as ['think', 'answer'], got {tags!r:.100}")
-    if not text.strip():
+    if text is None or not text.strip():
         return NO_ANSWER
     place, inside, outside = 0, "", []
     for tag in tags:

@@ -26,7 +26,11 @@ class Grade:
         return Metric(name, self.value, weight, seen)
 
 
-def grader(version: int) -> Callable[[F], F]:
+NO_ANSWER = Grade(0.0, None, "no answer")
+"""What every grader says where there is nothing to grade."""
+
+
+def grader(version: int | Callable[[], int | str]) -> Callable[[F], F]:
     """Marks a ready-made grader. `version` goes up with every change of what it extracts or holds
     equal: reports of two versions are not compared by accident, while a change that changes no
     verdict keeps reports comparable."""

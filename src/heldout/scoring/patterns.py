@@ -24,8 +24,8 @@ from importlib import import_module
 from typing import Any
 
 from heldout.errors import InvalidInput
-from heldout.scoring.formats import NO_ANSWER
-from heldout.scoring.grades import Grade
+from heldout.scoring.answers import answer_text
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 LONGEST_PATTERN = 4096
 """Characters of a pattern."""
@@ -44,15 +44,19 @@ _MEMORY = 2**21  # of a compiled pattern, and of what it caches while it runs
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-def matches(answer: str, pattern: str, *, whole: bool = False, ignore_case: bool = False) -> Grade:
+@grader(version=1)
+def grade_pattern(
+    answer: str | None, *, pattern: str, whole: bool = False, ignore_case: bool = False
+) -> Grade:
     """1.0 where the pattern is found in the answer (`whole`: where it is all of the answer).
 
     What was extracted is the last match: its first group, where the pattern has one.
     """
     expression = _compiled(pattern, ignore_case)
-    if not answer.strip():
+    said = answer_text(answer)
+    if said is None:
         return NO_ANSWER
-    text = _encoded(answer.strip() if whole else answer)
+    text = _encoded(said)
     _refuse_long(expression, text)
     match = expression.fullmatch(text) if whole else _last(expression, text)
     if match is None:
@@ -60,15 +64,20 @@ def matches(answer: str, pattern: str, *, whole: bool = False, ignore_case: bool
     return Grade(1.0, _group(match))
 
 
-def captures(answer: str, target: str, *, pattern: str, ignore_case: bool = False) -> Grade:
+@grader(version=1)
+def grade_captured(
+    answer: str | None, target: str | float, *, pattern: str, ignore_case: bool = False
+) -> Grade:
     """1.0 where what the pattern extracts (its first group in the last match) is the target.
 
     `ignore_case` is for the comparison too; blank space around either does not count.
     """
-    grade = matches(answer, pattern, ignore_case=ignore_case)
+    if not isinstance(target, str | int | float):
+        raise InvalidInput(f"the target is a text or a number, got {target!r:.100}")
+    grade = grade_pattern(answer, pattern=pattern, ignore_case=ignore_case)
     if grade.value == 0.0:
         return grade
-    seen, wanted = (grade.extracted or "").strip(), target.strip()
+    seen, wanted = (grade.extracted or "").strip(), str(target).strip()
     if ignore_case:
         seen, wanted = seen.casefold(), wanted.casefold()
     return Grade(float(seen == wanted), grade.extracted)

@@ -26,8 +26,10 @@ from urllib.parse import unquote
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.formats import NO_ANSWER, NotJSON, code_blocks, parse_json
-from heldout.scoring.grades import Grade
+from heldout.scoring.answers import answer_text
+from heldout.scoring.codeblocks import code_blocks
+from heldout.scoring.formats import NotJSON, parse_json
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 KEPT = 512
 """Compiled schemas that are kept."""
@@ -110,15 +112,16 @@ def _compiled(content: bytes, formats: bool) -> Schema:
     return Schema(validator, jsonschema_rs.ValidationError)
 
 
-def json_matches(answer: str, schema: Mapping[str, Any] | bool | Schema) -> Grade:
+@grader(version=1)
+def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema) -> Grade:
     """The answer is JSON that the schema accepts.
 
     What is read is the whole answer, or else its last code block that closes.
     """
     if not isinstance(schema, Schema):
         schema = compiled(schema)
-    text = answer.strip()
-    if not text:
+    text = answer_text(answer)
+    if text is None:
         return NO_ANSWER
     try:
         value = parse_json(text)

@@ -7,6 +7,7 @@ paired       a difference on the same items; unpaired: on different ones; slices
 power        how many samples and repeats it takes to see a difference
 sequential   what a curve allows one to say, at every look (of alpha and gains)
 winner       the best of several, with an interval that knows it was picked
+agreement    verdicts against labels: Cohen's kappa, balanced F1
 
 clustered    the error of a mean over clusters of any sizes
 given        what is asked of the numbers that come in
@@ -15,6 +16,15 @@ student      Student's t distribution
 
 from __future__ import annotations
 
+from heldout.stats.agreement import (
+    Agreement,
+    ClassAgreement,
+    Estimate,
+    Rate,
+    agreement_of,
+    agreement_of_table,
+    rate_of,
+)
 from heldout.stats.paired import PairedDifference, paired_difference
 from heldout.stats.passk import PassRate, pass_at_k, pass_hat_k
 from heldout.stats.power import (
@@ -60,8 +70,11 @@ from heldout.stats.winner import Winner, best_of
 __all__ = [
     "CONFIDENCE",
     "Advice",
+    "Agreement",
     "BootstrapEstimate",
+    "ClassAgreement",
     "DifferenceVariance",
+    "Estimate",
     "Floats",
     "Interval",
     "Ints",
@@ -69,6 +82,7 @@ __all__ = [
     "PairedComponents",
     "PairedDifference",
     "PassRate",
+    "Rate",
     "RequiredSamples",
     "SliceDifference",
     "Statistic",
@@ -77,6 +91,8 @@ __all__ = [
     "Verdict",
     "Winner",
     "advise",
+    "agreement_of",
+    "agreement_of_table",
     "best_of",
     "bootstrap",
     "bootstrap_improvement",
@@ -97,6 +113,7 @@ __all__ = [
     "paired_slices",
     "pass_at_k",
     "pass_hat_k",
+    "rate_of",
     "required_repeats",
     "samples_for",
     "slice_differences",

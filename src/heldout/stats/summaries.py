@@ -205,7 +205,7 @@ def wilson(rate: float, n: float, confidence: float = CONFIDENCE) -> Interval:
         raise InvalidInput(
             f"a rate is between 0 and 1 (successes / n), and n above 0; got {rate!r} and {n!r}"
         )
-    return _score_interval(rate, n, NormalDist().inv_cdf((1 + confidence) / 2))
+    return score_interval(rate, n, NormalDist().inv_cdf((1 + confidence) / 2))
 
 
 def median_interval(values: NDArray[Any], confidence: float = CONFIDENCE) -> Interval | None:
@@ -246,11 +246,12 @@ def _score_interval_from_stderr(
     # Both can round to nothing: at 1 minus an ulp, say.
     effective = spread / error if spread > 0 and error > 0 else float(clusters)
     if clusters < 2:
-        return _score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
-    return _score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
+        return score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
+    return score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
 
 
-def _score_interval(rate: float, n: float, quantile: float) -> Interval:
+def score_interval(rate: float, n: float, quantile: float) -> Interval:
+    """That of a rate over n trials, which need not be a whole number; any quantile."""
     square = quantile**2 / n
     center = (rate + square / 2) / (1 + square)
     margin = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)

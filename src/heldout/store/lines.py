@@ -225,11 +225,11 @@ def _end_of_last_line(fd: int) -> int:
 
 def open_to_read(path: Path) -> BufferedReader:
     """An ordinary file: to open a pipe that nobody writes would wait for ever."""
-    file = os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")
-    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-        file.close()
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
         raise RunDirectoryError(f"{path} is not an ordinary file")
-    return file
+    return os.fdopen(fd, "rb")
 
 
 def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:

@@ -90,6 +90,14 @@ class RunDir:
         size = self.journal.stat().st_size if self.journal.exists() else None
         return info.status == "complete" and size is not None and info.journal_bytes == size
 
+    def origin(self, info: RunInfo) -> dict[str, Any]:
+        """Which trajectories it holds: its own, or, where it scored others again, whose."""
+        parent = info.config.get("parent")
+        if isinstance(parent, dict):
+            return {key: parent.get(key) for key in ("started", "journal_bytes")}
+        size = self.journal.stat().st_size if self.journal.exists() else None
+        return {"started": info.started, "journal_bytes": size}
+
     # --- run.json ---
 
     def read_info(self) -> RunInfo:

@@ -1,11 +1,14 @@
-"""Examples of tool calls: the answer is one call's arguments, as the model wrote them.
+"""Examples of tool calls.
 
-Of VALID the target is the tool's parameters (a JSON schema), of SAME the arguments of the
-reference's call. What is extracted is the tool called.
+Of VALID and SAME the answer is one call's arguments, as the model wrote them. Of VALID the target
+is the tool's parameters (a JSON schema), of SAME the arguments of the reference's call; what is
+extracted is the tool called. Of GRADED the answer is all calls of a turn, and the target what
+`grade_calls` gets as ground truth.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from tests.scoring.examples import Example
@@ -47,4 +50,50 @@ SAME = (
     Example("{", "{", TOOL, 0.0, "bad JSON equals nothing"),
 )
 
-EXAMPLES = VALID
+OSLO = {"name": TOOL, "arguments": '{"city": "Oslo"}'}
+ROME = {"name": TOOL, "arguments": '{"city": "Rome"}'}
+
+GRADED = (
+    Example(
+        json.dumps([OSLO]),
+        [{"name": TOOL, "arguments": {"city": "Oslo"}}],
+        'weather({"city": "Oslo"})',
+        1.0,
+        "arguments as they are",
+    ),
+    Example(
+        json.dumps([OSLO]),
+        [{"id": "1", "type": "function", "function": OSLO}],
+        'weather({"city": "Oslo"})',
+        1.0,
+        "as chat APIs have calls",
+    ),
+    Example(
+        json.dumps([OSLO, ROME]),
+        {"role": "assistant", "tool_calls": [{"function": ROME}, {"function": OSLO}]},
+        'weather({"city": "Oslo"}); weather({"city": "Rome"})',
+        1.0,
+        "a whole message; the order does not count",
+    ),
+    Example(json.dumps([ROME]), [OSLO], 'weather({"city": "Rome"})', 0.0, "other arguments"),
+    Example(
+        json.dumps([OSLO, OSLO]),
+        [OSLO],
+        'weather({"city": "Oslo"}); weather({"city": "Oslo"})',
+        0.0,
+        "twice is not once",
+    ),
+    Example(
+        json.dumps([{"name": "wether", "arguments": "{}"}]),
+        [{"name": TOOL, "arguments": {}}],
+        "wether({})",
+        0.0,
+        "another tool",
+    ),
+    Example(json.dumps([]), [OSLO], None, 0.0, "no call where there should be one"),
+    Example(json.dumps([OSLO]), [], 'weather({"city": "Oslo"})', 0.0, "it should not have called"),
+    Example(json.dumps([]), [], None, 1.0, "nor did it"),
+    Example(json.dumps([{"name": TOOL, "arguments": "{"}]), [OSLO], "weather({)", 0.0, "bad JSON"),
+)
+
+EXAMPLES = GRADED

@@ -29,6 +29,8 @@ HAS_CODE_BLOCK = (
     Example("````\n```\nx\n```\n````", _NONE, "```\nx\n```", 1.0, "a block in a block"),
     Example("```python\nprint(1", _NONE, None, 0.0, "never closes"),
     Example("```\n\n```", _NONE, None, 0.0, "empty"),
+    Example("1. So:\n   ```\n   a\n   ```", _NONE, "   a", 1.0, "below a list item"),
+    Example("<think>```\na\n```</think>b", _NONE, None, 0.0, "reasoning is not the answer"),
     Example("use ```x``` or `y`", _NONE, None, 0.0, "code in a line is no block"),
 )
 
@@ -38,7 +40,10 @@ HAS_BOXED = (
     Example(r"\boxed{1} or rather \boxed{2}", _NONE, "2", 1.0, "the last one is seen"),
     Example(r"\boxed{1} or rather \boxed{2", _NONE, None, 0.0, "the last one is cut off"),
     Example(r"\boxed{\{1, 2\}}", _NONE, r"\{1, 2\}", 1.0, "escaped braces are text"),
+    Example(r"\boxed 7", _NONE, "7", 1.0, "without braces"),
     Example(r"\boxed{ }", _NONE, None, 0.0, "empty"),
+    Example(r"\boxed{1}, not \boxed{}", _NONE, None, 0.0, "the last one is empty"),
+    Example("boxed{42}", _NONE, None, 0.0, "without the backslash"),
     Example("42", _NONE, None, 0.0),
 )
 
@@ -46,6 +51,7 @@ IS_ONE_LINE = (
     Example("\n42\n", _NONE, "42", 1.0, "blank space around does not count"),
     Example("4\n2", _NONE, "4\n2", 0.0),
     Example("4\u20282", _NONE, "4\u20282", 0.0, "a line separator separates lines"),
+    Example("<think>4\n2</think>\n6", _NONE, "6", 1.0, "reasoning does not count"),
     Example("\n", _NONE, None, 0.0, "no answer"),
 )
 
@@ -54,6 +60,7 @@ HAS_LENGTH = (
     Example("five words are now here", {"unit": "words", "at_most": 4}, "5", 0.0),
     Example(" abc ", {"at_least": 3, "at_most": 3}, "3", 1.0, "blank space around does not count"),
     Example("a\n\nb", {"unit": "lines", "at_least": 2, "at_most": 2}, "2", 1.0, "nor blank lines"),
+    Example("<think>short", {"at_most": 10}, None, 0.0, "nor is reasoning that never ends"),
     Example("", {"at_most": 10}, None, 0.0, "an empty answer is not a short one"),
 )
 

@@ -1,4 +1,4 @@
-r"""What `math_equal` makes of answers; the targets are gold expressions."""
+r"""What `grade_math` makes of answers; the targets are gold expressions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,19 @@ EXAMPLES: tuple[Example, ...] = (
     Example(r"\boxed{12", "12", None, 0.0, "a box that never closes is no answer"),
     Example(r"First \boxed{12}, no, \boxed{1", "12", None, 0.0, "nor is the one before it"),
     Example(r"First $x=2$, then $x=3$.", "3", "x=3", 1.0, "without a box, what comes last"),
-    Example("The final answer is **3/4**.", "3/4", "3/4.", 1.0, "markdown around it"),
+    Example(r"\boxed{4}. No: the answer is 6.", "6", "6", 1.0, "words after a box count"),
+    Example(r"\boxed{4}. No: the answer is 6.", "4", "6", 0.0, "words after a box count"),
+    Example(
+        r"\boxed{5} This answer is plausible.", "5", "5", 1.0, "words that state nothing do not"
+    ),
+    Example("<think>It is 3.</think>It is 4.", "3", "4", 0.0, "reasoning is not read"),
+    Example(r"<think>So \boxed{3}", "3", None, 0.0, "reasoning that never ends has no answer"),
+    Example("The final answer is **3/4**.", "3/4", r"\frac{3}{4}", 1.0, "markdown around it"),
+    Example("Answer: 3/4 of the cake", "3/4", r"\frac{3}{4}", 1.0, "words behind it"),
+    Example("The answer is 3x+2 for all x.", "3x+2", "3x+2", 1.0, "words behind it"),
+    Example("<answer>x^2+1</answer>", "1+x^2", "x^2+1", 1.0, "in a tag"),
+    Example("#### 1,234", "1234", "1,234", 1.0, "behind hashes"),
+    Example("72", "48/2 = 24, and 48+24 = 72.\n#### 72", "72", 1.0, "a gold behind hashes"),
     Example("**Answer:** -3", "-3", "-3", 1.0, "the minus sign is kept"),
     Example("**Answer:** -3", "3", "-3", 0.0, "the minus sign is kept"),
     Example("(1,2)", "(1,2)", "(1,2)", 1.0, "nothing but an expression"),
@@ -25,7 +37,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("", "4", None, 0.0, "no answer"),
     Example(r"\boxed{???}", "4", "???", 0.0, "not mathematics"),
     # Numbers.
-    Example("The answer is 0.5", "1/2", "0.5", 1.0, "a decimal and a fraction"),
+    Example("The answer is 0.5", "1/2", r"\frac{1}{2}", 1.0, "a decimal and a fraction"),
     Example(r"\boxed{0.333333}", "1/3", "0.333333", 1.0, "to six places"),
     Example(r"\boxed{0.33}", "1/3", "0.33", 0.0, "and not to two"),
     Example(r"\boxed{0}", "1e-7", "0", 0.0, "a tiny number is not nothing"),
@@ -33,6 +45,7 @@ EXAMPLES: tuple[Example, ...] = (
     Example("1e3", "1000", "1000", 1.0, "scientific notation"),
     Example(r"\boxed{1,234}", "1234", "1,234", 1.0, "thousands"),
     Example("It costs $29.00", "29", "29.00", 1.0, "money"),
+    Example("The answer is $29.00.", "29", "29.00", 1.0, "money"),
     Example("The answer is 1 1/2.", "1.5", r"1\frac{1}{2}", 1.0, "a mixed number"),
     Example("\u22123", "-3", "-3", 1.0, "a typographic minus sign"),
     Example(r"\boxed{5.}", "5", "5", 1.0, "a full stop in the box"),
@@ -43,6 +56,9 @@ EXAMPLES: tuple[Example, ...] = (
     # Expressions.
     Example(r"\boxed{(x-1)(x+1)}", "x^2-1", "(x-1)(x+1)", 1.0, "another form"),
     Example(r"\boxed{\frac{1}{\sqrt 2}}", r"\sqrt{2}/2", r"\frac{1}{\sqrt{2}}", 1.0, "roots"),
+    Example("2√3", r"2\sqrt{3}", r"2\sqrt{3}", 1.0, "a root as a character"),
+    Example("Answer: sqrt(2)/2", r"\frac{1}{\sqrt 2}", r"\sqrt{2}/2", 1.0, "a root as a word"),
+    Example(r"\boxed{2**3}", "8", "2^{3}", 1.0, "a power as in programs"),
     Example(r"\boxed{y}", "x", "y", 0.0, "another variable"),
     Example("$x=5$", "5", "x=5", 1.0, "the variable named"),
     Example("$5$", "x=5", "5", 1.0, "the variable left out"),
@@ -60,4 +76,6 @@ EXAMPLES: tuple[Example, ...] = (
         "matrices",
     ),
     Example(r"\boxed{\text{Monday}}", r"\text{Monday}", r"\text{Monday}", 1.0, "a word"),
+    Example("Answer: Monday", r"\text{Monday}", r"\text{Monday}", 1.0, "a word"),
+    Example("Answer: Tuesday", "Monday", r"\text{Tuesday}", 0.0, "another word"),
 )

@@ -1,4 +1,4 @@
-"""Examples of `json_matches`: the target is the schema."""
+"""Examples of `grade_json`: the target is the schema."""
 
 from __future__ import annotations
 

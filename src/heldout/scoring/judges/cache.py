@@ -1,0 +1,191 @@
+"""Verdicts in a file that several processes may share, a line each.
+
+A line holds what a judge replied, under a hash of who was asked what; the questions themselves and
+the answers that were judged are not in it. Every line is written under a lock that is held for that
+moment only, so any number of processes add to one file, and each finds what the others have added.
+A line that a killed process left half written is cut off by the next.
+
+Only places of lines are kept in memory. A reply is read again by the rules of its question whenever
+it is used: a file that somebody edited can spoil no verdict, only cost one.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import Annotated, Protocol
+
+import msgspec
+
+from heldout.errors import DamagedJournal, RunBusy, RunDirectoryError
+from heldout.scoring.judges.replies import LONGEST_REPLY
+from heldout.store.lines import LineFormat, LineWriter, open_to_read
+from heldout.types import Usage
+
+VERDICTS = LineFormat(
+    "heldout.verdicts",
+    1,
+    noun="verdict cache",
+    line="verdict",
+    if_busy="wait for it, or name another cache",
+)
+MOST_IN_MEMORY = 16_384
+"""Verdicts, of a judge without a file."""
+_LONGEST_LINE = 8 * LONGEST_REPLY
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """What a judge said, once."""
+
+    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    prompt: str
+    judge: str
+    reply: Annotated[str, msgspec.Meta(max_length=LONGEST_REPLY)]
+    attempts: Annotated[int, msgspec.Meta(ge=1)]
+    usage: Usage | None = None
+
+
+class Verdicts(Protocol):
+    def get(self, key: str) -> Kept | None: ...
+    def put(self, kept: Kept) -> None: ...
+    def close(self) -> None: ...
+
+
+class MemoryVerdicts:
+    """The last so many that were used."""
+
+    def __init__(self, most: int = MOST_IN_MEMORY) -> None:
+        self._kept: OrderedDict[str, Kept] = OrderedDict()
+        self._most, self._lock = most, threading.Lock()
+
+    def get(self, key: str) -> Kept | None:
+        with self._lock:
+            kept = self._kept.get(key)
+            if kept is not None:
+                self._kept.move_to_end(key)
+            return kept
+
+    def put(self, kept: Kept) -> None:
+        with self._lock:
+            self._kept[kept.key] = kept
+            self._kept.move_to_end(kept.key)
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+
+    def close(self) -> None: ...
+
+
+class FileVerdicts:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._places: dict[bytes, int] = {}
+        self._read_to = 0
+        self._line = 0
+        """Lines that were read, the header among them."""
+        self._file_is: tuple[int, int] | None = None
+        self._waiting: list[Kept] = []
+        """Those that could not be written, as somebody else held the lock for long."""
+        with self._lock:
+            self._catch_up()
+
+    def get(self, key: str) -> Kept | None:
+        with self._lock:
+            for kept in self._waiting:
+                if kept.key == key:
+                    return kept
+            place = self._places.get(bytes.fromhex(key))
+            if place is None:
+                self._catch_up()  # another process may have asked the same by now
+                place = self._places.get(bytes.fromhex(key))
+            if place is None:
+                return None
+            try:
+                with open_to_read(self.path) as file:
+                    file.seek(place)
+                    found = _decoder.decode(file.readline(_LONGEST_LINE))
+            except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
+                return None  # removed, or another file by now: then it is asked again
+            return found if found.key == key else None
+
+    def put(self, kept: Kept) -> None:
+        with self._lock:
+            self._waiting.append(kept)
+            self._write()
+
+    def close(self) -> None:
+        with self._lock:
+            self._write()
+
+    def _write(self) -> None:
+        if not self._waiting:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            writer = LineWriter(self.path, VERDICTS)
+        except RunBusy:
+            return  # with the next one
+        try:
+            while self._waiting:
+                writer.append_line(_line(self._waiting[0]))
+                del self._waiting[0]
+        finally:
+            # Not synced: a verdict that is lost with the machine costs a question, no more.
+            writer.let_go()
+        self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Takes note of lines that were added since, by whomever."""
+        try:
+            file = open_to_read(self.path)
+        except FileNotFoundError:
+            return
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {self.path}: {problem.strerror}") from None
+        with file:
+            status = os.fstat(file.fileno())
+            this = (status.st_dev, status.st_ino)
+            if this != self._file_is or status.st_size < self._read_to:
+                self._file_is, self._read_to, self._line = this, 0, 0
+                self._places.clear()
+            if status.st_size == self._read_to:
+                return
+            file.seek(self._read_to)
+            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
+                if self._line == 0:
+                    self._check_header(line)
+                else:
+                    self._places[self._key(line)] = self._read_to
+                self._read_to += len(line)
+                self._line += 1
+            if len(line) == _LONGEST_LINE:
+                raise self._damaged("it is too long")
+
+    def _check_header(self, line: bytes) -> None:
+        try:
+            VERDICTS.check_header(self.path, line)
+        except DamagedJournal:
+            raise RunDirectoryError(
+                f"{self.path} is no cache of verdicts, and is left as it is; name another file"
+            ) from None
+
+    def _key(self, line: bytes) -> bytes:
+        try:
+            return bytes.fromhex(_decoder.decode(line).key)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+            raise self._damaged(str(problem)) from None
+
+    def _damaged(self, why: str) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.path}, line {self._line + 1}: not a readable verdict ({why}); remove the line "
+            "or the file: what is not in it is asked again"
+        )
+
+
+_decoder = msgspec.json.Decoder(Kept)
+
+
+def _line(kept: Kept) -> bytes:
+    return msgspec.json.encode(kept) + b"\n"

@@ -1,0 +1,292 @@
+"""`Judge`: a model that is asked for verdicts, through any endpoint.
+
+A reply that is no verdict is asked for again, with what was wrong; after so many attempts the
+question has no verdict, which is an error and never a 0. Equal questions are asked once: those
+under way are waited for, those answered are remembered, in a file where one is named. The key of a
+verdict is all that decides it: the judge with its sampling, the words of the prompt, what was put
+in, and which draw it is. Failures are not remembered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import anyio
+
+from heldout.concurrency import current_loop
+from heldout.config import Sampling, check_endpoint
+from heldout.endpoints.base import with_retries
+from heldout.errors import InvalidInput, NoVerdict
+from heldout.scoring.judges.cache import FileVerdicts, Kept, MemoryVerdicts, Verdicts
+from heldout.scoring.judges.delimited import one_line
+from heldout.scoring.judges.graders import (
+    CriteriaJudge,
+    EqualityJudge,
+    PairwiseJudge,
+    ThreeWayJudge,
+)
+from heldout.scoring.judges.loops import EndpointByLoop
+from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS
+from heldout.scoring.judges.questions import Criterion, Malformed, Question
+from heldout.scoring.judges.replies import json_object
+from heldout.scoring.judges.samples import TextOf
+from heldout.types import Completion, Message, Sample, Usage
+
+V = TypeVar("V")
+
+_QUOTED = 300
+_SENT_BACK = 4000
+"""Characters of a malformed reply that the judge is shown again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict(Generic[V]):
+    value: V
+    reply: str
+    """As the judge wrote it; what UTF-8 has no bytes for is spelled out."""
+    usage: Usage | None
+    """Of all attempts together; None where the endpoint does not say. Of a cached verdict: what it
+    cost when it was asked for."""
+    attempts: int
+    cached: bool
+    prompt: str
+
+
+@dataclass(eq=False, slots=True)
+class _Flight:
+    """A question under way, for those who ask the same meanwhile."""
+
+    landed: anyio.Event
+    kept: Kept | None = None
+    problem: Exception | None = None
+
+
+class Judge:
+    def __init__(
+        self,
+        endpoint: Any,
+        *,
+        sampling: Sampling = Sampling(),  # noqa: B008 - frozen
+        attempts: int = 3,
+        retries: int = 4,
+        cache: str | Path | None = None,
+        max_concurrent: int = 16,
+        longest: int = 100_000,
+    ) -> None:
+        """`endpoint` is what `EvalConfig.endpoint` takes.
+
+        `attempts` bounds how often one question is asked until the reply is a verdict; `retries`
+        how often one request is tried again after a transient failure. `longest` is the length of a
+        text, in characters, beyond which it is refused: it is never cut.
+        """
+        check_endpoint(endpoint)
+        if not isinstance(sampling, Sampling):
+            raise InvalidInput(f"sampling is a heldout.Sampling, got {sampling!r}")
+        for name, given, least in (
+            ("attempts", attempts, 1),
+            ("retries", retries, 0),
+            ("max_concurrent", max_concurrent, 1),
+            ("longest", longest, 1),
+        ):
+            if isinstance(given, bool) or not isinstance(given, int) or given < least:
+                raise InvalidInput(f"{name} is a whole number >= {least}, got {given!r}")
+        self._sampling, self._attempts = sampling, attempts
+        self._retries, self._longest = retries, longest
+        self._endpoints = EndpointByLoop(endpoint, max_concurrent)
+        self._kept: Verdicts = MemoryVerdicts() if cache is None else FileVerdicts(Path(cache))
+        self._flights: dict[tuple[Any, str], _Flight] = {}
+
+    # --- Who judges ---
+
+    @cached_property
+    def _description(self) -> dict[str, Any]:
+        described = self._endpoints.describe()
+        # How many rows are decoded together is no property of the judge.
+        return {name: value for name, value in described.items() if name != "max_batch"}
+
+    @property
+    def name(self) -> str:
+        """The model's name, or the function's."""
+        said = self._description
+        return str(said.get("model") or said.get("name") or said.get("kind") or "judge")
+
+    def identity(self) -> dict[str, Any]:
+        """Who judges, and with which settings: what two reports must share to be compared."""
+        return {
+            "endpoint": dict(self._description),
+            "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
+            "attempts": self._attempts,
+            "longest": self._longest,
+        }
+
+    def key(self, question: Question[Any], *, draw: int = 0) -> str:
+        """What a verdict is kept under."""
+        known = PROMPTS.get(question.prompt)
+        decides = {
+            "endpoint": self._description,
+            "sampling": asdict(self._sampling),
+            "prompt": question.prompt,
+            "words": known.text if known is not None else "",
+            "messages": [[message.role, message.content] for message in question.messages],
+            "inputs": question.inputs,
+            "draw": draw,
+        }
+        try:
+            # In ASCII: half a surrogate pair has no bytes, but an escape.
+            encoded = json.dumps(decides, sort_keys=True, ensure_ascii=True).encode()
+        except (TypeError, ValueError, RecursionError) as problem:
+            raise InvalidInput(
+                f"the inputs of a question to a judge, and the endpoint's description of itself, "
+                f"are plain JSON values: {problem}"
+            ) from None
+        return hashlib.blake2b(encoded, digest_size=16).hexdigest()
+
+    # --- Asking ---
+
+    async def ask(self, question: Question[V], *, draw: int = 0) -> Verdict[V]:
+        """The judge's verdict; NoVerdict where it gives none. Another `draw` is another opinion of
+        the same judge, with a seed of its own where `sampling` has one."""
+        if isinstance(draw, bool) or not isinstance(draw, int) or draw < 0:
+            raise InvalidInput(f"draw is a whole number >= 0, got {draw!r}")
+        for label, text in question.inputs.items():
+            if isinstance(text, str) and len(text) > self._longest:
+                raise InvalidInput(
+                    f"the {label} has {len(text)} characters, and the judge is given at most "
+                    f"{self._longest} of one text (it is never cut): Judge(longest=…) allows more"
+                )
+        key = self.key(question, draw=draw)
+        while True:
+            if (verdict := _remembered(question, self._kept.get(key))) is not None:
+                return verdict
+            # Another event loop cannot be waited for from this one.
+            flight = self._flights.get((current_loop(), key))
+            if flight is None:
+                return await self._lead(key, question, draw)
+            await flight.landed.wait()
+            if flight.problem is not None:
+                raise flight.problem
+            if (verdict := _remembered(question, flight.kept)) is not None:
+                return verdict
+            # Whoever asked was cancelled, or reads replies otherwise: now it is for us to ask.
+
+    async def _lead(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
+        place = (current_loop(), key)
+        flight = self._flights[place] = _Flight(anyio.Event())
+        try:
+            verdict = await self._converse(key, question, draw)
+            flight.kept = Kept(
+                key, question.prompt, self.name, verdict.reply, verdict.attempts, verdict.usage
+            )
+            self._kept.put(flight.kept)
+            return verdict
+        except Exception as problem:
+            if flight.kept is None:
+                flight.problem = problem
+            raise
+        finally:
+            del self._flights[place]
+            flight.landed.set()
+
+    async def _converse(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
+        sampling = self._sampling.for_item(f"{question.prompt} {key}", draw)
+        messages = question.messages
+        used: list[Usage | None] = []
+        problem, reply = "", ""
+        for attempt in range(self._attempts):
+            completion = await self._complete(messages, sampling.for_turn(attempt))
+            used.append(completion.usage)
+            reply = completion.message.text.encode("utf-8", "backslashreplace").decode()
+            try:
+                value = question.read(json_object(reply, completion.finish_reason))
+            except Malformed as malformed:
+                problem = one_line(str(malformed), 2 * _QUOTED)
+                again = Message("user", AGAIN.format(problem=problem))
+                said = Message("assistant", reply[:_SENT_BACK].strip() or NO_REPLY)
+                messages = (*question.messages, said, again)
+                continue
+            return Verdict(value, reply, _sum(used), attempt + 1, False, question.prompt)
+        times = f"{self._attempts} attempts" if self._attempts > 1 else "one attempt"
+        quoted = one_line(reply, _QUOTED) or "(no text)"
+        raise NoVerdict(
+            f"judge {one_line(self.name, 100)} gave no verdict in {times} ({question.prompt}): "
+            f"{problem} Its last reply: {quoted}"
+        )
+
+    async def _complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
+        here = await self._endpoints.here()
+
+        async def request() -> Completion:
+            async with here.places:  # not held while waiting for another try
+                return await here.endpoint.complete(messages, sampling, ())
+
+        return await with_retries(request, self._retries)
+
+    async def close(self) -> None:
+        """Closes what this judge opened itself, for this event loop. It can be used again."""
+        await self._endpoints.close()
+        self._kept.close()
+
+    # --- Graders for a rubric ---
+
+    def equality(self, *, question: TextOf | None = None, name: str = "correct") -> EqualityJudge:
+        """1 where the answer means the same as the sample's ground truth, else 0.
+
+        `question` says what was asked; by default it is the sample's own messages.
+        """
+        return EqualityJudge(self, question, name)
+
+    def three_way(self, *, question: TextOf | None = None, name: str = "correct") -> ThreeWayJudge:
+        """Correct, incorrect or not attempted, by the sample's ground truth."""
+        return ThreeWayJudge(self, question, name)
+
+    def criteria(
+        self,
+        criteria: Sequence[Criterion] | Callable[[Sample], Sequence[Criterion]],
+        *,
+        question: TextOf | None = None,
+        name: str = "criteria",
+        show_target: bool = False,
+        track: bool = False,
+    ) -> CriteriaJudge:
+        """The weight of the criteria that are met, of what could be gained, from 0 to 1.
+
+        `show_target` shows the judge the sample's ground truth, as a good answer. `track` adds a
+        metric of weight 0 for each criterion.
+        """
+        return CriteriaJudge(self, question, name, criteria, show_target, track)
+
+    def pairwise(
+        self,
+        *,
+        question: TextOf | None = None,
+        target: TextOf | None = None,
+        name: str = "preferred",
+    ) -> PairwiseJudge:
+        """Is it better than the sample's ground truth, or than what `target` gives? In both
+        orders."""
+        return PairwiseJudge(self, question, name, target)
+
+
+def _remembered(question: Question[V], kept: Kept | None) -> Verdict[V] | None:
+    if kept is None:
+        return None
+    with suppress(Malformed):  # a file that somebody edited: it is asked again
+        value = question.read(json_object(kept.reply))
+        return Verdict(value, kept.reply, kept.usage, kept.attempts, True, question.prompt)
+    return None
+
+
+def _sum(used: Sequence[Usage | None]) -> Usage | None:
+    total = Usage()
+    for each in used:
+        if each is None:
+            return None  # half of it would pass for all of it
+        total += each
+    return total

@@ -1,0 +1,297 @@
+"""A rubric: named functions with weights, as one score function.
+
+    score_fn = Rubric(
+        part(grade_number, name="correct", relative=1e-3),
+        part(brief, weight=0),                              # tracked only
+    )
+
+A function takes what it needs, by name:
+
+    answer    the last model turn without its reasoning; "" where there is none or it was cut off
+    text      the last model turn as it was written
+    target    sample.ground_truth
+    sample, trajectory
+
+and returns a number, a bool or a Grade, which becomes a metric of the part's name and weight; or
+Metrics, with names and weights of their own. It may be async; those run at the same time. One that
+raises is the item's error, and never a 0 (semantics, clause 5).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from numbers import Real
+from typing import Any
+
+import anyio
+import msgspec
+
+from heldout.concurrency import settle
+from heldout.errors import InvalidInput, ScoringFailed, printable_error
+from heldout.fingerprints import describe_callable, version_of
+from heldout.scoring.answers import final_answer
+from heldout.scoring.grades import Grade
+from heldout.types import Metric, Sample, Score, Trajectory
+
+GIVEN = ("answer", "text", "target", "sample", "trajectory")
+"""What a part may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A function of a rubric. Made by `part`."""
+
+    function: Callable[..., Any]
+    name: str
+    weight: float | None
+    version: int | str | None
+    options: Mapping[str, Any]
+    asks_for: tuple[str, ...] = field(repr=False)
+
+    def identity(self) -> dict[str, Any]:
+        """What it does, so far as one can tell: a version where it has one, else its code."""
+        said: dict[str, Any] = {"name": self.name}
+        if self.weight is not None:
+            said["weight"] = self.weight
+        own = getattr(self.function, "identity", None)
+        version = self.version if self.version is not None else version_of(self.function)
+        if version is not None:
+            said |= {"function": _called(self.function), "version": version}
+        elif callable(own):
+            said |= {"function": _called(self.function), "identity": own()}
+        else:
+            known = describe_callable(self.function) or {}
+            said |= {"function": known["name"], "source": known.get("source")}
+        if self.options:
+            said["options"] = {name: _described(value) for name, value in self.options.items()}
+        return said
+
+
+def part(
+    function: Callable[..., Any],
+    *,
+    weight: float | None = None,
+    name: str | None = None,
+    version: int | str | None = None,
+    **options: Any,
+) -> Part:
+    """A function for a rubric, with what it is called and how much it counts.
+
+    `weight` None is 1 for a number, and for Metrics as they say themselves; given, it multiplies
+    theirs, and 0 only tracks. `options` are handed to the function. `version`, where you give
+    one, is what the function is known by instead of its code: raise it when verdicts change.
+    """
+    if not callable(function):
+        raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
+    own = getattr(function, "name", None)  # judges have one
+    called = name or (own if isinstance(own, str) else _called(function).removeprefix("grade_"))
+    if not isinstance(called, str) or not called or (name is None and not called.isidentifier()):
+        raise InvalidInput(
+            f"a part has a name, got {called!r}: part(function, name='correct') names it"
+        )
+    if isinstance(own, str) and called != own:
+        raise InvalidInput(
+            f"part {called!r}: {type(function).__name__} names its metrics itself, {own!r}; name "
+            "it where it is made (judge.equality(name=…)), not here"
+        )
+    if weight is not None and not (_is_number(weight) and math.isfinite(weight) and weight >= 0):
+        raise InvalidInput(f"part {called!r}: a weight is a number >= 0, got {weight!r}")
+    return Part(function, called, weight, version, options, _asks_for(function, called, options))
+
+
+def _asks_for(
+    function: Callable[..., Any], name: str, options: Mapping[str, Any]
+) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"part {name!r}: {_called(function)} does not say what it takes; wrap it in a function "
+            f"of some of {', '.join(GIVEN)}"
+        ) from None
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for option in options:
+        if option not in parameters and not takes_any:
+            raise InvalidInput(
+                f"part {name!r}: {_called(function)} has no option {option!r}; it takes "
+                f"{', '.join(parameters) or 'nothing'}"
+            )
+    asked = []
+    for key, parameter in parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidInput(
+                f"part {name!r}: {key!r} can only be given by its place, and parts are filled by "
+                "name; wrap the function"
+            )
+        if key in options or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if key in GIVEN:
+            asked.append(key)
+        elif parameter.default is parameter.empty:
+            raise InvalidInput(
+                f"part {name!r}: {_called(function)} asks for {key!r}. A part may ask for "
+                f"{', '.join(GIVEN)}; give anything else as an option: part(…, {key}=…)"
+            )
+    return tuple(asked)
+
+
+class Rubric:
+    """A score function made of parts. Bare functions are parts of weight 1."""
+
+    def __init__(self, *parts: Part | Callable[..., Any]) -> None:
+        self.parts = tuple(p if isinstance(p, Part) else part(p) for p in parts)
+        if not self.parts:
+            raise InvalidInput("a rubric has at least one part")
+        names = [p.name for p in self.parts]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidInput(
+                    f"two parts are named {name!r}; part(function, name=…) names one otherwise"
+                )
+        if all(p.weight == 0 for p in self.parts):
+            raise InvalidInput(
+                "no part counts: all weights are 0, so that every reward would be 0. Give one a "
+                "weight above 0"
+            )
+
+    def __repr__(self) -> str:
+        return f"Rubric({', '.join(p.name for p in self.parts)})"
+
+    def identity(self) -> dict[str, Any]:
+        """Names, weights and versions: what is stored with a report, and compared."""
+        return {"name": "Rubric", "parts": [p.identity() for p in self.parts]}
+
+    def __call__(self, trajectory: Trajectory, sample: Sample) -> Score | Awaitable[Score]:
+        """A Score where every part is plain, so that it serves where nothing can be awaited."""
+        given = {
+            "answer": final_answer(trajectory) or "",
+            "text": _last_turn(trajectory),
+            "target": sample.ground_truth,
+            "sample": sample,
+            "trajectory": trajectory,
+        }
+        values: list[Any] = []
+        try:
+            for each in self.parts:
+                with _naming(each):
+                    said = {key: given[key] for key in each.asks_for}
+                    values.append(each.function(**said, **each.options))
+        except BaseException:
+            _discard(values)
+            raise
+        if any(inspect.isawaitable(value) for value in values):
+            return self._settled(values)
+        return self._score(values)
+
+    async def _settled(self, values: list[Any]) -> Score:
+        problems: list[ScoringFailed] = []
+
+        async def wait(place: int) -> None:
+            try:
+                with _naming(self.parts[place]):
+                    values[place] = await settle(values[place])
+            except ScoringFailed as problem:
+                problems.append(problem)
+                group.cancel_scope.cancel()  # what the others cost would be for nothing
+
+        async with anyio.create_task_group() as group:
+            for place, value in enumerate(values):
+                if inspect.isawaitable(value):
+                    group.start_soon(wait, place)
+        if problems:
+            raise problems[0]
+        return self._score(values)
+
+    def _score(self, values: Sequence[Any]) -> Score:
+        metrics: list[Metric] = []
+        for each, value in zip(self.parts, values, strict=True):
+            with _naming(each):
+                metrics += _metrics(each, value)
+        return Score(tuple(metrics))
+
+
+def _metrics(part: Part, value: Any) -> Sequence[Metric]:
+    if isinstance(value, Grade):
+        return [value.metric(part.name, 1.0 if part.weight is None else part.weight)]
+    if _is_number(value):
+        return [Metric(part.name, float(value), 1.0 if part.weight is None else part.weight)]
+    if isinstance(value, Metric):
+        value = [value]
+    elif isinstance(value, Score):
+        value = value.metrics
+    if not isinstance(value, list | tuple) or not all(isinstance(m, Metric) for m in value):
+        hint = "; is there a return?" if value is None else ""
+        raise InvalidInput(
+            f"a part returns a number, a bool, a Grade or Metrics, got {value!r:.100}{hint}"
+        )
+    if part.weight is None or not value:
+        return value
+    if len(value) == 1 and not value[0].weight:
+        return [Metric(value[0].name, value[0].value, part.weight, value[0].metadata)]
+    if part.weight and not any(metric.weight for metric in value):
+        raise InvalidInput(
+            f"it is to weigh {part.weight:g}, and none of its {len(value)} metrics has a weight: "
+            "give those that count one"
+        )
+    return [Metric(m.name, m.value, m.weight * part.weight, m.metadata) for m in value]
+
+
+def _is_number(value: Any) -> bool:
+    """A number or a bool, of Python, numpy or torch; not a text that looks like one."""
+    # numpy's and torch's scalars have no type in common.
+    return isinstance(value, Real) or getattr(value, "shape", None) == ()
+
+
+class _naming:
+    """Whatever is raised in here is the part's: ScoringFailed with its name."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
+        if isinstance(problem, Exception):
+            said = printable_error(problem)
+            if not isinstance(problem, InvalidInput | ScoringFailed):
+                said = f"{type(problem).__name__}: {said}"
+            failed = ScoringFailed(f"{self._part.name}: {said}")
+            raise failed.with_traceback(trace) from problem
+
+
+def _discard(values: Sequence[Any]) -> None:
+    """What will not be awaited any more."""
+    for value in values:
+        if inspect.iscoroutine(value):
+            value.close()
+
+
+def _last_turn(trajectory: Trajectory) -> str:
+    for message in reversed(trajectory.messages):
+        if message.role == "assistant":
+            return message.text
+    return ""
+
+
+def _called(function: Callable[..., Any]) -> str:
+    while hasattr(function, "func"):  # a partial
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _described(value: Any) -> Any:
+    """An option as JSON can hold it."""
+    own = getattr(value, "identity", None)
+    if callable(own):
+        return own()
+    if callable(value):
+        return describe_callable(value)
+    with suppress(TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
+    return type(value).__qualname__

@@ -1,0 +1,126 @@
+"""`heldout rescore RUN --with module:score_fn`."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from heldout.store.rundir import RunDir
+from tests.cli.conftest import Heldout, Outcome, calls, command_of
+
+GRADERS = """
+from pathlib import Path
+
+import anyio
+
+from heldout import Metric, Score
+from heldout.scoring import Grade, Rubric, grade_exact, part
+
+lenient = Rubric(part(lambda answer: answer.startswith("word"), name="correct"))
+
+strict = Rubric(
+    part(grade_exact, name="correct"),
+    part(lambda: Grade(0.0, None, "none\\x1b[31m"), name="other", weight=0),
+)
+
+async def waiting(trajectory, sample):
+    while sample.id in ("q3", "q4", "q5") and not Path("go").exists():
+        await anyio.sleep(0.005)
+    return Score((Metric("correct", 1.0, weight=1.0),))
+
+def broken(trajectory, sample):
+    raise ValueError("no")
+
+not_a_function = 3
+"""
+
+
+@pytest.fixture
+def graders(finished: Outcome) -> Path:
+    Path("graders.py").write_text(GRADERS)
+    return Path("graders.py")
+
+
+@pytest.mark.usefixtures("graders")
+@pytest.mark.parametrize("named", ["graders:lenient", "graders.py:lenient", "./graders.py:lenient"])
+def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: str) -> None:
+    asked = calls()
+    found = heldout("rescore", "six", "--with", named)
+    assert found.code == 0, found.err
+    assert calls() == asked
+    assert "six-rescored" in found.out.splitlines()[0]
+    assert "answers of six, scored again" in found.out
+    assert "kept in outputs/evals/six-rescored" in found.out
+    shown = heldout("show", "six-rescored")
+    assert "answers of six, scored again" in shown.out
+    compared = heldout("compare", "six", "six-rescored")
+    assert compared.code == 0, compared.err
+    assert "gained 2, lost 0" in compared.out
+    assert "a difference is the grader's (score_fn, then Rubric)" in compared.out
+
+
+@pytest.mark.usefixtures("graders")
+def test_failures_say_what_was_read_so_that_a_person_sees_why(heldout: Heldout) -> None:
+    assert heldout("rescore", "six", "--with", "graders:strict").code == 0
+    shown = heldout("show", "six-rescored", "--failures", "1").out
+    assert "read       correct: 'word4'\n" in shown
+    assert "read       other: nothing (none\\x1b[31m)\n" in shown
+
+
+@pytest.mark.usefixtures("graders")
+def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
+    found = heldout("rescore", "six", "--with", "graders:lenient", "--name", "mine", "--json")
+    assert json.loads(found.out)["mean"] == 1.0
+    assert RunDir(Path("outputs/evals/mine")).read_info().config["parent"]["run"] == "six"
+
+
+@pytest.mark.usefixtures("graders")
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["six"], 1, "Missing option '--with'"),
+        (["six", "--with", "graders"], 1, "--with is module:function or file.py:function"),
+        (["six", "--with", "graders:nothing"], 1, "graders has no function 'nothing'"),
+        (["six", "--with", "graders.py:not_a_function"], 1, "has no function 'not_a_function'"),
+        (["six", "--with", "gradrs:lenient"], 1, "there is no module 'gradrs' here"),
+        (["six", "--with", "gradrs.py:lenient"], 1, "gradrs.py does not exist"),
+        (["sixx", "--with", "graders:lenient"], 1, "did you mean"),
+        (["six", "--with", "graders:broken"], 2, "all 6 items errored"),
+        (["six", "--with", "graders:lenient", "--name", "six"], 1, "already holds a run"),
+        (["six", "--with", "graders:lenient", "--name", "../x"], 1, "becomes a directory"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    heldout: Heldout, arguments: list[str], code: int, said: str
+) -> None:
+    found = heldout("rescore", *arguments)
+    assert found.code == code
+    assert said in found.err
+
+
+@pytest.mark.integration
+@pytest.mark.usefixtures("graders")
+@pytest.mark.parametrize("by", [signal.SIGINT, signal.SIGKILL])
+def test_one_that_was_stopped_goes_on(heldout: Heldout, by: signal.Signals) -> None:
+    journal = Path("outputs/evals/six-rescored/results.jsonl")
+    command = command_of("rescore", "six", "--with", "graders:waiting", "--max-concurrent", "1")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 30
+    while not (journal.exists() and journal.read_bytes().count(b"\n") == 4):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(by)
+    _, err = process.communicate(timeout=30)
+    if by == signal.SIGINT:
+        assert process.returncode == 130
+        assert b"go on with --resume" in err
+    Path("go").touch()
+    done = heldout("rescore", "six", "--with", "graders:waiting", "--resume")
+    assert done.code == 0, done.err
+    assert "6 items: 6 scored" in done.out

@@ -1,0 +1,405 @@
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict
+from heldout.scoring.judges import Criterion, Judge
+from heldout.scoring.judges.graders import criteria_score
+from heldout.scoring.rubrics import Rubric, part
+from heldout.types import Message, Metric, Sample, Trajectory, Usage
+from tests.conftest import RunEval
+from tests.scoring.judges.scripted import Scripted, said
+
+Run = Callable[..., Any]
+SAMPLE = Sample("sum", {"question": "2+2?"}, "4")
+CRITERIA = (
+    Criterion("right", "says four", 3.0),
+    Criterion("brief", "is one sentence", 1.0),
+    Criterion("rude", "insults somebody", -2.0),
+)
+
+
+def graded(run: Run, grader: Any, answer: str = "four", sample: Sample = SAMPLE) -> list[Metric]:
+    async def main() -> list[Metric]:
+        found: list[Metric] = await grader(answer, sample.ground_truth, sample=sample)
+        return found
+
+    return run(main)  # type: ignore[no-any-return]
+
+
+def values(metrics: Sequence[Metric]) -> dict[str, float]:
+    return {metric.name: metric.value for metric in metrics}
+
+
+def met(**which: bool) -> str:
+    return json.dumps({"criteria": [{"id": id, "met": was} for id, was in which.items()]})
+
+
+# --- Equality -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("verdict", "value"), [("equal", 1.0), ("different", 0.0)])
+def test_equality_is_one_or_zero_with_what_the_judge_said(
+    run: Run, verdict: str, value: float
+) -> None:
+    judge = Judge(Scripted(said(verdict), usage=Usage(30, 5)))
+    (metric,) = graded(run, judge.equality())
+    assert (metric.name, metric.value, metric.weight) == ("correct", value, 1.0)
+    assert metric.metadata == {
+        "judge": "scripted",
+        "prompt": "equality/1",
+        "reply": said(verdict),
+        "attempts": 1,
+        "cached": False,
+        "usage": {"prompt_tokens": 30, "completion_tokens": 5},
+    }
+
+
+@pytest.mark.parametrize("answer", ["", "  \n"])
+def test_no_answer_is_not_equal_and_nobody_is_asked(run: Run, answer: str) -> None:
+    endpoint = Scripted(said("equal"))
+    (metric,) = graded(run, Judge(endpoint).equality(), answer)
+    assert (metric.value, metric.metadata["note"]) == (0.0, "no answer")
+    assert endpoint.asked == []
+
+
+def test_a_long_reply_is_kept_in_part(run: Run) -> None:
+    (metric,) = graded(run, Judge(Scripted(said("equal", more="x" * 9000))).equality())
+    assert len(metric.metadata["reply"]) == 2000
+
+
+def test_no_verdict_is_an_error_and_no_zero(run: Run) -> None:
+    with pytest.raises(NoVerdict, match="judge scripted"):
+        graded(run, Judge(Scripted("I think it is equal")).equality())
+
+
+# --- What a judge is told of a sample -----------------------------------------------------------
+
+
+def shown(run: Run, sample: Sample, **options: Any) -> dict[str, str]:
+    endpoint = Scripted(said("equal"))
+    graded(run, Judge(endpoint).equality(**options), "four", sample)
+    found = re.findall(r"--- BEGIN (\w+) \w+ ---\n(.*?)\n--- END", endpoint.asked[0][1].text, re.S)
+    return dict(found)
+
+
+def test_the_question_is_what_the_sample_asks(run: Run) -> None:
+    assert shown(run, SAMPLE) == {"QUESTION": "2+2?", "ANSWER": "four", "TARGET": "4"}
+    chat = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "2+2?"}]
+    sample = Sample("chat", {"messages": chat}, [1, "é"])
+    assert shown(run, sample)["QUESTION"] == "[system]\nBe kind.\n\n[user]\n2+2?"
+    assert shown(run, sample)["TARGET"] == '[1, "é"]'
+
+
+def test_a_function_may_say_what_the_question_was(run: Run) -> None:
+    sample = Sample("odd", {"text": "2+2?"}, 4)
+    with pytest.raises(InvalidInput, match="'odd'"):
+        shown(run, sample)
+    seen = shown(run, sample, question=lambda s: s.input["text"])
+    assert (seen["QUESTION"], seen["TARGET"]) == ("2+2?", "4")
+    with pytest.raises(InvalidInput, match="returned NoneType"):
+        shown(run, sample, question=lambda s: None)
+    with pytest.raises(InvalidInput, match="function of the sample"):
+        shown(run, sample, question="2+2?")
+
+
+@pytest.mark.parametrize("target", [None, "", "  "])
+def test_a_sample_without_ground_truth_is_an_error_that_names_it(run: Run, target: Any) -> None:
+    with pytest.raises(InvalidInput, match="'bare' has no ground truth"):
+        graded(run, Judge(Scripted("")).equality(), "", Sample("bare", {"prompt": "q"}, target))
+
+
+def test_a_ground_truth_that_is_neither_text_nor_json_is_an_error(run: Run) -> None:
+    with pytest.raises(InvalidInput, match="got set"):
+        graded(run, Judge(Scripted("")).equality(), "x", Sample("a", {"prompt": "q"}, {1}))
+
+
+def test_a_question_with_an_image_is_not_judged_by_its_text_alone(run: Run) -> None:
+    content = [{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {}}]
+    sample = Sample("seen", {"messages": [{"role": "user", "content": content}]}, "a cat")
+    with pytest.raises(InvalidInput, match="more than text"):
+        graded(run, Judge(Scripted("")).equality(), "x", sample)
+
+
+# --- Three ways ---------------------------------------------------------------------------------
+
+
+def test_three_ways_are_four_metrics_of_which_one_counts(run: Run) -> None:
+    grader = Judge(Scripted(said("correct"))).three_way(name="right")
+    metrics = graded(run, grader)
+    assert values(metrics) == {
+        "right": 1.0,
+        "right_incorrect": 0.0,
+        "right_not_attempted": 0.0,
+        "right_given_attempted": 1.0,
+    }
+    assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0, 0.0]
+    assert metrics[0].metadata["verdict"] == "correct"
+    assert metrics[0].metadata["prompt"] == "three_way/1"
+
+
+def test_accuracy_given_attempted_is_reported_only_where_something_was_attempted(run: Run) -> None:
+    wrong = values(graded(run, Judge(Scripted(said("incorrect"))).three_way()))
+    none = values(graded(run, Judge(Scripted(said("not_attempted"))).three_way()))
+    assert wrong == {
+        "correct": 0.0,
+        "correct_incorrect": 1.0,
+        "correct_not_attempted": 0.0,
+        "correct_given_attempted": 0.0,
+    }
+    assert none == {"correct": 0.0, "correct_incorrect": 0.0, "correct_not_attempted": 1.0}
+
+
+def test_no_answer_is_not_attempted_and_nobody_is_asked(run: Run) -> None:
+    endpoint = Scripted(said("correct"))
+    metrics = graded(run, Judge(endpoint).three_way(), "")
+    assert values(metrics) == {
+        "correct": 0.0,
+        "correct_incorrect": 0.0,
+        "correct_not_attempted": 1.0,
+    }
+    assert metrics[0].metadata["note"] == "no answer"
+    assert endpoint.asked == []
+
+
+# --- Criteria -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("which", "value"),
+    [
+        ({"right": True, "brief": True, "rude": False}, 1.0),
+        ({"right": True, "brief": False, "rude": False}, 0.75),
+        ({"right": True, "brief": True, "rude": True}, 0.5),
+        ({"right": False, "brief": True, "rude": True}, 0.0),
+        ({"right": False, "brief": False, "rude": False}, 0.0),
+    ],
+)
+def test_criteria_are_worth_the_weight_that_is_met_of_what_could_be_gained(
+    run: Run, which: dict[str, bool], value: float
+) -> None:
+    (metric,) = graded(run, Judge(Scripted(met(**which))).criteria(CRITERIA))
+    assert (metric.name, metric.value, metric.weight) == ("criteria", value, 1.0)
+    assert metric.metadata["criteria"] == which
+    assert "note" not in metric.metadata
+
+
+def test_a_required_criterion_that_is_not_met_fails_the_whole_and_is_named(run: Run) -> None:
+    criteria = [*CRITERIA, Criterion("safe", "is harmless", 0.0, required=True)]
+    judge = Judge(Scripted(met(right=True, brief=True, rude=False, safe=False)))
+    (metric,) = graded(run, judge.criteria(criteria))
+    assert (metric.value, metric.metadata["note"]) == (0.0, "required and not met: safe")
+    assert criteria_score(criteria, {c.id: c.id != "rude" for c in criteria}) == (1.0, "")
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        met(right=True, brief=True),
+        met(right=True, brief=True, rude=False, kind=True),
+        '{"criteria": [{"id": "right", "met": true}, {"id": "right", "met": false}, '
+        '{"id": "brief", "met": true}, {"id": "rude", "met": false}]}',
+    ],
+)
+def test_a_criterion_that_is_missing_unknown_or_there_twice_is_asked_again_and_then_an_error(
+    run: Run, reply: str
+) -> None:
+    endpoint = Scripted(reply, met(right=True, brief=True, rude=False))
+    (metric,) = graded(run, Judge(endpoint).criteria(CRITERIA))
+    assert (metric.value, metric.metadata["attempts"]) == (1.0, 2)
+    with pytest.raises(NoVerdict, match="criteri"):
+        graded(run, Judge(Scripted(reply)).criteria(CRITERIA))
+
+
+def test_no_answer_meets_no_criterion_good_or_bad(run: Run) -> None:
+    endpoint = Scripted("")
+    metrics = graded(run, Judge(endpoint).criteria(CRITERIA, track=True), "")
+    assert values(metrics) == {
+        "criteria": 0.0,
+        "criteria_right": 0.0,
+        "criteria_brief": 0.0,
+        "criteria_rude": 0.0,
+    }
+    assert metrics[0].metadata["note"] == "no answer"
+    assert metrics[0].metadata["criteria"] == {"right": False, "brief": False, "rude": False}
+    assert endpoint.asked == []
+
+
+def test_criteria_may_be_tracked_one_by_one(run: Run) -> None:
+    judge = Judge(Scripted(met(right=True, brief=False, rude=True)))
+    metrics = graded(run, judge.criteria(CRITERIA, track=True, name="c"))
+    assert values(metrics) == {"c": 0.25, "c_right": 1.0, "c_brief": 0.0, "c_rude": 1.0}
+    assert [metric.weight for metric in metrics] == [1.0, 0.0, 0.0, 0.0]
+
+
+def test_criteria_may_be_a_samples_own_and_are_checked_then(run: Run) -> None:
+    def own(sample: Sample) -> list[Criterion]:
+        return [Criterion(id, id) for id in sample.metadata["criteria"]]
+
+    grader = Judge(Scripted(met(a=True, b=False))).criteria(own)
+    sample = Sample("x", {"prompt": "q"}, None, {"criteria": ["a", "b"]})
+    assert values(graded(run, grader, "answer", sample)) == {"criteria": 0.5}
+    with pytest.raises(InvalidInput, match="at least one Criterion"):
+        graded(run, grader, "answer", Sample("y", {"prompt": "q"}, None, {"criteria": []}))
+
+
+def test_a_judge_sees_the_ground_truth_beside_criteria_only_on_request(run: Run) -> None:
+    for show in (False, True):
+        endpoint = Scripted(met(right=True, brief=True, rude=False))
+        graded(run, Judge(endpoint).criteria(CRITERIA, show_target=show))
+        assert ("BEGIN TARGET" in endpoint.asked[0][1].text) is show
+
+
+def test_criteria_that_cannot_be_meant_are_refused_when_the_judge_is_made() -> None:
+    with pytest.raises(InvalidInput, match="no criterion has a weight above 0"):
+        Judge(Scripted("")).criteria([Criterion("rude", "is rude", -1)])
+    with pytest.raises(InvalidInput, match="two criteria"):
+        Judge(Scripted("")).criteria([CRITERIA[0], CRITERIA[0]])
+
+
+# --- Pairs --------------------------------------------------------------------------------------
+
+
+def preferring(rule: Callable[[str, str], str]) -> Scripted:
+    """A judge that decides by a function of the two texts."""
+
+    def reply(messages: Sequence[Message]) -> str:
+        first, second = re.findall(
+            r"BEGIN (?:FIRST|SECOND) \w+ ---\n(.*?)\n--- END", messages[1].text, re.S
+        )
+        return said(rule(first, second))
+
+    return Scripted(reply, usage=Usage(10, 2))
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "orders"),
+    [
+        (lambda a, b: "first" if a == "mine" else "second", 1.0, ["answer", "answer"]),
+        (lambda a, b: "second" if a == "mine" else "first", 0.0, ["target", "target"]),
+        (lambda a, b: "tie", 0.5, ["tie", "tie"]),
+        (lambda a, b: "first", 0.5, ["answer", "target"]),
+        (lambda a, b: "second", 0.5, ["target", "answer"]),
+        (lambda a, b: "first" if a == "mine" else "tie", 0.5, ["answer", "tie"]),
+    ],
+)
+def test_a_pair_is_judged_in_both_orders(
+    run: Run, rule: Any, value: float, orders: list[str]
+) -> None:
+    endpoint = preferring(rule)
+    sample = Sample("pair", {"question": "q"}, "theirs")
+    one, consistent = graded(run, Judge(endpoint).pairwise(), "mine", sample)
+    assert (one.name, one.value, one.weight) == ("preferred", value, 1.0)
+    assert one.metadata["orders"] == orders
+    assert one.metadata["consistent"] is (orders[0] == orders[1])
+    assert consistent == Metric("preferred_consistent", orders[0] == orders[1])
+    assert len(one.metadata["reply"]) == len(endpoint.asked) == 2
+    assert one.metadata["usage"] == {"prompt_tokens": 20, "completion_tokens": 4}
+
+
+def test_the_other_answer_may_come_from_a_function(run: Run) -> None:
+    endpoint = preferring(lambda a, b: "first" if a == "mine" else "second")
+    sample = Sample("pair", {"question": "q"}, None, {"baseline": "theirs"})
+    grader = Judge(endpoint).pairwise(target=lambda s: s.metadata["baseline"], name="wins")
+    assert values(graded(run, grader, "mine", sample)) == {"wins": 1.0, "wins_consistent": 1.0}
+    with pytest.raises(InvalidInput, match="no ground truth"):
+        graded(run, Judge(endpoint).pairwise(), "mine", sample)
+    with pytest.raises(InvalidInput, match="function of the sample"):
+        Judge(endpoint).pairwise(target="theirs")  # type: ignore[arg-type]
+
+
+def test_no_answer_loses_and_says_nothing_about_consistency(run: Run) -> None:
+    endpoint = Scripted("")
+    (metric,) = graded(run, Judge(endpoint).pairwise(), "")
+    assert (metric.value, metric.metadata["note"]) == (0.0, "no answer")
+    assert endpoint.asked == []
+
+
+def test_what_goes_wrong_in_one_order_comes_out_by_itself(run: Run) -> None:
+    with pytest.raises(FatalEndpointError, match="401"):
+        graded(run, Judge(Scripted(FatalEndpointError("401"))).pairwise())
+    with pytest.raises(NoVerdict):
+        graded(run, Judge(Scripted(said("first"), "hm"), attempts=1).pairwise())
+
+
+# --- In a rubric --------------------------------------------------------------------------------
+
+
+def said_of(answer: str) -> Trajectory:
+    return Trajectory((Message("user", "2+2?"), Message("assistant", answer)))
+
+
+def test_judges_are_parts_of_a_rubric(run: Run) -> None:
+    def reply(messages: Sequence[Message]) -> str:
+        return said("equal" if "TARGET, which is" in messages[0].text else "tie")
+
+    judge = Judge(Scripted(reply))
+    rubric = Rubric(judge.equality(), part(judge.pairwise(), weight=0))
+
+    async def main() -> Any:
+        return await rubric(said_of("four"), SAMPLE)  # type: ignore[misc]
+
+    score = run(main)
+    assert score.reward == 1.0
+    assert (score["preferred"], score["preferred_consistent"]) == (0.5, 1.0)
+
+
+def test_the_identity_of_a_rubric_names_judge_prompt_and_options() -> None:
+    judge = Judge(Scripted("", name="big"))
+
+    def identity(*parts: Any) -> dict[str, Any]:
+        said = Rubric(*parts).identity()
+        return json.loads(json.dumps(said))  # type: ignore[no-any-return]
+
+    (told,) = identity(judge.equality())["parts"]
+    assert told["name"] == "correct"
+    assert told["identity"]["kind"] == "equality"
+    assert told["identity"]["prompt"] == "equality/1"
+    assert told["identity"]["judge"]["endpoint"]["model"] == "big"
+    kinds = [
+        judge.equality(),
+        judge.equality(name="same"),
+        judge.equality(question=lambda sample: "q"),
+        judge.three_way(),
+        judge.criteria(CRITERIA),
+        judge.criteria(CRITERIA[:2]),
+        judge.criteria(CRITERIA, show_target=True),
+        judge.criteria(lambda sample: CRITERIA),
+        judge.pairwise(),
+        judge.pairwise(target=lambda sample: "t"),
+        Judge(Scripted("", name="small")).equality(),
+    ]
+    assert len({json.dumps(identity(kind), sort_keys=True) for kind in kinds}) == len(kinds)
+    assert identity(judge.equality()) == identity(Judge(Scripted("", name="big")).equality())
+
+
+def test_an_eval_reports_accuracy_given_attempted_and_errors_for_what_has_no_verdict(
+    run_eval: RunEval,
+) -> None:
+    said_by = {"a": "correct", "b": "incorrect", "c": "not_attempted", "d": "CORRECT: A"}
+
+    def reply(messages: list[Message]) -> str:
+        answer = re.search(r"BEGIN ANSWER \w+ ---\n(.*?)\n---", messages[1].text, re.S)
+        assert answer is not None
+        word = said_by[answer[1]]
+        return word if ":" in word else said(word)
+
+    samples = [Sample(name, {"prompt": name}, "t") for name in "abcd"]
+    report = run_eval(
+        samples,
+        Rubric(Judge(reply).three_way()),
+        endpoint=lambda messages: messages[-1].text,
+    )
+    summary = report.summary
+    assert (summary["n"], summary["n_errors"]) == (4, 1)
+    assert (summary["metric_correct"], summary["metric_correct_n"]) == (pytest.approx(1 / 3), 3)
+    assert summary["metric_correct_given_attempted"] == 0.5
+    assert summary["metric_correct_given_attempted_n"] == 2
+    (failed,) = [result for result in report.results if not result.ok]
+    assert failed.sample_id == "d"
+    assert "gave no verdict in 3 attempts" in str(failed.error)

@@ -1,0 +1,474 @@
+from __future__ import annotations
+
+import gc
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from heldout.config import Sampling
+from heldout.errors import (
+    FatalEndpointError,
+    InvalidInput,
+    NoVerdict,
+    TransientError,
+)
+from heldout.scoring.judges import (
+    Judge,
+    Question,
+    Verdict,
+    equality_question,
+    three_way_question,
+)
+from heldout.types import Completion, Message, Usage
+from tests.faulty_server import FaultyServer, answer, status
+from tests.scoring.judges.conftest import KEY
+from tests.scoring.judges.scripted import Scripted, said
+
+Run = Callable[..., Any]
+ASKED = three_way_question("2+2?", "four", "4")
+
+
+def verdict_of(run: Run, judge: Judge, question: Question[Any] = ASKED, draw: int = 0) -> Any:
+    async def main() -> Verdict[Any]:
+        return await judge.ask(question, draw=draw)
+
+    return run(main)
+
+
+# --- A verdict ----------------------------------------------------------------------------------
+
+
+def test_a_verdict_says_what_was_replied_and_what_it_cost(run: Run) -> None:
+    endpoint = Scripted(said("correct"), usage=Usage(100, 7))
+    verdict = verdict_of(run, Judge(endpoint))
+    assert verdict == Verdict("correct", said("correct"), Usage(100, 7), 1, False, "three_way/1")
+    assert endpoint.asked == [ASKED.messages]
+
+
+def test_functions_plain_and_async_are_judges(run: Run) -> None:
+    async def kind(messages: list[Message]) -> str:
+        return said("equal")
+
+    def stern(messages: list[Message]) -> str:
+        return said("different")
+
+    question = equality_question("2+2?", "four", "4")
+    assert verdict_of(run, Judge(kind), question).value is True
+    assert verdict_of(run, Judge(stern), question).value is False
+    assert Judge(stern).name.endswith("stern")
+
+
+def test_reasoning_is_no_part_of_a_verdict(run: Run) -> None:
+    reply = f"<think>{said('incorrect')}</think>{said('correct')}"
+    verdict = verdict_of(run, Judge(Scripted(reply)))
+    assert (verdict.value, verdict.reply) == ("correct", reply)
+
+
+# --- No verdict ---------------------------------------------------------------------------------
+
+
+def test_a_malformed_reply_is_asked_for_again_with_what_was_wrong(run: Run) -> None:
+    endpoint = Scripted("CORRECT: A city.", said("maybe"), said("correct"), usage=Usage(10, 1))
+    verdict = verdict_of(run, Judge(endpoint))
+    assert (verdict.value, verdict.attempts, verdict.usage) == ("correct", 3, Usage(30, 3))
+    second, third = endpoint.asked[1:]
+    assert second[:2] == third[:2] == ASKED.messages
+    assert second[2] == Message("assistant", "CORRECT: A city.")
+    assert "could not be read: it is not one JSON object" in second[3].text
+    assert third[2] == Message("assistant", said("maybe"))
+    assert "Invalid enum value 'maybe'" in third[3].text
+    assert [len(messages) for messages in endpoint.asked] == [2, 4, 4]
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        "CORRECT: A",  # once read as the letter A
+        "A",
+        "The answer is correct.",
+        said("A"),
+        said("CORRECT"),
+        '{"verdict": 1}',
+        "{}",
+        "",
+        "<think>correct, I would say",
+        f"{said('correct')}\n{said('incorrect')}",
+        '{"verdict": "incorrect", "verdict": "correct"}',
+        "\ud800\x00",
+    ],
+)
+def test_words_that_are_no_verdict_are_an_error_and_never_a_guess(run: Run, reply: str) -> None:
+    endpoint = Scripted(reply)
+    with pytest.raises(NoVerdict) as caught:
+        verdict_of(run, Judge(endpoint, attempts=2))
+    assert len(endpoint.asked) == 2
+    assert "judge scripted gave no verdict in 2 attempts (three_way/1)" in str(caught.value)
+
+
+def test_the_error_quotes_the_last_reply_bounded_and_printable(run: Run) -> None:
+    with pytest.raises(NoVerdict) as caught:
+        verdict_of(run, Judge(Scripted("\x1b[2J correct\n" + "x" * 50_000), attempts=1))
+    message = str(caught.value)
+    assert "in one attempt" in message
+    assert "\\x1b[2J correct xxx" in message
+    assert message.isprintable()
+    assert len(message) < 1000
+
+
+def test_a_cut_off_reply_is_no_verdict_and_says_so(run: Run) -> None:
+    cut = Completion(Message("assistant", said("correct")), "length")
+    endpoint = Scripted(cut)
+    with pytest.raises(NoVerdict, match="cut off at the length limit"):
+        verdict_of(run, Judge(endpoint))
+    assert len(endpoint.asked) == 3
+    assert verdict_of(run, Judge(Scripted(cut, said("incorrect")))).value == "incorrect"
+
+
+def test_an_empty_reply_is_asked_again_without_an_empty_turn(run: Run) -> None:
+    endpoint = Scripted("", said("correct"))
+    verdict_of(run, Judge(endpoint))
+    assert endpoint.asked[1][2] == Message("assistant", "(no text)")
+
+
+def test_usage_is_unknown_where_one_attempt_does_not_say(run: Run) -> None:
+    good = Completion(Message("assistant", said("correct")), "stop", Usage(1, 1))
+    assert verdict_of(run, Judge(Scripted("hm", good))).usage is None
+
+
+# --- Endpoints that fail ------------------------------------------------------------------------
+
+
+def test_a_transient_failure_is_tried_again_and_is_no_attempt(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.0)
+    endpoint = Scripted(TransientError("503"), said("correct"))
+    verdict = verdict_of(run, Judge(endpoint, attempts=1, retries=1))
+    assert (verdict.value, verdict.attempts) == ("correct", 1)
+
+
+def test_a_fatal_failure_comes_out_as_it_is_and_is_not_remembered(run: Run) -> None:
+    endpoint = Scripted(FatalEndpointError("401: bad key"), said("correct"))
+    judge = Judge(endpoint)
+    with pytest.raises(FatalEndpointError, match="401: bad key"):
+        verdict_of(run, judge)
+    assert verdict_of(run, judge).value == "correct"
+
+
+# --- Draws and seeds ----------------------------------------------------------------------------
+
+
+def test_each_draw_and_each_attempt_has_a_seed_of_its_own_and_the_same_one_every_time(
+    run: Run,
+) -> None:
+    def seeds(given: Sampling) -> list[int | None]:
+        endpoint = Scripted("hm", said("correct"), "hm", said("correct"))
+        judge = Judge(endpoint, sampling=given)
+        verdict_of(run, judge, draw=0)
+        verdict_of(run, judge, draw=1)
+        return [sampling.seed for sampling in endpoint.samplings]
+
+    first = seeds(Sampling(temperature=1.0, seed=5))
+    assert len(first) == len(set(first)) == 4
+    assert None not in first
+    assert first == seeds(Sampling(temperature=1.0, seed=5))
+    assert not {*first} & {*seeds(Sampling(temperature=1.0, seed=6))}
+    assert seeds(Sampling(temperature=1.0)) == [None] * 4
+
+
+def test_draws_are_kept_apart(run: Run) -> None:
+    judge = Judge(Scripted(said("correct"), said("incorrect")))
+    assert verdict_of(run, judge, draw=0).value == "correct"
+    assert verdict_of(run, judge, draw=1).value == "incorrect"
+    again = verdict_of(run, judge, draw=0)
+    assert (again.value, again.cached) == ("correct", True)
+
+
+# --- Equal questions ----------------------------------------------------------------------------
+
+
+def test_equal_questions_are_asked_once_and_others_again(run: Run) -> None:
+    endpoint = Scripted(said("correct"), usage=Usage(3, 4))
+    judge = Judge(endpoint)
+    first = verdict_of(run, judge)
+    second = verdict_of(run, judge, three_way_question("2+2?", "four", "4"))
+    assert len(endpoint.asked) == 1
+    assert (first.cached, second.cached) == (False, True)
+    assert (second.value, second.reply, second.usage) == (first.value, first.reply, first.usage)
+    for other in (
+        three_way_question("2+2?", "four ", "4"),
+        three_way_question("2+2", "four", "4"),
+        three_way_question("2+2?", "four", "5"),
+        Question("three_way/0", ASKED.messages, ASKED.inputs, ASKED.read),
+    ):
+        assert not verdict_of(run, judge, other).cached
+
+
+def test_equal_questions_at_the_same_time_are_one_request(run: Run) -> None:
+    started, go = [], []
+
+    async def main() -> list[Verdict[Any]]:
+        go.append(anyio.Event())
+
+        async def slow(messages: list[Message]) -> str:
+            started.append(1)
+            await go[0].wait()
+            return said("correct")
+
+        judge = Judge(slow)
+        verdicts: list[Verdict[Any]] = []
+
+        async def one() -> None:
+            verdicts.append(await judge.ask(ASKED))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(5):
+                group.start_soon(one)
+            await anyio.wait_all_tasks_blocked()
+            go[0].set()
+        return verdicts
+
+    verdicts = run(main)
+    assert len(started) == 1
+    assert [v.value for v in verdicts] == ["correct"] * 5
+    assert sorted(v.cached for v in verdicts) == [False, True, True, True, True]
+
+
+def test_those_who_waited_for_a_failure_share_it(run: Run) -> None:
+    asked = []
+
+    async def main() -> list[str]:
+        go = anyio.Event()
+
+        async def slow(messages: list[Message]) -> str:
+            asked.append(1)
+            await go.wait()
+            return "hm"
+
+        judge, problems = Judge(slow, attempts=1), []
+
+        async def one() -> None:
+            try:
+                await judge.ask(ASKED)
+            except NoVerdict as problem:
+                problems.append(str(problem))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(one)
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        return problems
+
+    assert len(run(main)) == 3
+    assert len(asked) == 1
+
+
+def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
+    asked = []
+
+    async def main() -> Any:
+        go = anyio.Event()
+
+        async def slow(messages: list[Message]) -> str:
+            asked.append(1)
+            await go.wait()
+            return said("correct")
+
+        judge = Judge(slow)
+        first = anyio.CancelScope()
+        verdicts = []
+
+        async def leads() -> None:
+            with first:
+                await judge.ask(ASKED)
+
+        async def follows() -> None:
+            verdicts.append(await judge.ask(ASKED))
+
+        async with anyio.create_task_group() as group:
+            group.start_soon(leads)
+            await anyio.wait_all_tasks_blocked()
+            group.start_soon(follows)
+            await anyio.wait_all_tasks_blocked()
+            first.cancel()
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        assert first.cancelled_caught
+        return verdicts[0]
+
+    verdict = run(main)
+    assert (verdict.value, verdict.cached) == ("correct", False)
+    assert len(asked) == 2
+
+
+def test_no_more_requests_are_under_way_than_allowed(run: Run) -> None:
+    most, now = [0], [0]
+
+    async def main() -> None:
+        async def counted(messages: list[Message]) -> str:
+            now[0] += 1
+            most[0] = max(most[0], now[0])
+            for _ in range(10):
+                await anyio.lowlevel.checkpoint()
+            now[0] -= 1
+            return said("correct")
+
+        judge = Judge(counted, max_concurrent=3)
+        async with anyio.create_task_group() as group:
+            for i in range(20):
+                group.start_soon(judge.ask, three_way_question("q", str(i), "t"))
+
+    run(main)
+    assert most == [3]
+
+
+# --- What is refused ----------------------------------------------------------------------------
+
+
+def test_a_text_that_is_too_long_is_refused_and_never_cut(run: Run) -> None:
+    endpoint = Scripted(said("correct"))
+    judge = Judge(endpoint, longest=100)
+    with pytest.raises(InvalidInput, match="the answer has 101 characters.*at most 100.*longest"):
+        verdict_of(run, judge, three_way_question("q", "x" * 101, "t"))
+    assert endpoint.asked == []
+    assert verdict_of(run, judge, three_way_question("q", "x" * 100, "t")).value == "correct"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"attempts": 0},
+        {"attempts": True},
+        {"retries": -1},
+        {"max_concurrent": 0},
+        {"longest": 0},
+        {"sampling": 0.5},
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(settings))):
+        Judge(Scripted(""), **settings)
+
+
+def test_what_is_no_endpoint_is_refused_at_once() -> None:
+    with pytest.raises(InvalidInput, match="endpoint"):
+        Judge("gpt-5")
+
+
+def test_inputs_that_json_cannot_hold_are_refused(run: Run) -> None:
+    odd = Question("mine/1", ASKED.messages, {"x": object()}, ASKED.read)
+    with pytest.raises(InvalidInput, match="plain JSON values"):
+        verdict_of(run, Judge(Scripted("")), odd)
+
+
+# --- Who judges ---------------------------------------------------------------------------------
+
+
+def test_a_judge_says_who_it_is_and_opens_nothing_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    judge = Judge("openai:big@http://127.0.0.1:9/v1", sampling=Sampling(max_tokens=50))
+    said = judge.identity()
+    assert said["endpoint"] == {
+        "kind": "openai",
+        "model": "big",
+        "base_url": "http://127.0.0.1:9/v1",
+    }
+    assert said["sampling"]["max_tokens"] == 50
+    assert said["attempts"] == 3
+    assert KEY not in json.dumps(said)
+    assert judge.name == "big"
+
+
+def test_verdicts_of_another_judge_or_of_other_sampling_have_another_key() -> None:
+    keys = {
+        Judge(Scripted("", name="a")).key(ASKED),
+        Judge(Scripted("", name="b")).key(ASKED),
+        Judge(Scripted("", name="a"), sampling=Sampling(temperature=0.5)).key(ASKED),
+        Judge(Scripted("", name="a")).key(ASKED, draw=1),
+    }
+    assert len(keys) == 4
+    for name in ("mine/1", "mine/2"):
+        question = Question(name, ASKED.messages, ASKED.inputs, ASKED.read)
+        keys.add(Judge(Scripted("", name="a")).key(question))
+    assert len(keys) == 6
+    # What changes no verdict does not.
+    assert Judge(Scripted("", name="a"), attempts=9, retries=0, longest=9).key(ASKED) in keys
+
+
+# --- Event loops --------------------------------------------------------------------------------
+
+
+def test_a_judge_serves_one_event_loop_after_the_other(server: FaultyServer) -> None:
+    server.script(answer(said("correct"), usage={"prompt_tokens": 5, "completion_tokens": 2}))
+    judge = Judge(f"openai:big@{server.url}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for number, backend in enumerate(("asyncio", "trio", "asyncio")):
+
+            async def main(number: int = number) -> Any:
+                return await judge.ask(three_way_question("q", str(number), "t"))
+
+            verdict = anyio.run(main, backend=backend)
+            assert (verdict.value, verdict.usage) == ("correct", Usage(5, 2))
+        # Nobody has closed it; each loop did when it ended, so nothing is left open to warn of.
+        gc.collect()
+    assert server.connections == 3
+    assert judge._endpoints._loops == {}
+
+
+def test_closing_closes_what_the_judge_opened_and_not_what_it_was_given(
+    run: Run, server: FaultyServer
+) -> None:
+    server.script(answer(said("correct")))
+    given = Scripted(said("correct"))
+
+    async def main() -> None:
+        for judge in (Judge(given), Judge(f"openai:big@{server.url}"), Judge(lambda m: "")):
+            await judge.close()  # never asked: nothing to close
+        mine, theirs = Judge(f"openai:big@{server.url}"), Judge(given)
+        for judge in (mine, theirs):
+            await judge.ask(ASKED)
+            await judge.close()
+            await judge.ask(three_way_question("again", "four", "4"))
+            await judge.close()
+
+    run(main)
+    assert given.closed == 0
+    assert server.connections == 2
+
+
+# --- A server -----------------------------------------------------------------------------------
+
+
+def test_a_key_is_sent_and_never_kept(run: Run, server: FaultyServer, tmp_path: Path) -> None:
+    def echo(request: Any) -> str:
+        return said("correct", reasoning=f"you sent {request.headers['authorization']}")
+
+    server.script(answer(echo, usage={"prompt_tokens": 50, "completion_tokens": 20}))
+    cache = tmp_path / "verdicts.jsonl"
+    verdict = verdict_of(run, Judge(f"openai:big@{server.url}", cache=cache))
+    assert server.requests[0].headers["authorization"] == f"Bearer {KEY}"
+    assert verdict.usage == Usage(50, 20)
+    assert KEY not in cache.read_text() + verdict.reply
+    assert '"prompt_tokens":50' in cache.read_text()
+    assert "[key]" in verdict.reply
+
+
+def test_a_server_that_refuses_the_key_is_an_endpoint_error(run: Run, server: FaultyServer) -> None:
+    server.script(status(401, {"error": {"message": "bad key"}}))
+    with pytest.raises(FatalEndpointError, match="401: bad key"):
+        verdict_of(run, Judge(f"openai:big@{server.url}"))
+    assert len(server.requests) == 1
+
+
+def test_text_that_no_encoding_has_reaches_a_server(run: Run, server: FaultyServer) -> None:
+    server.script(answer(said("incorrect")))
+    question = three_way_question("q\x00", "a\ud800\x1b", "t")
+    assert verdict_of(run, Judge(f"openai:big@{server.url}"), question).value == "incorrect"
+    assert "a\\ud800\\x1b" in server.requests[0].text

@@ -1,0 +1,297 @@
+"""The pages of examples in docs/graders/, made of the tables that the graders' tests run.
+
+    python -m tests.scoring.pages          writes them anew
+
+A page says what a grader does (its docstring), how a rubric uses it (a block that
+tests/test_docs.py runs), and what it makes of every example. `tests/scoring/test_pages.py` fails
+where a page is not what the tables say.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from heldout.scoring import (
+    answers,
+    calls,
+    choices,
+    formats,
+    lists,
+    mathematics,
+    numbers,
+    patterns,
+    schemas,
+    texts,
+)
+from tests.scoring.examples import Example
+from tests.scoring.examples import answers as of_answers
+from tests.scoring.examples import calls as of_calls
+from tests.scoring.examples import choices as of_choices
+from tests.scoring.examples import formats as of_formats
+from tests.scoring.examples import lists as of_lists
+from tests.scoring.examples import mathematics as of_mathematics
+from tests.scoring.examples import numbers as of_numbers
+from tests.scoring.examples import patterns as of_patterns
+from tests.scoring.examples import schemas as of_schemas
+from tests.scoring.examples import texts as of_texts
+
+FOLDER = Path(__file__).parents[2] / "docs" / "graders"
+MADE = "<!-- Made by `python -m tests.scoring.pages` of tests/scoring/examples; not by hand. -->"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    examples: Sequence[Example]
+    heading: str = ""
+    columns: tuple[str, str] = ("answer", "target")
+    """What the examples' answers and targets are; without a second one, there is no target."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    title: str
+    graders: tuple[Callable[..., Any], ...]
+    usage: str
+    tables: tuple[Table, ...]
+    note: str = ""
+
+
+def _correct(name: str, options: str = "", *checks: str) -> str:
+    """How most graders are used: one part of a rubric, called `correct`."""
+    made = f'score_fn = Rubric(part({name}, name="correct"{options}))'
+    lines = [f"from heldout.scoring import Rubric, {name}, part", "", made]
+    return "\n".join([*lines, *checks])
+
+
+PAGES: Mapping[str, Page] = {
+    "stated_answer": Page(
+        "The stated answer",
+        (answers.stated_answer,),
+        "from heldout.scoring import Rubric, stated_answer\n\n\n"
+        "def correct(answer, target):\n"
+        "    return stated_answer(answer) == target\n\n\n"
+        "score_fn = Rubric(correct)\n"
+        'assert correct("I first thought 41.\\n\\n**Answer:** 42", "42")',
+        (Table(of_answers.STATED, columns=("reply", "")),),
+        note="Graders that read what is stated (choices, numbers, texts, lists) read it so.",
+    ),
+    "choice": Page(
+        "Multiple choice",
+        (choices.grade_choice,),
+        "from heldout.scoring import Rubric, grade_choice, part, shuffled\n\n"
+        'score_fn = Rubric(part(grade_choice, name="correct", letters="ABCD"))\n\n\n'
+        "# Where every sample has options of its own, in an order of its own:\n"
+        "def correct(answer, target, sample):\n"
+        '    order = shuffled(sample.metadata["options"], key=sample.id)\n'
+        "    return grade_choice(answer, target, options=order.options, originals=order.originals)"
+        "\n\n\n"
+        "score_fn = Rubric(correct)",
+        (Table(of_choices.CHOICES, columns=("answer", "target")),),
+        note="The options are "
+        + ", ".join(
+            f"{letter} {option}" for letter, option in zip("ABCD", of_choices.OPTIONS, strict=True)
+        )
+        + ".",
+    ),
+    "number": Page(
+        "Numbers",
+        (numbers.grade_number,),
+        _correct(
+            "grade_number",
+            ", relative=1e-3",
+            'assert grade_number("The answer is $29.00.", 29).value == 1.0',
+        ),
+        (Table(of_numbers.NUMBERS), Table(of_numbers.LAST_NUMBERS, "With `last=True`")),
+    ),
+    "text": Page(
+        "Exact, normalised, included",
+        (texts.grade_exact, texts.grade_match, texts.grade_includes),
+        _correct(
+            "grade_match", "", 'assert grade_match("The  Eiffel Tower!", "eiffel tower").value'
+        ),
+        (
+            Table(of_texts.EXACT, "`grade_exact`"),
+            Table(of_texts.MATCH, "`grade_match`"),
+            Table(of_texts.INCLUDES, "`grade_includes`"),
+        ),
+    ),
+    "f1": Page("Token F1", (texts.grade_f1,), _correct("grade_f1"), (Table(of_texts.F1),)),
+    "rouge_l": Page(
+        "ROUGE-L", (texts.grade_rouge_l,), _correct("grade_rouge_l"), (Table(of_texts.ROUGE_L),)
+    ),
+    "list": Page("Lists", (lists.grade_list,), _correct("grade_list"), (Table(of_lists.LISTS),)),
+    "set": Page("Sets", (lists.grade_set,), _correct("grade_set"), (Table(of_lists.SETS),)),
+    "spans": Page(
+        "Spans, as DROP",
+        (lists.grade_spans,),
+        _correct("grade_spans"),
+        (Table(of_lists.SPANS), Table(of_lists.EXACT_SPANS, "With `exact=True`")),
+    ),
+    "pattern": Page(
+        "A pattern",
+        (patterns.grade_pattern,),
+        "from heldout.scoring import Rubric, grade_pattern, part\n\n"
+        'score_fn = Rubric(part(grade_pattern, name="polite", pattern=r"(?i)\\bplease\\b"))',
+        (Table(of_patterns.EXAMPLES, columns=("answer", "pattern")),),
+        note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
+    ),
+    "captured": Page(
+        "What a pattern captures",
+        (patterns.grade_captured,),
+        _correct("grade_captured", r', pattern=r"Answer: (\d+)"'),
+        (Table(of_patterns.CAPTURES, columns=("answer", "pattern, target")),),
+        note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
+    ),
+    "json": Page(
+        "JSON of a schema",
+        (schemas.grade_json,),
+        "from heldout.scoring import Rubric, grade_json, part\n\n"
+        'schema = {"type": "object", "properties": {"city": {"type": "string"}}}\n'
+        'score_fn = Rubric(part(grade_json, name="valid", schema=schema))',
+        (Table(of_schemas.EXAMPLES, columns=("answer", "schema")),),
+        note="It needs `pip install 'heldout[schemas]'`.",
+    ),
+    "formats": Page(
+        "Formats",
+        tuple(getattr(formats, name) for name in of_formats.EXAMPLES),
+        "from heldout.scoring import Rubric, grade_number, has_boxed, has_length, has_tags, part\n"
+        "\n"
+        "score_fn = Rubric(\n"
+        '    part(grade_number, name="correct"),\n'
+        "    part(has_boxed, weight=0),  # tracked, and no part of the reward\n"
+        '    part(has_length, weight=0, unit="words", at_most=200),\n'
+        '    part(has_tags, weight=0, tags=["think", "answer"]),\n'
+        ")",
+        tuple(
+            Table(examples, f"`{name}`", ("text" if name == "has_tags" else "answer", "options"))
+            for name, examples in of_formats.EXAMPLES.items()
+        ),
+    ),
+    "math": Page(
+        "Mathematics",
+        (mathematics.grade_math, mathematics.grade_math_sync),
+        _correct("grade_math"),
+        (Table(of_mathematics.EXAMPLES),),
+        note="It needs `pip install 'heldout[math]'`.",
+    ),
+    "calls": Page(
+        "Tool calls",
+        (calls.grade_calls, calls.score_calls),
+        "from heldout.scoring import Rubric, grade_calls, part\n\n"
+        'score_fn = Rubric(part(grade_calls, name="called"))',
+        (
+            Table(of_calls.GRADED, "`grade_calls`", ("calls", "target")),
+            Table(
+                of_calls.VALID, "Valid against the tool's parameters", ("arguments", "parameters")
+            ),
+            Table(of_calls.SAME, "Equal arguments", ("arguments", "reference")),
+        ),
+        note="Checking calls against schemas needs `pip install 'heldout[schemas]'`.",
+    ),
+}
+
+
+# --- Markdown -----------------------------------------------------------------------------------
+
+_SHOWN = {"\n": "⏎", "\r": "␍", "\t": "⇥"}
+
+
+def cell(text: str) -> str:
+    """A text as code in a table's cell, every character of it as it is.
+
+    Line ends and tabs have their signs, and so have spaces at the ends, which are not seen there.
+    """
+    text = "".join(_SHOWN.get(c, c if c.isprintable() else ascii(c)[1:-1]) for c in text)
+    inner = text.strip(" ")
+    if not inner:
+        return "␣" * len(text) or "(nothing)"
+    before, behind = text[: text.index(inner)], text[text.index(inner) + len(inner) :]
+    text = "␣" * len(before) + inner + "␣" * len(behind)
+    if re.search(r"\\\||\\$", text):  # markdown readers do not agree on these
+        return f"<code>{_entities(text, kept=' ')}</code>"
+    longest = max(map(len, re.findall("`+", text)), default=0)
+    fence, pad = "`" * (longest + 1), " " if text[0] == "`" or text[-1] == "`" else ""
+    return f"{fence}{pad}{text}{pad}{fence}".replace("|", "\\|")
+
+
+def _entities(text: str, kept: str) -> str:
+    return "".join(c if c.isalnum() or c in kept else f"&#{ord(c)};" for c in text)
+
+
+def _words(text: str) -> str:
+    """A remark as it is, but for code in backticks, which is code."""
+    code = re.split("(`[^`]+`)", text)
+    return "".join(
+        part.replace("|", "\\|") if place % 2 else _entities(part, kept=" .,;:'\"()/-+=?!{}…")
+        for place, part in enumerate(code)
+    )
+
+
+def _value(value: Any, *, options: bool = False) -> str:
+    if value is None or value == {}:
+        return ""
+    if options:
+        return cell(", ".join(f"{key}={inner!r}" for key, inner in value.items()))
+    if isinstance(value, str):
+        return cell(value)
+    if isinstance(value, tuple):
+        return ", ".join(_value(part) for part in value)
+    return cell(json.dumps(value, ensure_ascii=False, default=str))
+
+
+def table(made: Table) -> str:
+    what, target = made.columns
+    rows = [[what, *([target] if target else []), "extracted", "verdict", "why"]]
+    rows.append(["---"] * len(rows[0]))
+    for example in made.examples:
+        extracted = "–" if example.extracted is None else cell(example.extracted)
+        wanted = [_value(example.target, options=target == "options")] if target else []
+        verdict = f"{example.value:.3g}"
+        rows.append([cell(example.answer), *wanted, extracted, verdict, _words(example.why)])
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _documented(function: Callable[..., Any]) -> str:
+    """The function's name, parameters and docstring."""
+    taken = []
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and "*" not in taken:
+            taken.append("*")
+        plain = parameter.default is parameter.empty
+        taken.append(name if plain else f"{name}={parameter.default!r}")
+    said = [f"`{function.__name__}({', '.join(taken)})`"]
+    for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
+        aligned = re.search(r"^\w+ {2,}", paragraph, re.MULTILINE)
+        said.append(f"```text\n{paragraph}\n```" if aligned else paragraph)
+    return "\n\n".join(said)
+
+
+def page(made: Page) -> str:
+    parts = [f"# {made.title}", MADE, *(_documented(function) for function in made.graders)]
+    parts += [made.note] if made.note else []
+    parts += [f"```python\n{made.usage}\n```", "## Examples"]
+    parts.append(
+        "`⏎` is a line end; `–` means that nothing was extracted. [All graders](../graders.md)"
+    )
+    for one in made.tables:
+        parts += ([f"### {one.heading}"] if one.heading else []) + [table(one)]
+    return "\n\n".join(parts) + "\n"
+
+
+def write(folder: Path = FOLDER) -> None:
+    folder.mkdir(exist_ok=True)
+    for name, made in PAGES.items():
+        (folder / f"{name}.md").write_text(page(made), encoding="utf-8")
+    for stale in folder.glob("*.md"):
+        if stale.stem not in PAGES:
+            stale.unlink()
+
+
+if __name__ == "__main__":
+    write()

@@ -1,0 +1,273 @@
+"""Saved trajectories, scored again: the same answers, another grader, nobody asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from heldout import (
+    EvalConfig,
+    EvalReport,
+    Metric,
+    Sample,
+    Score,
+    Trajectory,
+    base_config,
+    evaluate,
+    rescore,
+)
+from heldout.analysis import compare
+from heldout.errors import (
+    InvalidInput,
+    NotComparable,
+    ResumeMismatch,
+    RunDirectoryError,
+    RunExists,
+    SystemicFailure,
+)
+from heldout.scoring import Rubric, grade_number, part
+from heldout.store.journal import JournalWriter
+from heldout.store.rundir import RunDir
+from tests.conftest import RunEval, echo_number, exact, make_samples
+
+Rescore = Callable[..., EvalReport]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def again(request: pytest.FixtureRequest, tmp_path: Path) -> Rescore:
+    def run(parent: Any, score_fn: Any, **settings: Any) -> EvalReport:
+        config = replace(base_config, output_dir=str(tmp_path), **settings) if settings else None
+        return anyio.run(partial(rescore, parent, score_fn, config), backend=request.param)
+
+    return run
+
+
+def finished(path: Path, score_fn: Any = exact, n: int = 12, **settings: Any) -> EvalReport:
+    defaults = {"endpoint": echo_number, "experiment_name": "run", "output_dir": str(path)}
+    config = EvalConfig(**{**defaults, **settings})
+    return anyio.run(evaluate, make_samples(n), config, score_fn)
+
+
+def even(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("even", int(trajectory.answer) % 2 == 0, weight=1.0),))
+
+
+async def even_later(trajectory: Trajectory, sample: Sample) -> Score:
+    await anyio.lowlevel.checkpoint()
+    return even(trajectory, sample)
+
+
+def never_asked(messages: Any) -> str:
+    raise AssertionError("the policy was asked")
+
+
+@pytest.mark.parametrize("score_fn", [even, even_later])
+def test_every_saved_answer_is_scored_again_into_a_new_run(
+    again: Rescore, tmp_path: Path, score_fn: Any
+) -> None:
+    before = finished(tmp_path, repeats=3)
+    found = again(before, score_fn)
+    assert found.path == tmp_path / "run-rescored"
+    assert found.summary["n"] == 36
+    assert found.summary["metric_even"] == 0.5
+    assert found.config["endpoint"] == before.config["endpoint"]
+    assert found.config["repeats"] == 3
+    assert [(r.sample_id, r.repeat) for r in found.results] == [
+        (r.sample_id, r.repeat) for r in before.results
+    ]
+    assert [r.trajectory for r in found.results] == [r.trajectory for r in before.results]
+    assert found.results[0].metadata == before.results[0].metadata
+
+
+def test_a_rescored_run_is_what_scoring_so_in_the_first_place_would_have_given(
+    again: Rescore, tmp_path: Path
+) -> None:
+    before = finished(tmp_path, repeats=2)
+    directly = finished(tmp_path, even, repeats=2, experiment_name="directly")
+    found = again(before, even)
+    assert found.path is not None
+    assert directly.path is not None
+    summary = (found.path / "summary.json").read_bytes()
+    assert summary == (directly.path / "summary.json").read_bytes()
+
+
+def test_it_names_its_parent_and_the_parent_is_as_it_was(again: Rescore, tmp_path: Path) -> None:
+    before = finished(tmp_path)
+    assert before.path is not None
+    files = {file: file.read_bytes() for file in before.path.iterdir()}
+    found = again(before.path, even)
+    assert {file: file.read_bytes() for file in before.path.iterdir()} == files
+    info = RunDir(before.path).read_info()
+    assert found.config["parent"] == {
+        "run": "run",
+        "score_fn": info.functions["score_fn"],
+        "started": info.started,
+        "journal_bytes": info.journal_bytes,
+    }
+
+
+def test_errors_of_the_policy_stay_and_those_of_the_scorer_are_scored(
+    again: Rescore, tmp_path: Path
+) -> None:
+    async def moody(messages: Any) -> str:
+        answer = await echo_number(messages)
+        if answer == "1":
+            raise OSError("no answer")
+        return answer
+
+    def picky(trajectory: Trajectory, sample: Sample) -> Score:
+        if trajectory.answer == "2":
+            raise ValueError("not two")
+        return exact(trajectory, sample)
+
+    before = finished(tmp_path, picky, endpoint=moody)
+    assert before.summary["n_errors"] == 2
+    found = again(before, exact)
+    assert [r.sample_id for r in found.results if not r.ok] == ["s1"]
+    assert found.results[1].error == before.results[1].error
+    assert found.results[2].score["correct"] == 1.0
+
+
+def test_a_run_whose_scorer_failed_on_everything_can_be_scored(
+    again: Rescore, tmp_path: Path
+) -> None:
+    def broken(trajectory: Trajectory, sample: Sample) -> Score:
+        raise NameError("answr")
+
+    with pytest.raises(SystemicFailure):
+        finished(tmp_path, broken)
+    assert again(tmp_path / "run", exact).summary["mean"] == 1.0
+
+
+def test_a_scorer_that_took_too_long_is_scored_again(again: Rescore, tmp_path: Path) -> None:
+    async def endless(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s3":
+            await anyio.sleep_forever()
+        return exact(trajectory, sample)
+
+    before = finished(tmp_path, endless, timeout=0.2)
+    assert before.summary["n_errors"] == 1
+    assert again(before, exact).summary["n_errors"] == 0
+
+
+def test_a_score_function_that_raises_is_that_items_error(again: Rescore, tmp_path: Path) -> None:
+    def picky(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "s4":
+            raise ValueError("not four")
+        return exact(trajectory, sample)
+
+    found = again(finished(tmp_path), picky)
+    assert found.summary["n_errors"] == 1
+    assert (found.results[4].error or "").startswith("score_fn: ValueError: not four")
+
+
+def test_a_killed_rescoring_goes_on_to_the_same_summary(
+    again: Rescore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = finished(tmp_path, repeats=2)
+    whole = again(before, even, experiment_name="whole")
+    written = 0
+    append = JournalWriter.append
+
+    def stop(self: JournalWriter, *args: Any) -> None:
+        nonlocal written
+        written += 1
+        if written == 7:
+            raise KeyboardInterrupt
+        append(self, *args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JournalWriter, "append", stop)
+        with pytest.raises(KeyboardInterrupt):
+            again(before, even, experiment_name="again")
+    with pytest.raises(ResumeMismatch, match="score_fn"):
+        again(before, exact, experiment_name="again", resume=True)
+    resumed = again(before, even, experiment_name="again", resume=True)
+    assert resumed.path is not None
+    assert whole.path is not None
+    assert (resumed.path / "summary.json").read_bytes() == (
+        whole.path / "summary.json"
+    ).read_bytes()
+
+
+def test_an_existing_run_is_not_written_over(again: Rescore, tmp_path: Path) -> None:
+    before = finished(tmp_path)
+    again(before, even)
+    with pytest.raises(RunExists):
+        again(before, even)
+
+
+def test_an_unfinished_run_is_refused(
+    again: Rescore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stopping(messages: Any) -> str:
+        answer = await echo_number(messages)
+        if answer == "5":
+            raise KeyboardInterrupt
+        return answer
+
+    with pytest.raises(KeyboardInterrupt):
+        finished(tmp_path, endpoint=stopping, max_concurrent=1)
+    with pytest.raises(RunDirectoryError, match="interrupted.*it has 5 of 12 items"):
+        again(tmp_path / "run", even)
+
+
+def test_what_has_no_trajectories_is_refused(again: Rescore, tmp_path: Path) -> None:
+    report = finished(tmp_path)
+    with pytest.raises(InvalidInput, match="lives in memory"):
+        again(replace(report, path=None), even)
+    with pytest.raises(InvalidInput, match="score_fn is a function"):
+        again(report, 3)
+
+
+# --- What the grader changed --------------------------------------------------------------------
+
+
+def test_a_run_and_its_rescoring_are_compared_although_their_scorers_differ(
+    again: Rescore, tmp_path: Path
+) -> None:
+    before = finished(tmp_path, Rubric(part(grade_number, name="correct")))
+    found = again(before, Rubric(part(grade_number, name="correct", absolute=1)))
+    result = compare(before, found)
+    assert result.overall.difference == 0.0
+    assert any("the same ones, scored twice" in note for note in result.notes)
+    assert not any("not the policy alone differs" in note for note in result.notes)
+    # A third scoring of the same answers, and one of a rescoring.
+    third = again(before, even, experiment_name="third")
+    grandchild = again(third, exact, experiment_name="grandchild")
+    assert compare(found, third).overall.difference == pytest.approx(-0.5)
+    assert compare(before, grandchild).overall.difference == 0.0
+
+
+def test_a_rescoring_of_other_answers_is_still_refused(again: Rescore, tmp_path: Path) -> None:
+    before = finished(tmp_path)
+    other = finished(tmp_path, experiment_name="other", n=12, endpoint=lambda messages: "1")
+    found = again(other, even)
+    with pytest.raises(NotComparable, match="scorer"):
+        compare(before, found)
+
+
+def test_a_parent_that_went_on_since_is_not_taken_for_the_same(
+    again: Rescore, tmp_path: Path, run_eval: RunEval
+) -> None:
+    calls = []
+
+    async def moody(messages: Any) -> str:
+        answer = await echo_number(messages)
+        if answer == "1" and not calls:
+            calls.append(1)
+            raise OSError("no answer")
+        return answer
+
+    before = finished(tmp_path, endpoint=moody)
+    found = again(before, even)
+    after = finished(tmp_path, endpoint=moody, resume=True)
+    assert after.summary["n_errors"] == 0
+    with pytest.raises(NotComparable, match="scorer"):
+        compare(after, found)
