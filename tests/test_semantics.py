@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import anyio
 import msgspec
 import numpy as np
 import pytest
@@ -25,12 +26,25 @@ from heldout import (
     Sample,
     Score,
     Stop,
+    ToolCall,
+    ToolSpec,
     Trajectory,
+    rescore,
 )
 from heldout.analysis import compare, gate, pass_at_k, summarize
 from heldout.errors import NotComparable, SystemicFailure
+from heldout.fingerprints import describe_callable
 from heldout.midrun.best import best_checkpoint
 from heldout.midrun.verdicts import verdicts
+from heldout.scoring import (
+    Judge,
+    Rubric,
+    compare_calls,
+    grade_choice,
+    grade_number,
+    part,
+    read_calls,
+)
 from heldout.stats import PairedDifference
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
@@ -47,6 +61,12 @@ def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -
 def errored(i: int, repeat: int = 0) -> EvalResult:
     sample = Sample(f"s{i}", {"question": "?"})
     return EvalResult(sample.id, sample, Trajectory(()), repeat=repeat, error="endpoint: 500")
+
+
+def settled(rubric: Rubric, trajectory: Trajectory, sample: Sample) -> Score:
+    given = rubric(trajectory, sample)
+    assert isinstance(given, Score)
+    return given
 
 
 def reward(value: float) -> Metric:
@@ -227,6 +247,13 @@ def test_clause_08_a_cut_off_answer_is_counted_as_such(run_eval: RunEval) -> Non
 def test_clause_08_a_reasoning_block_that_never_closed_is_not_an_answer() -> None:
     said = Trajectory((Message("assistant", "<think>it is 42, or is it"),), Stop(truncated=True))
     assert said.answer == ""
+    assert Trajectory((Message("assistant", "42 <think>or is it"),)).answer == ""
+
+
+def test_clause_08_a_ready_made_grader_sees_no_answer_where_the_turn_was_cut_off() -> None:
+    cut = Trajectory((Message("assistant", "Answer: 42"),), Stop(truncated=True))
+    [metric] = settled(Rubric(grade_number), cut, Sample("s", {}, 42)).metrics
+    assert (metric.value, metric.metadata) == (0.0, {"extracted": None, "note": "no answer"})
 
 
 # --- Vectorised environments --------------------------------------------------------------------
@@ -588,3 +615,86 @@ def test_clause_25_the_best_checkpoint_is_reported_as_one_that_was_picked() -> N
     assert best.interval is not None
     assert best.raw == rewards.mean(axis=1).max() > best.estimate
     assert best.interval.low < 0.5 < best.interval.high
+
+
+# --- Scoring ------------------------------------------------------------------------------------
+
+
+def test_clause_26_the_last_stated_answer_counts_and_nothing_is_guessed() -> None:
+    grade = grade_number("Answer: 7. No, wait.\n**Answer:** -$29.00", -29)
+    assert (grade.value, grade.extracted) == (1.0, "-$29.00")
+    for undecided in ("It is 28, or 29, or 30.", "Answer: 29 or 30", r"\boxed{29} so \boxed{29"):
+        assert grade_number(undecided, 29).value == 0.0
+    assert grade_choice("Answer: B or C", "C").value == 0.0
+    assert grade_choice("A nice question about C and D.", "C").extracted is None
+
+
+def test_clause_27_a_rubric_is_known_by_its_parts_and_one_that_raises_is_the_items_error(
+    run_eval: RunEval,
+) -> None:
+    def picky(answer: str) -> float:
+        if answer == "1":
+            raise ValueError("not one")
+        return 1.0
+
+    known = describe_callable(Rubric(part(grade_number, name="correct", weight=2), picky))
+    assert known is not None
+    assert [(p["name"], p.get("weight"), p.get("version")) for p in known["parts"]] == [
+        ("correct", 2, 1),
+        ("picky", None, None),
+    ]
+    length = part(lambda answer: len(answer), name="n", weight=0)
+    report = run_eval(make_samples(3), Rubric(picky, length))
+    assert report.summary["n_errors"] == 1
+    assert report.summary["metric_n_n"] == 2
+
+
+def test_clause_28_a_judge_gives_a_verdict_or_the_item_has_none(run_eval: RunEval) -> None:
+    replies = {
+        "0": '{"reasoning": "the same", "verdict": "correct"}',
+        "1": "CORRECT: A. Well, the answer seems correct.",
+        "2": '{"reasoning": "it declines", "verdict": "not_attempted"}',
+    }
+
+    def model(messages: list[Message]) -> str:
+        return next(reply for n, reply in replies.items() if f"what is {n}?" in messages[1].text)
+
+    report = run_eval(make_samples(3), Rubric(Judge(model, attempts=2).three_way()))
+    assert [r.ok for r in report.results] == [True, False, True]
+    assert "gave no verdict in 2 attempts" in (report.results[1].error or "")
+    assert report.summary["metric_correct_given_attempted"] == 1.0
+    assert report.summary["metric_correct_given_attempted_n"] == 1
+
+
+def test_clause_29_tool_calls_count_where_the_finish_reason_says_so() -> None:
+    tools = [ToolSpec("f", parameters={"type": "object", "required": ["x"]})]
+
+    def said(reason: str, *arguments: str) -> Any:
+        calls = tuple(ToolCall(f"c{i}", "f", text) for i, text in enumerate(arguments))
+        return read_calls(Completion(Message("assistant", "", tool_calls=calls), reason), tools)
+
+    ours = {
+        "a": said("tool_calls", '{"x": 1}'),
+        "b": said("tool_calls", "{}"),
+        "c": said("stop", '{"x": 1}'),
+        "d": said("tool_calls"),
+    }
+    theirs = {"a": said("tool_calls", '{"x": 1}'), "b": said("stop"), "c": said("tool_calls")}
+    found = compare_calls(ours, theirs)
+    assert (found.schema_accuracy.numerator, found.schema_accuracy.denominator) == (1, 3)
+    assert (found.trigger.both, found.trigger.only_ours, found.trigger.only_theirs) == (1, 1, 1)
+    assert found.trigger.f1.value == 0.5
+
+
+def test_clause_30_scoring_again_asks_nobody_and_names_its_parent(run_eval: RunEval) -> None:
+    asked = []
+
+    async def policy(messages: list[Message]) -> str:
+        asked.append(messages[-1].text)
+        return "Answer: 1"
+
+    before = run_eval(make_samples(4), endpoint=policy)
+    again = anyio.run(rescore, before, Rubric(part(grade_number, name="correct")))
+    assert len(asked) == 4
+    assert again.config["parent"]["run"] == "run"
+    assert compare(before, again).overall.difference == 0.25

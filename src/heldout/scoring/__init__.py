@@ -9,7 +9,38 @@ workers       processes for work that must be killable
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from heldout.lazy import lazy
+
+if TYPE_CHECKING:
+    from heldout.scoring.answers import final_answer, stated_answer
+    from heldout.scoring.calls import compare_calls, grade_calls, read_calls, same_calls
+    from heldout.scoring.choices import grade_choice, shuffled
+    from heldout.scoring.codeblocks import code_blocks, last_code_block
+    from heldout.scoring.formats import (
+        has_boxed,
+        has_code_block,
+        has_length,
+        has_tags,
+        is_json,
+        is_one_line,
+    )
+    from heldout.scoring.grades import Grade, grader
+    from heldout.scoring.judges import Criterion, Judge
+    from heldout.scoring.lists import grade_list, grade_set, grade_spans
+    from heldout.scoring.mathematics import grade_math, grade_math_sync
+    from heldout.scoring.numbers import grade_number
+    from heldout.scoring.patterns import grade_captured, grade_pattern
+    from heldout.scoring.rubrics import Part, Rubric, part
+    from heldout.scoring.schemas import grade_json
+    from heldout.scoring.texts import (
+        grade_exact,
+        grade_f1,
+        grade_includes,
+        grade_match,
+        grade_rouge_l,
+    )
 
 _HOME = {
     "heldout.scoring.rubrics": ("Part", "Rubric", "part"),
@@ -31,5 +62,45 @@ _HOME = {
     "heldout.scoring.calls": ("compare_calls", "grade_calls", "read_calls", "same_calls"),
     "heldout.scoring.judges": ("Criterion", "Judge"),
 }  # fmt: skip
+
+__all__ = [
+    "Criterion",
+    "Grade",
+    "Judge",
+    "Part",
+    "Rubric",
+    "code_blocks",
+    "compare_calls",
+    "final_answer",
+    "grade_calls",
+    "grade_captured",
+    "grade_choice",
+    "grade_exact",
+    "grade_f1",
+    "grade_includes",
+    "grade_json",
+    "grade_list",
+    "grade_match",
+    "grade_math",
+    "grade_math_sync",
+    "grade_number",
+    "grade_pattern",
+    "grade_rouge_l",
+    "grade_set",
+    "grade_spans",
+    "grader",
+    "has_boxed",
+    "has_code_block",
+    "has_length",
+    "has_tags",
+    "is_json",
+    "is_one_line",
+    "last_code_block",
+    "part",
+    "read_calls",
+    "same_calls",
+    "shuffled",
+    "stated_answer",
+]
 
 __getattr__, __dir__ = lazy(__name__, _HOME)
