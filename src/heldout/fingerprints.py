@@ -47,14 +47,14 @@ def describe_callable(
     """
     if function is None:
         return None
-    own = getattr(function, "identity", None)
-    if callable(own) and not inspect.isclass(function) and isinstance(said := own(), dict):
-        # It says itself what it is known by, as a rubric does.
-        content = json.dumps(said, sort_keys=True, default=lambda value: type(value).__qualname__)
-        name = said.get("name", type(function).__qualname__)
-        return {**json.loads(content), "name": name, "source": _digest([content])}
     inner = function.func if isinstance(function, functools.partial) else function
     inner = inspect.unwrap(inner)
+    own = getattr(inner, "identity", None)
+    if callable(own) and not inspect.isclass(inner) and isinstance(said := own(), dict):
+        # It says itself what it is known by, as a rubric does.
+        content = json.dumps(said, sort_keys=True, default=lambda value: type(value).__qualname__)
+        name = said.get("name", type(inner).__qualname__)
+        return {**json.loads(content), "name": name, "source": _digest([content])}
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     parts = list(_identity(function, _Walk(docstrings, set())))
     if not parts:

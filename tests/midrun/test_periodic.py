@@ -29,6 +29,8 @@ from heldout.midrun import (
     score_answer,
 )
 from heldout.midrun.curve import request_stop
+from heldout.scoring import Rubric, grade_exact, part
+from heldout.store.rundir import RunDir
 from tests.midrun.test_verdicts import CLIMB, curve
 from tests.midrun.toys import Clock, Heartbeats, Model, builder, periodic, questions, score
 
@@ -486,6 +488,23 @@ def test_a_reasoning_block_that_never_closed_is_no_answer(tmp_path: Path) -> Non
     assert point is not None
     assert point.summary is not None
     assert point.summary["metric_empty"] == 1.0
+
+
+def test_a_rubric_sees_the_reasoning_too_and_is_known_by_its_parts(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [f"<think>hm 7</think>{r.messages[-1].text}" for r in requests]
+
+        thinks = part(lambda text: text.startswith("<think>"), name="thinks", weight=0)
+        return Runner(answer, Rubric(part(grade_exact, name="correct"), thinks))
+
+    evals = periodic(tmp_path, runner_builder=build)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.reward == point.summary["metric_thinks"] == 1.0
+    stored = RunDir(evals.run_dir / "steps/00000010").read_info().functions["score_fn"]
+    assert [p["name"] for p in stored["parts"]] == ["correct", "thinks"]
 
 
 def score_value(value: float) -> Score:

@@ -22,6 +22,7 @@ from heldout.errors import InvalidInput
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.settings import Settings
 from heldout.reasoning import without_reasoning
+from heldout.scoring.rubrics import Rubric
 from heldout.types import Message, Metric, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
 
@@ -60,7 +61,10 @@ class Runner:
     that a batch costs the same when it is not full."""
 
     def scoring(self) -> ScoreFn:
-        return filtered(self.score_fn, self.answer_filter or str)
+        answer_filter = self.answer_filter or str
+        if isinstance(self.score_fn, Rubric) and answer_filter is without_reasoning:
+            answer_filter = str  # it does so itself, and has parts that look at the reasoning
+        return filtered(self.score_fn, answer_filter)
 
 
 RunnerBuilder = Callable[[Any], Runner]
