@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import numpy as np
 import pytest
 import torch
@@ -31,6 +32,7 @@ from heldout.integrations.trl import (
     where_scored,
 )
 from heldout.integrations.trl import rollout as ours
+from heldout.scoring import Rubric, grade_number, part
 
 pytestmark = pytest.mark.integration
 
@@ -330,6 +332,22 @@ def test_training_moves_the_weights_and_logs_reward_and_metrics_by_name(
     assert 0 <= held_out["eval_metric_close"] <= 1
     assert spy.modes[:3] == ["train"] * 3
     assert set(spy.modes[3:]) == {"eval"}
+
+
+def test_a_rubric_of_ready_made_graders_is_the_reward(make_trainer: MakeTrainer) -> None:
+    async def later(answer: str) -> float:
+        await anyio.sleep(0)
+        return float(len(answer))
+
+    rubric = Rubric(part(grade_number, name="correct", last=True), part(later, weight=0))
+    spy = rollouts(score_fn=rubric)
+    trainer = make_trainer(spy, max_steps=1)
+    trainer.train()
+    [row] = [row for row in trainer.state.log_history if "reward" in row]
+    assert row["reward"] == pytest.approx(np.mean(spy.outputs[0]["heldout_reward"]))
+    assert row["metric_correct"] == pytest.approx(row["reward"])
+    assert row["metric_later"] > 0
+    assert row["rollouts/n_errors"] == 0
 
 
 def test_rows_keep_their_order_through_arrow_shuffle_and_repetition(

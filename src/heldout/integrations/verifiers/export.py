@@ -156,9 +156,9 @@ def _environment_class(vf: Any, base: Any) -> Any:
             step, episode = state["trajectory"][-1], state["heldout"]
             episode.messages.extend(ours(step["completion"]))
             episode.turns += 1
-            cut = bool(step["is_truncated"])
+            end = _end(step)
             if episode.environment is None:
-                episode.stop = Stop("no_reply", truncated=cut)
+                episode.stop = Stop("no_reply", **end)
                 return
             # Here and not in env_response, which verifiers leaves out after the last turn: every
             # turn reaches the environment.
@@ -169,11 +169,11 @@ def _environment_class(vf: Any, base: Any) -> Any:
             episode.messages.extend(reply.messages)
             episode.reply = theirs(reply.messages)
             if reply.done:
-                episode.stop = Stop("environment", truncated=cut)
+                episode.stop = Stop("environment", **end)
             elif not reply.messages:
-                episode.stop = Stop("no_reply", truncated=cut)
+                episode.stop = Stop("no_reply", **end)
             elif episode.turns >= self.max_turns > 0:
-                episode.stop = Stop("limit", "max_turns", cut)
+                episode.stop = Stop("limit", "max_turns", **end)
             if episode.stop is not None:
                 state["final_env_response"] = episode.reply
 
@@ -224,8 +224,14 @@ def _limit(state: Any) -> Stop:
         "prompt_too_long": "context",
         "max_total_completion_tokens_reached": "token_budget",
     }
-    cut = bool(state["trajectory"] and state["trajectory"][-1]["is_truncated"])
-    return Stop("limit", known.get(condition, condition), cut)
+    end = _end(state["trajectory"][-1]) if state["trajectory"] else {}
+    return Stop("limit", known.get(condition, condition), **end)
+
+
+def _end(step: Any) -> dict[str, Any]:
+    """What a Stop says of how the last model turn ended."""
+    said = getattr(getattr(step.get("response"), "message", None), "finish_reason", None)
+    return {"truncated": bool(step["is_truncated"]), "finish_reason": said}
 
 
 @functools.cache
