@@ -645,15 +645,29 @@ def test_resuming_with_another_score_function_is_refused(run_eval: RunEval) -> N
         run_eval(make_samples(3), other_score, resume=True)
 
 
+def test_resuming_a_complete_run_mends_what_is_derived_and_changes_nothing_else(
+    run_eval: RunEval,
+) -> None:
+    report = run_eval(make_samples(6))
+    assert report.path is not None
+    before = {file.name: file.read_bytes() for file in report.path.iterdir()}
+    run_eval(make_samples(6), resume=True)
+    assert {file.name: file.read_bytes() for file in report.path.iterdir()} == before
+    (report.path / "results.parquet").write_bytes(b"garbage")
+    (report.path / "summary.json").write_text('{"mean": 0.123}')
+    run_eval(make_samples(6), resume=True)
+    assert {file.name: file.read_bytes() for file in report.path.iterdir()} == before
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("samples", "named"),
     [
         (lambda: [*make_samples(2), Sample("s2", {"question": "what is 2?"}, "9")], "'s2'"),
-        (lambda: [*make_samples(3)[::-1]], "'s[02]' was number [02]"),
+        (lambda: [*make_samples(3)[::-1]], "'s[02]' was number [13]"),
         (
             lambda: [*make_samples(2), Sample("x2", {"question": "?"})],
-            "number 2 of the dataset was 's2' when this run began and is 'x2' now",
+            "number 3 of the dataset was 's2' when this run began and is 'x2' now",
         ),
         (lambda: make_samples(2), "'s2' among them"),
     ],

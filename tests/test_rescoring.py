@@ -31,6 +31,7 @@ from heldout.errors import (
     RunExists,
     SystemicFailure,
 )
+from heldout.items import failed_in_scoring
 from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
 from heldout.store.rundir import RunDir
@@ -107,7 +108,7 @@ def test_it_names_its_parent_and_the_parent_is_as_it_was(again: Rescore, tmp_pat
     assert found.config["parent"] == {
         "run": "run",
         "score_fn": info.functions["score_fn"],
-        "started": info.started,
+        "id": info.id,
         "journal_bytes": info.journal_bytes,
     }
 
@@ -226,6 +227,27 @@ def test_what_has_no_trajectories_is_refused(again: Rescore, tmp_path: Path) -> 
         again(report, 3)
 
 
+def test_a_parent_whose_repeats_are_not_what_it_says_is_refused(
+    again: Rescore, tmp_path: Path
+) -> None:
+    before = finished(tmp_path, repeats=2)
+    assert before.path is not None
+    home = RunDir(before.path)
+    for said in (1, 3, 0):
+        info = home.read_info()
+        info.config["repeats"] = said
+        home.write_info(info)
+        with pytest.raises(RunDirectoryError, match="repeats|items, which are not"):
+            again(tmp_path / "run", even, experiment_name=f"again{said}")
+
+
+def test_a_server_cannot_make_half_a_conversation_pass_for_a_whole_one() -> None:
+    late = "timeout: not done after 5 s (in endpoint); the last answer was: 503 (in score_fn)"
+    assert not failed_in_scoring(late)
+    assert failed_in_scoring("timeout: not done after 0.5 s (in score_fn)")
+    assert failed_in_scoring("score_fn: ValueError: no")
+
+
 # --- What the grader changed --------------------------------------------------------------------
 
 
@@ -236,12 +258,14 @@ def test_a_run_and_its_rescoring_are_compared_although_their_scorers_differ(
     found = again(before, Rubric(part(grade_number, name="correct", absolute=1)))
     result = compare(before, found)
     assert result.overall.difference == 0.0
+    assert result.same_answers
     assert any("the same ones, scored twice" in note for note in result.notes)
     assert not any("not the policy alone differs" in note for note in result.notes)
     # A third scoring of the same answers, and one of a rescoring.
     third = again(before, even, experiment_name="third")
     grandchild = again(third, exact, experiment_name="grandchild")
     assert compare(found, third).overall.difference == pytest.approx(-0.5)
+    assert compare(found, third).verdict == "lower", "nobody is worse"
     assert compare(before, grandchild).overall.difference == 0.0
 
 
@@ -251,6 +275,18 @@ def test_a_rescoring_of_other_answers_is_still_refused(again: Rescore, tmp_path:
     found = again(other, even)
     with pytest.raises(NotComparable, match="scorer"):
         compare(before, found)
+
+
+def test_runs_that_look_alike_are_not_the_same(again: Rescore, tmp_path: Path) -> None:
+    one = finished(tmp_path)
+    other = finished(tmp_path, experiment_name="oth", endpoint=echo_number)
+    for report in (one, other):
+        assert report.path is not None
+        info = RunDir(report.path).read_info()
+        info.started = "2026-01-01T00:00:00Z"
+        RunDir(report.path).write_info(info)
+    with pytest.raises(NotComparable, match="scorer"):
+        compare(again(one, even), other)
 
 
 def test_a_parent_that_went_on_since_is_not_taken_for_the_same(

@@ -41,6 +41,9 @@ from heldout.items import (
     PrepareMessages,
     ScoreFn,
     attempt,
+    check_score_fn,
+    failed_in_scoring,
+    root_of,
 )
 from heldout.progress import Running, shown
 from heldout.store.journal import JournalWriter
@@ -78,10 +81,7 @@ async def evaluate(
     no honest number to report: every item errored, or more than `max_error_rate`. Cancelled or
     interrupted, it leaves a run that `resume=True` goes on with.
     """
-    if not callable(score_fn):
-        raise InvalidInput(
-            f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r}"
-        )
+    check_score_fn(score_fn)
     if not isinstance(samples, Iterable):
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
@@ -157,6 +157,7 @@ class Run:
         self.ledger = Ledger()
         self.asked = 0
         self.last_error: str | None = None
+        self.errors_in_scoring = 0
         self.unreachable: int | None = 0
         """Items that got no answer at all, while none has; None once one has."""
         self.failure: BaseException | None = None
@@ -190,7 +191,7 @@ class Run:
                 journal.clear()  # of errors only, which are run again
             info = self.dir.create(config, functions, self.running.total)
             if self.previous is not None:
-                info.started = self.previous.started
+                info.started, info.id = self.previous.started, self.previous.id
             return info, journal
         except BaseException:
             journal.close()
@@ -237,23 +238,22 @@ class Run:
                 )
             self._check_errors()
             journal.sync()
-            if self._is_as_it_was():
+            await _in_thread_to_the_end(finish, self.dir, info, self.asked)
+            if self._is_as_it_was(info):
                 assert self.previous is not None
                 self.dir.write_info(self.previous)
-            else:
-                await _in_thread_to_the_end(finish, self.dir, info, self.asked)
         except BaseException as problem:
             self._stop(info, journal, problem)
             raise
         return EvalReport.load(self.dir.path)
 
-    def _is_as_it_was(self) -> bool:
-        """Whether a complete run was resumed, and nothing was left to do: it changes in no byte."""
+    def _is_as_it_was(self, info: RunInfo) -> bool:
+        """Whether a complete run was resumed, and nothing was left to do: it changes in no byte,
+        since what was derived again is what there was."""
         return (
             self.previous is not None
-            and self.dir.derived_are_current(self.previous)
-            and self.dir.summary.exists()
-            and self.dir.columns.exists()
+            and self.previous.status == "complete"
+            and self.previous.journal_bytes == info.journal_bytes
             and self.previous.config.get("pass_threshold") == self.config.pass_threshold
         )
 
@@ -369,11 +369,15 @@ class Run:
             self.unreachable = None
             return
         self.last_error = f"sample {item.sample.id!r}: {result.error}"
-        refusing = (problem, problem.__cause__ if problem is not None else None)
-        if any(isinstance(each, FatalEndpointError) for each in refusing):
-            # The policy's, or a judge's that the score function asks.
+        self.errors_in_scoring += failed_in_scoring(result.error or "")
+        if isinstance(problem, FatalEndpointError):
             raise SystemicFailure(
                 f"the endpoint refuses every request, so the eval was stopped: {problem}"
+            ) from problem
+        if isinstance(root_of(problem), FatalEndpointError):
+            raise SystemicFailure(
+                f"what the score function asks can answer nothing, so the eval was stopped: "
+                f"{problem}"
             ) from problem
         if self.config.on_error == "raise":
             raise ItemFailed(
@@ -393,8 +397,15 @@ class Run:
         """Clause 3: no number where there is none to be had."""
         errors, limit = self.running.errors, self.config.max_error_rate
         if errors == self.asked:
+            every = "the only item" if errors == 1 else f"all {errors} items"
+            kept = ""
+            if self.errors_in_scoring == errors:
+                kept = (
+                    ". The answers are kept: `heldout rescore` scores them with a mended score "
+                    "function, and asks nobody again"
+                )
             raise SystemicFailure(
-                f"all {errors} items errored, so there is no mean; the last: {self.last_error}"
+                f"{every} errored, so there is no mean; the last: {self.last_error}{kept}"
             )
         if limit is not None and errors > limit * self.asked:
             raise SystemicFailure(

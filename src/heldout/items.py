@@ -6,7 +6,9 @@ data, and its neighbours go on.
 
 from __future__ import annotations
 
+import inspect
 import math
+import re
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -24,11 +26,13 @@ from heldout.environment import Environment, check_messages
 from heldout.errors import (
     EndpointError,
     EnvironmentFailed,
+    HeldoutError,
     InvalidInput,
     RenderMismatch,
     ScoringFailed,
     printable_error,
 )
+from heldout.fingerprints import version_of
 from heldout.turns import Policy, rollout
 from heldout.types import (
     Completion,
@@ -53,6 +57,10 @@ class _Clock:
     timeout: float | None
     scope: anyio.CancelScope
     waited: float = 0.0
+    waiting: int = 0
+    """How many of its tasks wait at once; the time stands while any does."""
+    began: float = 0.0
+    left: float = math.inf
 
 
 _clock: ContextVar[_Clock | None] = ContextVar("heldout_item_clock", default=None)
@@ -65,13 +73,17 @@ def waiting_for_others() -> Iterator[None]:
     if clock is None or clock.timeout is None:
         yield
         return
-    began, left = time.perf_counter(), clock.scope.deadline - anyio.current_time()
-    clock.scope.deadline = math.inf
+    if clock.waiting == 0:
+        clock.began, clock.left = time.perf_counter(), clock.scope.deadline - anyio.current_time()
+        clock.scope.deadline = math.inf
+    clock.waiting += 1
     try:
         yield
     finally:
-        clock.waited += time.perf_counter() - began
-        clock.scope.deadline = anyio.current_time() + left
+        clock.waiting -= 1
+        if clock.waiting == 0:
+            clock.waited += time.perf_counter() - clock.began
+            clock.scope.deadline = anyio.current_time() + clock.left
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,11 +177,33 @@ async def score_again(
     return Attempt(trajectory, end.seconds, score if end.ok else None, end.error, end.problem)
 
 
+def check_score_fn(score_fn: object) -> None:
+    """Refuse what is no score function before anybody is asked anything."""
+    if not callable(score_fn):
+        raise InvalidInput(
+            f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r}"
+        )
+    if version_of(score_fn) is not None and "answer" in inspect.signature(score_fn).parameters:
+        name = getattr(score_fn, "__name__", "it")
+        raise InvalidInput(
+            f"{name} is a grader of an answer, not yet a score function: Rubric({name}) makes it "
+            "one (heldout.scoring)"
+        )
+
+
+_LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
+
+
 def failed_in_scoring(error: str) -> bool:
     """Whether an item's error is the score function's, so that there is a whole trajectory."""
-    return error.startswith("score_fn: ") or (
-        error.startswith("timeout: ") and "(in score_fn)" in error
-    )
+    return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
+
+
+def root_of(problem: BaseException | None) -> BaseException | None:
+    """What a part of a rubric raised, under what the rubric says of it."""
+    while isinstance(problem, ScoringFailed) and problem.__cause__ is not None:
+        problem = problem.__cause__
+    return problem
 
 
 async def _scored(
@@ -255,7 +289,9 @@ def _describe(stage: str, problem: BaseException) -> str:
         if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")
     ]
     last = theirs[-1] if theirs else None
-    where = f" ({Path(last.filename).name}, line {last.lineno})" if last else ""
+    # Where it is heldout's own to say, no line of the user's is to blame.
+    ours_alone = problem is not (root := root_of(problem)) and isinstance(root, HeldoutError)
+    where = f" ({Path(last.filename).name}, line {last.lineno})" if last and not ours_alone else ""
     # A rubric has named the part already, and what it raised.
     kind = "" if isinstance(problem, ScoringFailed) else f"{type(problem).__name__}: "
     return f"{stage}: {kind}{said}{where}"[:2000]

@@ -18,7 +18,7 @@ from heldout.config import EvalConfig, base_config
 from heldout.engine import Item, Outcome, Run
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.fingerprints import describe_callable
-from heldout.items import ScoreFn, failed_in_scoring, score_again
+from heldout.items import ScoreFn, check_score_fn, failed_in_scoring, score_again
 from heldout.store.report import EvalReport, repeats_of, threshold_of
 from heldout.store.rundir import RunDir, RunInfo
 from heldout.types import EvalResult, Sample, Score
@@ -34,10 +34,7 @@ async def rescore(
     `timeout`, `on_error`, `max_error_rate`, `resume` and `progress`; the rest, and the threshold
     from which an item passes, is the parent's. Without a name it is PARENT-rescored.
     """
-    if not callable(score_fn):
-        raise InvalidInput(
-            f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r}"
-        )
+    check_score_fn(score_fn)
     parent = run if isinstance(run, EvalReport) else EvalReport.load(run)
     if parent.path is None:
         raise InvalidInput("the report lives in memory only; save it, and score what was saved")
@@ -84,6 +81,11 @@ def _refuse_unfinished(parent: EvalReport, info: RunInfo) -> None:
             f"{parent.path} is not finished ({parent.status}): it has {there}{of} items, and those "
             "that end first are not like the others. Finish it first: heldout run … --resume"
         )
+    if there % repeats_of(parent.config):
+        raise RunDirectoryError(
+            f"{parent.path} has {there} items, which are not {repeats_of(parent.config)} of each "
+            "sample, as its config says"
+        )
 
 
 class _Saved:
@@ -91,13 +93,19 @@ class _Saved:
 
     def __init__(self, parent: EvalReport, score_fn: ScoreFn, timeout: float | None) -> None:
         self._results, self._score_fn, self._timeout = parent.results, score_fn, timeout
+        self._path, self._repeats = parent.path, repeats_of(parent.config)
         self._by_repeat: dict[int, EvalResult] = {}
 
     def samples(self) -> Iterator[Sample]:
         """Holds the results of one sample at a time: a worker takes its item as it is given out."""
-        for _, results in groupby(self._results, key=attrgetter("sample_id")):
+        for id, results in groupby(self._results, key=attrgetter("sample_id")):
             self._by_repeat = {result.repeat: result for result in results}
-            yield next(iter(self._by_repeat.values())).sample
+            if [*self._by_repeat] != [*range(self._repeats)]:
+                raise RunDirectoryError(
+                    f"{self._path}: sample {id!r:.100} has the repeats {[*self._by_repeat]!r:.60}, "
+                    f"where its config says {self._repeats} of each"
+                )
+            yield self._by_repeat[0].sample
 
     async def one(self, item: Item) -> Outcome:
         result = self._by_repeat[item.repeat]

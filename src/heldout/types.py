@@ -337,6 +337,7 @@ class Completion:
             answer = Message("assistant", answer)
         if not isinstance(answer, Message):
             raise TypeError(
-                f"an endpoint function returns str or Message, got {type(answer).__name__}"
+                "an endpoint function returns str, Message or Completion (which says how the turn "
+                f"ended), got {type(answer).__name__}"
             )
         return cls(answer)

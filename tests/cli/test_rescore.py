@@ -61,7 +61,8 @@ def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: 
     compared = heldout("compare", "six", "six-rescored")
     assert compared.code == 0, compared.err
     assert "gained 2, lost 0" in compared.out
-    assert "a difference is the grader's (score_fn, then Rubric)" in compared.out
+    assert "a difference is the grader's (score_fn is 'score_fn' and 'Rubric')" in compared.out
+    assert "B is higher" in compared.out or "Cannot tell" in compared.out
 
 
 @pytest.mark.usefixtures("graders")
@@ -70,6 +71,24 @@ def test_failures_say_what_was_read_so_that_a_person_sees_why(heldout: Heldout) 
     shown = heldout("show", "six-rescored", "--failures", "1").out
     assert "read       correct: 'word4'\n" in shown
     assert "read       other: nothing (none\\x1b[31m)\n" in shown
+
+
+@pytest.mark.usefixtures("graders")
+def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: Heldout) -> None:
+    assert heldout("rescore", "six", "--with", "graders:strict").code == 0
+    shown = heldout("show", "six-rescored", "--passes", "2").out
+    assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q0", "── q1"]
+    assert "read       correct: 'word0'\n" in shown
+    shown = heldout("show", "six-rescored", "--sample", "q5", "--sample", "q2").out
+    assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q5", "── q2"]
+    for arguments, said in {
+        ("--sample", "q9"): "has no sample 'q9'; there is q0, q1, q2",
+        ("--sample", "q5", "--passes", "1"): "--failures, --passes and --sample print items",
+        ("--passes", "1", "--cluster", "topic"): "--cluster is of the report, --passes prints",
+    }.items():
+        found = heldout("show", "six-rescored", *arguments)
+        assert found.code == 1
+        assert said in found.err
 
 
 @pytest.mark.usefixtures("graders")
@@ -90,8 +109,9 @@ def test_its_summary_is_one_line_of_json_on_request(heldout: Heldout) -> None:
         (["six", "--with", "gradrs:lenient"], 1, "there is no module 'gradrs' here"),
         (["six", "--with", "gradrs.py:lenient"], 1, "gradrs.py does not exist"),
         (["sixx", "--with", "graders:lenient"], 1, "did you mean"),
-        (["six", "--with", "graders:broken"], 2, "all 6 items errored"),
-        (["six", "--with", "graders:lenient", "--name", "six"], 1, "already holds a run"),
+        (["six", "--with", "graders:broken"], 2, "The answers are kept: `heldout rescore`"),
+        (["six", "--with", "heldout.scoring:grade_number"], 1, "Rubric(grade_number) makes it"),
+        (["six", "--with", "graders:lenient", "--name", "six"], 1, "or choose another --name"),
         (["six", "--with", "graders:lenient", "--name", "../x"], 1, "becomes a directory"),
     ],
 )

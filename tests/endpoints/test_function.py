@@ -143,7 +143,7 @@ def test_a_completion_is_taken_as_it_is(run: Run) -> None:
 
 @pytest.mark.parametrize("wrong", [None, 4, b"bytes", ["a"], {"role": "assistant"}])
 def test_anything_else_is_refused_by_its_type(run: Run, wrong: Any) -> None:
-    with pytest.raises(TypeError, match=rf"returns str or Message, got {type(wrong).__name__}"):
+    with pytest.raises(TypeError, match=rf"returns str, Message or .* got {type(wrong).__name__}"):
         run(answered(lambda messages: wrong))
 
 
@@ -152,7 +152,7 @@ def test_a_wrong_type_is_the_items_error(run: Run, tmp_path: Path) -> None:
         return None if messages[-1].text == "1" else messages[-1].text
 
     report = run(evaluated(sometimes, 3, tmp_path))
-    assert "returns str or Message, got NoneType" in str(report.results[1].error)
+    assert "got NoneType" in str(report.results[1].error)
     assert [result.ok for result in report.results] == [True, False, True]
 
 

@@ -20,8 +20,6 @@ from heldout.stats import wilson
 from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
 from tests.scoring.examples.calls import GRADED, PARAMETERS, SAME, TOOL, VALID
 
-pytest.importorskip("jsonschema_rs")
-
 TOOLS = (ToolSpec(TOOL, parameters=PARAMETERS), ToolSpec("stop"))
 
 
@@ -234,10 +232,10 @@ def test_valid_is_reported_only_where_the_response_calls():
 def test_a_call_that_does_not_validate_costs_the_reward_and_says_why():
     bad, reward = metrics(call("{}"))
     assert (bad["valid"].value, bad["sound"].value, reward) == (0.0, 0.0, 0.0)
-    assert bad["valid"].metadata["problems"] == ['weather: $: "city" is a required property']
+    assert bad["valid"].metadata["note"] == 'weather: $: "city" is a required property'
     assert bad["calls"].metadata == {"finish_reason": "tool_calls", "tools": [TOOL]}
     nothing, reward = metrics()
-    assert (nothing["valid"].metadata, reward) == ({"problems": ["it calls nothing"]}, 0.0)
+    assert (nothing["valid"].metadata, reward) == ({"note": "it calls nothing"}, 0.0)
 
 
 def test_what_a_metric_repeats_of_a_response_is_bounded():

@@ -27,7 +27,19 @@ from heldout.errors import (
     SystemicFailure,
 )
 from heldout.fingerprints import describe_callable
-from heldout.scoring import Grade, Rubric, grade_number, grader, part
+from heldout.scoring import (
+    Grade,
+    Rubric,
+    grade_captured,
+    grade_json,
+    grade_number,
+    grade_pattern,
+    grader,
+    has_length,
+    has_tags,
+    is_json,
+    part,
+)
 from tests.conftest import RunEval, make_samples
 
 SAMPLE = Sample("s", {"question": "2 + 2?"}, 4, {"level": "easy"})
@@ -112,7 +124,7 @@ def test_a_number_or_a_bool_is_a_metric_of_the_parts_name_and_weight(value: Any)
 
 @pytest.mark.parametrize(
     "value", [None, "1", b"1", [1], {}, [True, Metric("a", 1)], object(), np.array([1.0]), 1j],
-    ids=repr,
+    ids=lambda value: type(value).__name__,
 )  # fmt: skip
 def test_anything_else_is_refused_with_the_name_of_the_part(value: Any) -> None:
     with pytest.raises(ScoringFailed, match="^right: "):
@@ -194,6 +206,12 @@ def test_options_are_handed_to_the_function() -> None:
         (lambda: Rubric(grade_number, grade_number), "two parts are named 'number'"),
         (lambda: Rubric(part(grade_number, weight=0)), "no part counts"),
         (lambda: part(dict, name="x"), "does not say what it takes"),
+        (lambda: part(grade_pattern, pattern="(?<=a)b("), "part 'pattern': pattern '(?<=a)b('"),
+        (lambda: part(grade_captured, pattern="("), "part 'captured': pattern '('"),
+        (lambda: part(grade_json, schema={"type": "objekt"}), "part 'json': "),
+        (lambda: part(has_length, unit="word"), "unit is characters, words or lines"),
+        (lambda: part(is_json, kind="dict"), "kind is any, object or list"),
+        (lambda: part(has_tags, tags="answer"), "tags are names such as"),
     ],
 )
 def test_a_rubric_that_cannot_be_meant_is_refused_when_it_is_made(
@@ -291,8 +309,29 @@ def test_a_judge_that_refuses_every_request_stops_the_run(run_eval: RunEval) -> 
     async def judge() -> float:
         raise FatalEndpointError("401: no such key")
 
-    with pytest.raises(SystemicFailure, match="refuses every request.*401"):
+    said = "what the score function asks can answer nothing.*401"
+    with pytest.raises(SystemicFailure, match=said):
         run_eval(make_samples(50), Rubric(part(judge, name="judge")), max_concurrent=1)
+
+
+def test_one_inside_another_rubric_stops_it_too_and_a_users_own_error_does_not(
+    run_eval: RunEval,
+) -> None:
+    async def judge() -> float:
+        raise FatalEndpointError("401: no such key")
+
+    inner = Rubric(part(judge, name="judge"))
+    outer = Rubric(part(lambda trajectory, sample: inner(trajectory, sample), name="outer"))
+    with pytest.raises(SystemicFailure, match="can answer nothing.*outer: judge: .*401"):
+        run_eval(make_samples(50), outer, max_concurrent=1)
+
+    def own(answer: str) -> float:
+        if answer == "1":
+            raise ValueError("my own") from FatalEndpointError("401")
+        return 1.0
+
+    report = run_eval(make_samples(3), Rubric(own), experiment_name="own")
+    assert report.summary["n_errors"] == 1
 
 
 # --- Identity -----------------------------------------------------------------------------------

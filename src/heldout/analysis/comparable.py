@@ -23,6 +23,8 @@ from heldout.store.table import Labels
 Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+MOST_PARTS = 8
+"""So many differences of two rubrics stand in a message."""
 NAMED = 3
 """So many ids stand in a message; of more, how many they are."""
 
@@ -91,7 +93,7 @@ def same_answers(a: Opened, b: Opened) -> bool:
     """Whether one scored the other's trajectories again, or both a third's: then another scorer
     is what is compared."""
     scored_again = any(isinstance(side.config.get("parent"), dict) for side in (a, b))
-    return scored_again and a.origin is not None and a.origin == b.origin
+    return bool(scored_again and a.origin and a.origin.get("id") and a.origin == b.origin)
 
 
 def unpairable(a: Opened, b: Opened) -> str | None:
@@ -195,7 +197,12 @@ def _parts(one: Any, other: Any) -> list[str]:
             else f"{name!r:.60}: {_changed(key, a[name].get(key), b[name].get(key))}"
             for key in keys
         ]
-    return sorted(found) or ["its parts are in another order"]
+    if not found:
+        moved = listed[0] != listed[1]
+        found = ["its parts are in another order" if moved else "it is another kind of rubric"]
+    found.sort()
+    more = [f"and {len(found) - MOST_PARTS} more"] if len(found) > MOST_PARTS else []
+    return [*found[:MOST_PARTS], *more]
 
 
 def refuse(found: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
@@ -225,10 +232,10 @@ def differing_settings(a: Opened, b: Opened) -> list[str]:
     ]
     notes = [f"not the policy alone differs: {'; '.join(changed)}"] if changed else []
     if same_answers(a, b):
-        scorers = (_name_of(side.functions.get("score_fn")) for side in (a, b))
+        changed_in = _function("score_fn", *(side.functions.get("score_fn") for side in (a, b)))
         notes.append(
             "the answers are the same ones, scored twice: a difference is the grader's "
-            f"({', then '.join(scorers)})"
+            f"({changed_in or 'score_fn is the same one'})"
         )
     unknown = [side.name for side in (a, b) if _scorer_unknown(side)]
     if unknown:
@@ -247,11 +254,6 @@ def _settings(side: Opened) -> dict[str, Any]:
     if isinstance(prepare, dict):
         settings["prepare_messages"] = f"{prepare.get('name')} {prepare.get('source')!s:.6}"
     return settings
-
-
-def _name_of(function: Any) -> str:
-    name = function.get("name") if isinstance(function, dict) else None
-    return f"{name!s:.60}" if name else "not known"
 
 
 def _scorer_unknown(side: Opened) -> bool:

@@ -24,6 +24,7 @@ from heldout.analysis.comparable import (
     mismatches,
     refuse,
     refuse_itself,
+    same_answers,
     shared_samples,
     unpairable,
 )
@@ -135,6 +136,7 @@ def compare(
         lost=rows.changes(one.table.sample_ids, gained=False),
         mismatches=tuple(found),
         notes=tuple(notes),
+        same_answers=same_answers(one, other),
     )
 
 

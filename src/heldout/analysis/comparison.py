@@ -100,6 +100,8 @@ class Comparison:
     mismatches: tuple[Mismatch, ...]
     notes: tuple[str, ...]
     """What else differs, or limits what the comparison says."""
+    same_answers: bool = False
+    """Both score the same trajectories: what differs is the grader's, and nobody is better."""
 
     @property
     def paired(self) -> bool:
@@ -109,7 +111,8 @@ class Comparison:
     def verdict(self) -> Verdict:
         """Of B, by the interval of the difference; in both readings, where items errored.
 
-        "higher" and "lower" for a metric of one's own: nobody knows which of them is better.
+        "higher" and "lower" for a metric of one's own, since nobody knows which of them is better,
+        and for the same answers scored twice, since none is.
         """
         signs = {_sign(reading) for reading in (self.overall, self.with_errors) if reading}
         if signs == {1}:
@@ -120,7 +123,7 @@ class Comparison:
 
     @property
     def is_judged(self) -> bool:
-        return Measure(self.metric, self.pass_threshold).is_judged
+        return Measure(self.metric, self.pass_threshold).is_judged and not self.same_answers
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON has it: plain values, stable keys."""

@@ -25,6 +25,8 @@ from heldout.words import number as number
 
 UNBROKEN = 100_000
 """In a pipe there is no width to fit: lines must not break at a guess."""
+MANY_ERRORS = 0.1
+"""The share of errored items above which a report says so in words."""
 LONGEST = 4000
 """Characters of one message that are shown; a model that never stopped would bury the rest."""
 
@@ -199,6 +201,11 @@ def _notes(summary: Summary, path: Path | None) -> list[str]:
             f"{summary['n_unweighted']} items have no metric with a weight above 0, so their "
             "reward is 0 by definition, not by measurement"
         )
+    if summary["n_errors"] > MANY_ERRORS * summary["n"] and summary["n_scored"]:
+        notes.append(
+            f"{summary['n_errors']} of {summary['n']} items errored, too many for either mean to "
+            "say much of the policy: the first reads them as 0, the other leaves them out"
+        )
     if summary["n_errors"] and (summary["min"] or 0) < 0:
         notes.append(
             "errored items count as 0 in the reward, which is more than some items scored: "
@@ -284,11 +291,16 @@ def print_slices(
         _print_clusters(console, total, min(s["n_clusters"] for _, s in rows))
 
 
-# --- Failures -----------------------------------------------------------------------------------
+# --- Items --------------------------------------------------------------------------------------
 
 
-def print_failures(results: Sequence[EvalResult], report: EvalReport) -> None:
+def print_items(results: Sequence[EvalResult], report: EvalReport, *, passed: bool = False) -> None:
+    """Conversations, with what graders read in them. `passed`: they are what passed, else they
+    are what failed, or what was asked for by name."""
     console = make_console()
+    if not results and passed:
+        console.print(f"No item has reward ≥ {report.pass_threshold:g}.")
+        return
     if not results:
         threshold, done = report.pass_threshold, report.summary["n"]
         every = "every item"
@@ -373,7 +385,7 @@ def print_block(console: Console, label: Text, content: Text) -> None:
         lines = content.wrap(console, max(20, console.width - _INDENT))
     for line in lines:
         line.rstrip()
-        console.print(label + line, soft_wrap=True)
+        console.print(Text.assemble(label, line), soft_wrap=True)
         label = Text(" " * _INDENT)
 
 

@@ -48,6 +48,7 @@ def command(
     from heldout.cli.named import find_named
     from heldout.cli.render import print_json, print_report
     from heldout.config import base_config
+    from heldout.errors import RunExists
     from heldout.rescoring import rescore
 
     parent = find_named(run)
@@ -65,6 +66,11 @@ def command(
         function = imported(score_fn, "--with")
         try:
             report = asyncio.run(rescore(parent, function, config))
+        except RunExists as taken:
+            raise RunExists(
+                f"{beside / name} already holds a run. Go on with it (--resume), or choose "
+                "another --name"
+            ) from taken
         except KeyboardInterrupt:
             click.echo(
                 printable(

@@ -46,7 +46,8 @@ def _value(owner: Owner, name: str, text: str, key: str) -> Any:
     kinds = settable(owner)
     if name not in kinds:
         every = [*settable(EvalConfig), *(_INSIDE + n for n in settable(Sampling))]
-        near = difflib.get_close_matches(key, every, n=1, cutoff=0.6)
+        near = [n for n in every if n.startswith(key)]  # sampling.temp
+        near = near or difflib.get_close_matches(key, every, n=1, cutoff=0.6)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(every)}"
         raise InvalidInput(f"--set {key}: there is no such setting; {hint}")
     kind = kinds[name]

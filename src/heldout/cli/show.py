@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +14,9 @@ if TYPE_CHECKING:
     from heldout.store.report import EvalReport
     from heldout.types import EvalResult
 
+MOST_NAMES = 10_000
+"""Ids among which a misspelt one is looked for."""
+
 
 @click.command("show")
 @click.argument("run")
@@ -20,6 +25,10 @@ if TYPE_CHECKING:
     type=click.IntRange(1),
     metavar="N",
     help="N items that did not pass, those that errored first.",
+)
+@click.option("--passes", type=click.IntRange(1), metavar="N", help="N items that passed.")
+@click.option(
+    "--sample", "samples", multiple=True, metavar="ID", help="The items of this sample, by its id."
 )
 @click.option(
     "--pass-at",
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
 @click.option("--repair", is_flag=True, help="Move damaged journal lines aside first.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: a summary, or a line a failure or point."
+    "--json", "as_json", is_flag=True, help="Print JSON: a summary, or a line an item or point."
 )
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
 @click.option("--outcomes", is_flag=True, help="With --json, of a curve: every item's reward, too.")
@@ -41,6 +50,8 @@ if TYPE_CHECKING:
 def command(
     run: str,
     failures: int | None,
+    passes: int | None,
+    samples: tuple[str, ...],
     pass_at: tuple[int, ...],
     cluster: str | None,
     repair: bool,
@@ -60,26 +71,29 @@ def command(
     from heldout.cli.named import find_named, step_directory
     from heldout.errors import InvalidInput
 
+    which = _Which(failures, passes, samples)
     terms = {"effect": effect, "alpha": alpha, "window": window}
     curve = find_curve(run)
     of_report = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
-    if of_report and failures is not None:
-        raise InvalidInput(f"{of_report} is of the report, --failures prints items: ask for one")
+    if of_report and which.option:
+        raise InvalidInput(
+            f"{of_report} is of the report, {which.option} prints items: ask for one"
+        )
     if curve is None:
         path = find_named(run)
         for asked, given in {"step": step, "outcomes": outcomes or None, **terms}.items():
             if given is not None:
                 raise InvalidInput(f"{path} has no curve.jsonl, so --{asked} says nothing of it")
-        _show_run(path, failures, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
+        _show_run(path, which, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
     elif step is not None and not outcomes:
         path = step_directory(curve, step)
-        _show_run(path, failures, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
+        _show_run(path, which, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
     elif of_report:
         raise InvalidInput(f"{of_report} of which eval? {curve} is a curve of many: add --step N")
     else:
         _show_curve(
             curve,
-            failures,
+            which,
             repair=repair,
             as_json=as_json,
             outcomes=outcomes,
@@ -88,9 +102,59 @@ def command(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Which:
+    """Which items are to be shown, if any: what did not pass, what did, or samples by their ids."""
+
+    failures: int | None
+    passes: int | None
+    samples: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        given = [self.failures is not None, self.passes is not None, bool(self.samples)]
+        if sum(given) > 1:
+            raise click.UsageError("--failures, --passes and --sample print items: ask for one")
+
+    @property
+    def option(self) -> str | None:
+        if self.failures is not None:
+            return "--failures"
+        if self.passes is not None:
+            return "--passes"
+        return "--sample" if self.samples else None
+
+    def of(self, report: EvalReport) -> list[EvalResult]:
+        if self.failures is not None:
+            return _failures(report, self.failures)
+        if self.passes is not None:
+            passed = (r for r in report.results if r.ok and r.score.reward >= report.pass_threshold)
+            return list(islice(passed, self.passes))
+        return _of_samples(report, self.samples)
+
+
+def _of_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
+    import difflib
+
+    from heldout.errors import InvalidInput
+
+    found: dict[str, list[EvalResult]] = {id: [] for id in ids}
+    others: list[str] = []
+    for result in report.results:
+        if result.sample_id in found:
+            found[result.sample_id].append(result)
+        elif len(others) < MOST_NAMES:
+            others.append(result.sample_id)
+    for id, results in found.items():
+        if not results:
+            near = difflib.get_close_matches(id, others, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(others[:3])}, …"
+            raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+    return [result for results in found.values() for result in results]
+
+
 def _show_run(
     path: Path,
-    failures: int | None,
+    which: _Which,
     *,
     repair: bool,
     as_json: bool,
@@ -100,7 +164,7 @@ def _show_run(
     from heldout.analysis.single import summary_of
     from heldout.cli.main import writing
     from heldout.cli.render import (
-        print_failures,
+        print_items,
         print_json,
         print_report,
         result_as_dict,
@@ -111,7 +175,7 @@ def _show_run(
     if repair:
         _repair(path)
     report = EvalReport.load(path)
-    if failures is None:
+    if which.option is None:
         reason = RunDir(path).read_info().reason
         summary = summary_of(report, cluster=cluster, pass_at=pass_at)
         with writing():
@@ -121,13 +185,13 @@ def _show_run(
             else:
                 print_report(report, reason, summary=summary)
         return
-    shown = _failures(report, failures)
+    shown = which.of(report)
     with writing():
         if as_json:
             for result in shown:
                 print_json(result_as_dict(result))
         else:
-            print_failures(shown, report)
+            print_items(shown, report, passed=which.passes is not None)
 
 
 def _failures(report: EvalReport, count: int) -> list[EvalResult]:
@@ -164,7 +228,7 @@ def _repair(path: Path) -> None:
 
 def _show_curve(
     path: Path,
-    failures: int | None,
+    which: _Which,
     *,
     repair: bool,
     as_json: bool,
@@ -180,8 +244,8 @@ def _show_curve(
     if repair:
         _repair_curve(path)
     run = read_curve(path)
-    if failures is not None:
-        raise InvalidInput(f"--failures of which eval? Add --step N: {steps_of(run)}")
+    if which.option:
+        raise InvalidInput(f"{which.option} of which eval? Add --step N: {steps_of(run)}")
     if outcomes and not as_json:
         raise InvalidInput("--outcomes goes with --json: there are too many for a table")
     if as_json:

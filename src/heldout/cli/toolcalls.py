@@ -107,17 +107,23 @@ def command(
         raise click.UsageError("--reference is given once, or twice: the reference run again")
     # Whatever can be refused is refused before the first request is paid for.
     samples = load_requests(file, most=max_samples)
+    requests = [sample.input for sample in samples]
+    server = open_requests(endpoint, requests, max_concurrent=max_concurrent)
+    name = name or _name(file, server)
+    for given in references:
+        if given == name or Path(given).resolve() == (Path(output_dir) / name).resolve():
+            raise click.UsageError(
+                f"the run {name!r} is compared with itself; --reference is another one"
+            )
     read = [read_reference(given) for given in references]
     # Of one reference with repeats, the second repeat is the reference again.
     sets = [one[0] for one in read] if len(read) > 1 else [one for sets in read for one in sets[:2]]
     if sets:
         check_comparable(samples, str(file), *sets)
-    requests = [sample.input for sample in samples]
-    server = open_requests(endpoint, requests, max_concurrent=max_concurrent)
     report = _asked(
         samples,
         server,
-        name or _name(file, server),
+        name,
         output_dir=output_dir,
         max_concurrent=max_concurrent,
         resume=resume,
@@ -181,7 +187,8 @@ def _asked(
         return asyncio.run(ask())
     except ResumeMismatch as mismatch:
         said = str(mismatch).replace("another experiment_name", "another --name")
-        raise ResumeMismatch(f"{path}: {said}. Lines may be added at the end of FILE") from None
+        said = said.replace("the dataset", "FILE").replace("sample", "request")
+        raise ResumeMismatch(f"{said}. {path} may go on with lines added at the end") from None
     except KeyboardInterrupt:
         kept = f" What was answered is kept in {path}; the same command goes on."
         click.echo("Interrupted." + printable(kept) * RunDir(path).exists(), err=True)

@@ -86,7 +86,7 @@ def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCal
     parameters: dict[str, dict[str, Any]] = {}
     for tool in tools:
         if parameters.setdefault(tool.name, tool.parameters) != tool.parameters:
-            raise InvalidInput(f"two tools are named {tool.name!r}; a call could mean either")
+            raise InvalidInput(f"two tools are named {tool.name!r:.100}; a call could mean either")
     calls = completion.message.tool_calls
     problems = [found for call in calls if (found := _problem(call, parameters)) is not None]
     return ResponseCalls(completion.finish_reason, calls, tuple(problems))
@@ -200,7 +200,7 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
     metrics = [Metric("calls", response.positive, metadata=seen)]
     if response.valid is not None:
         problems = [*response.problems[:MOST_LISTED]] or ["it calls nothing"] * (not response.valid)
-        found = {"problems": problems} if problems else {}
+        found = {"note": "; ".join(problems)} if problems else {}
         metrics.append(Metric("valid", response.valid, metadata=found))
     metrics.append(Metric("sound", response.valid is not False, weight=1.0))
     return Score(tuple(metrics))

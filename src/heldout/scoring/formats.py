@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -77,9 +77,18 @@ def _is_deep(value: Any) -> bool:
     return any(isinstance(item, dict | list) for item in level)
 
 
-@grader(version=1)
-def is_json(answer: str | None, *, kind: Literal["any", "object", "list"] = "any") -> Grade:
+Kind = Literal["any", "object", "list"]
+
+
+def _check_kind(*, kind: str = "any") -> None:
+    if kind not in get_args(Kind):
+        raise InvalidInput(f"kind is any, object or list, got {kind!r}")
+
+
+@grader(version=1, check=_check_kind)
+def is_json(answer: str | None, *, kind: Kind = "any") -> Grade:
     """The whole answer is one JSON value: of any kind, or an object, or a list."""
+    _check_kind(kind=kind)
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -144,13 +153,21 @@ def is_one_line(answer: str | None) -> Grade:
 Unit = Literal["characters", "words", "lines"]
 
 
-@grader(version=1)
+def _check_length(
+    *, unit: str = "characters", at_least: int = 1, at_most: int | None = None
+) -> None:
+    if unit not in get_args(Unit):
+        raise InvalidInput(f"unit is characters, words or lines, got {unit!r}")
+    if at_least < 0 or (at_most is not None and at_most < at_least):
+        raise InvalidInput(f"no length is at least {at_least} and at most {at_most}")
+
+
+@grader(version=1, check=_check_length)
 def has_length(
     answer: str | None, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
 ) -> Grade:
     """As long as asked for; blank space around it does not count, nor do blank lines."""
-    if at_least < 0 or (at_most is not None and at_most < at_least):
-        raise InvalidInput(f"no length is at least {at_least} and at most {at_most}")
+    _check_length(unit=unit, at_least=at_least, at_most=at_most)
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -158,22 +175,24 @@ def has_length(
         length = len(text)
     elif unit == "words":
         length = len(text.split())
-    elif unit == "lines":
-        length = sum(1 for line in text.splitlines() if line.strip())
     else:
-        raise InvalidInput(f"unit is characters, words or lines, got {unit!r}")
+        length = sum(1 for line in text.splitlines() if line.strip())
     fits = at_least <= length and (at_most is None or length <= at_most)
     return Grade(float(fits), str(length), "" if fits else f"{length} {unit}")
 
 
-@grader(version=1)
+def _check_tags(*, tags: Sequence[str] = ("answer",), nothing_else: bool = False) -> None:
+    if isinstance(tags, str) or not tags or not all(_TAG.match(tag) for tag in tags):
+        raise InvalidInput(f"tags are names such as ['think', 'answer'], got {tags!r:.100}")
+
+
+@grader(version=1, check=_check_tags)
 def has_tags(text: str | None, *, tags: Sequence[str], nothing_else: bool = False) -> Grade:
     """Each of the tags opens and closes exactly once, one after another in that order.
 
     `nothing_else`: only blank space stands outside of them. What is seen is inside the last one.
     """
-    if isinstance(tags, str) or not tags or not all(_TAG.match(tag) for tag in tags):
-        raise InvalidInput(f"tags are names such as ['think', 'answer'], got {tags!r:.100}")
+    _check_tags(tags=tags)
     if text is None or not text.strip():
         return NO_ANSWER
     place, inside, outside = 0, "", []

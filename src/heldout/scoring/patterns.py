@@ -44,7 +44,12 @@ _MEMORY = 2**21  # of a compiled pattern, and of what it caches while it runs
 _HALVES = re.compile("[\ud800-\udfff]")
 
 
-@grader(version=1)
+def _check(*, pattern: str | None = None, ignore_case: bool = False, **_: object) -> None:
+    if pattern is not None:
+        _compiled(pattern, ignore_case)
+
+
+@grader(version=1, check=_check)
 def grade_pattern(
     answer: str | None, *, pattern: str, whole: bool = False, ignore_case: bool = False
 ) -> Grade:
@@ -64,7 +69,7 @@ def grade_pattern(
     return Grade(1.0, _group(match))
 
 
-@grader(version=1)
+@grader(version=1, check=_check)
 def grade_captured(
     answer: str | None, target: str | float, *, pattern: str, ignore_case: bool = False
 ) -> Grade:

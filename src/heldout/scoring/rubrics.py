@@ -34,7 +34,7 @@ from heldout.concurrency import settle
 from heldout.errors import InvalidInput, ScoringFailed, printable_error
 from heldout.fingerprints import describe_callable, version_of
 from heldout.scoring.answers import final_answer
-from heldout.scoring.grades import Grade
+from heldout.scoring.grades import Grade, check_options
 from heldout.types import Metric, Sample, Score, Trajectory
 
 GIVEN = ("answer", "text", "target", "sample", "trajectory")
@@ -100,7 +100,12 @@ def part(
         )
     if weight is not None and not (_is_number(weight) and math.isfinite(weight) and weight >= 0):
         raise InvalidInput(f"part {called!r}: a weight is a number >= 0, got {weight!r}")
-    return Part(function, called, weight, version, options, _asks_for(function, called, options))
+    asks_for = _asks_for(function, called, options)
+    try:
+        check_options(function, options)
+    except InvalidInput as problem:
+        raise InvalidInput(f"part {called!r}: {problem}") from None
+    return Part(function, called, weight, version, options, asks_for)
 
 
 def _asks_for(
@@ -150,7 +155,8 @@ class Rubric:
         for name in names:
             if names.count(name) > 1:
                 raise InvalidInput(
-                    f"two parts are named {name!r}; part(function, name=…) names one otherwise"
+                    f"two parts are named {name!r}; part(function, name=…) names one otherwise, "
+                    "and judge.equality(name=…) a judge"
                 )
         if all(p.weight == 0 for p in self.parts):
             raise InvalidInput(

@@ -112,7 +112,12 @@ def _compiled(content: bytes, formats: bool) -> Schema:
     return Schema(validator, jsonschema_rs.ValidationError)
 
 
-@grader(version=1)
+def _check(*, schema: Mapping[str, Any] | bool | Schema | None = None) -> None:
+    if schema is not None and not isinstance(schema, Schema):
+        compiled(schema)
+
+
+@grader(version=1, check=_check)
 def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema) -> Grade:
     """The answer is JSON that the schema accepts.
 

@@ -98,8 +98,8 @@ class Ledger:
             other = self._db.execute("SELECT id FROM kept WHERE place = ?", (index,)).fetchone()
             if other is not None:
                 raise ResumeMismatch(
-                    f"sample number {index} of the dataset was {other[0]!r} when this run began "
-                    f"and is {sample.id!r} now. Restore it, or choose another experiment_name"
+                    f"sample number {index + 1} of the dataset was {other[0]!r} when this run "
+                    f"began and is {sample.id!r} now. Restore it, or choose another experiment_name"
                 )
             return
         self._kept_seen += 1
@@ -110,8 +110,9 @@ class Ledger:
             )
         if was[0] != index:
             raise ResumeMismatch(
-                f"sample {sample.id!r} was number {was[0]} of the dataset when this run began and "
-                f"is number {index} now. Restore the order, or choose another experiment_name"
+                f"sample {sample.id!r} was number {was[0] + 1} of the dataset when this run began "
+                f"and is number {index + 1} now. Restore the order, or choose another "
+                "experiment_name"
             )
 
     def is_finished(self, sample_id: str, repeat: int) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 import platform
+import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -49,13 +50,16 @@ class RunInfo(msgspec.Struct):
     """Why it did not complete."""
     journal_bytes: int | None = None
     """Size of the journal that the derived files were made of; None while there are none."""
+    id: str | None = None
+    """Of this run alone, whatever it is called; None where an earlier version wrote it."""
 
     @classmethod
     def new(
         cls, config: dict[str, Any], functions: dict[str, Any], asked: int | None = None
     ) -> RunInfo:
         versions = package_versions()
-        return cls(FORMAT, VERSION, "running", config, functions, asked, versions, now())
+        id = secrets.token_hex(8)
+        return cls(FORMAT, VERSION, "running", config, functions, asked, versions, now(), id=id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +98,9 @@ class RunDir:
         """Which trajectories it holds: its own, or, where it scored others again, whose."""
         parent = info.config.get("parent")
         if isinstance(parent, dict):
-            return {key: parent.get(key) for key in ("started", "journal_bytes")}
+            return {key: parent.get(key) for key in ("id", "journal_bytes")}
         size = self.journal.stat().st_size if self.journal.exists() else None
-        return {"started": info.started, "journal_bytes": size}
+        return {"id": info.id, "journal_bytes": size}
 
     # --- run.json ---
 
