@@ -681,7 +681,7 @@ def test_clause_29_tool_calls_count_where_the_finish_reason_says_so() -> None:
     }
     theirs = {"a": said("tool_calls", '{"x": 1}'), "b": said("stop"), "c": said("tool_calls")}
     found = compare_calls(ours, theirs)
-    assert (found.schema_accuracy.numerator, found.schema_accuracy.denominator) == (1, 3)
+    assert (found.schema_accuracy.count, found.schema_accuracy.n) == (1, 3)
     assert (found.trigger.both, found.trigger.only_ours, found.trigger.only_theirs) == (1, 1, 1)
     assert found.trigger.f1.value == 0.5
 

@@ -25,15 +25,9 @@ from heldout.endpoints.requests import DELIVERY, with_system
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.fingerprints import set_version
 from heldout.loaders import jsonl_rows
-from heldout.scoring.calls import (
-    CallReport,
-    ResponseCalls,
-    compare_calls,
-    read_calls,
-    response_of,
-    tools_of,
-)
+from heldout.scoring.calls import ResponseCalls, read_calls, response_of, tools_of
 from heldout.scoring.schemas import compiled
+from heldout.scoring.triggers import CallReport, compare_calls
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir, find_run
 from heldout.types import Completion, EvalResult, Message, Role, Sample

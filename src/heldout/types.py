@@ -290,12 +290,18 @@ class Trajectory:
             object.__setattr__(self, "messages", tuple(self.messages))
 
     @property
-    def answer(self) -> str:
-        """The last model turn without its reasoning: "" if it has none, or never got out of it."""
+    def last_turn(self) -> Message | None:
+        """What the model said last; None where it said nothing."""
         for message in reversed(self.messages):
             if message.role == "assistant":
-                return without_reasoning(message.text)
-        return ""
+                return message
+        return None
+
+    @property
+    def answer(self) -> str:
+        """The last model turn without its reasoning: "" if it has none, or never got out of it."""
+        turn = self.last_turn
+        return "" if turn is None else without_reasoning(turn.text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -255,7 +255,7 @@ def test_every_kind_of_answer_is_counted_as_what_it_is(toolcalls: Toolcalls) -> 
     assert (found["requests"], found["answered"], found["errored"]) == (14, 13, 1)
     assert found["finish_reasons"] == {"tool_calls": 10, "stop": 2, "length": 1}
     accuracy = found["schema_accuracy"]
-    assert (accuracy["numerator"], accuracy["denominator"]) == (4, 10)
+    assert (accuracy["count"], accuracy["n"]) == (4, 10)
     assert accuracy["ci_low"] < 0.4 < accuracy["ci_high"]
     assert "finish reason tool_calls, and no calls" in found["problems"]
     assert found["problems"]["wether: no such tool"] == 1
@@ -348,7 +348,7 @@ def test_the_table_against_results_of_the_verifier(toolcalls: Toolcalls) -> None
         pytest.approx(2 / 3),
     ]
     same = trigger["same_calls"]
-    assert (same["numerator"], same["denominator"]) == (1, 2)
+    assert (same["count"], same["n"]) == (1, 2)
     assert found["references"][0]["errored"] == 1
     assert found["reference_with_itself"] is None
 
@@ -365,7 +365,7 @@ def test_the_reference_stands_beside_itself(toolcalls: Toolcalls) -> None:
     arguments = ("requests.jsonl", "--reference", reference(), "--reference", again)
     itself = as_json(toolcalls(*arguments, "--json"))["reference_with_itself"]
     assert [itself[k] for k in ("tp", "fp", "fn", "tn")] == [2, 1, 1, 0]
-    assert (itself["same_calls"]["numerator"], itself["unmatched"]) == (1, 2)
+    assert (itself["same_calls"]["count"], itself["unmatched"]) == (1, 2)
     outcome = toolcalls(*arguments)
     assert outcome.code == 0
     rows = {

@@ -9,13 +9,13 @@ from heldout.errors import InvalidInput
 from heldout.fingerprints import version_of
 from heldout.scoring.calls import (
     ResponseCalls,
-    compare_calls,
     grade_calls,
     read_calls,
     same_calls,
     score_calls,
     tools_of,
 )
+from heldout.scoring.triggers import compare_calls
 from heldout.stats import wilson
 from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
 from tests.scoring.examples.calls import GRADED, PARAMETERS, SAME, TOOL, VALID
@@ -127,11 +127,11 @@ def test_the_table_is_as_the_verifier_defines_it():
     report = compare_calls(candidate, reference)
     trigger = report.trigger
     assert (trigger.both, trigger.only_ours, trigger.only_theirs, trigger.neither) == (3, 1, 1, 1)
-    assert (trigger.precision.numerator, trigger.precision.denominator) == (3, 4)
-    assert (trigger.recall.numerator, trigger.recall.denominator) == (3, 4)
+    assert (trigger.precision.count, trigger.precision.n) == (3, 4)
+    assert (trigger.recall.count, trigger.recall.n) == (3, 4)
     assert trigger.f1.value == 0.75
-    assert (trigger.same.numerator, trigger.same.denominator) == (2, 3)
-    assert (report.schema_accuracy.numerator, report.schema_accuracy.denominator) == (3, 5)
+    assert (trigger.same.count, trigger.same.n) == (2, 3)
+    assert (report.schema_accuracy.count, report.schema_accuracy.n) == (3, 5)
     assert report.finish_reasons == {"tool_calls": 5, "stop": 2}
     assert (report.responses, trigger.matched, trigger.unmatched) == (7, 6, 2)
     assert report.reference_with_itself is None
@@ -154,7 +154,7 @@ def test_a_ratio_of_nothing_is_none_and_not_0():
         report.trigger.recall,
         report.trigger.f1,
     )
-    assert [(r.value, r.denominator, r.interval) for r in ratios] == [(None, 0, None)] * 4
+    assert [(r.value, r.n, r.interval) for r in ratios] == [(None, 0, None)] * 4
     assert compare_calls({}, {}).trigger.same.value is None
 
 
@@ -182,7 +182,7 @@ def test_f1_is_the_harmonic_mean_and_lies_in_its_interval(both, ours, theirs):
     p, r, f1 = trigger.precision, trigger.recall, trigger.f1
     if p.value and r.value:
         assert f1.value == pytest.approx(2 * p.value * r.value / (p.value + r.value))
-        assert p.interval == wilson(p.value, p.denominator)
+        assert p.interval == wilson(p.value, p.n)
     if f1.value is not None:
         assert 0 <= f1.interval.low <= f1.value + 1e-12
         assert f1.value - 1e-12 <= f1.interval.high <= 1

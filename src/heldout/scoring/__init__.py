@@ -3,6 +3,7 @@
 rubrics       Rubric, part: named functions with weights, as one score function
 answers       what a model answered: the last statement in its last words
 choices, numbers, texts, lists, mathematics, patterns, schemas, formats, calls    graders
+triggers      tool calls over a set of responses
 judges        a model as grader
 workers       processes for work that must be killable
 """
@@ -15,7 +16,7 @@ from heldout.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.scoring.answers import final_answer, stated_answer
-    from heldout.scoring.calls import compare_calls, grade_calls, read_calls, same_calls
+    from heldout.scoring.calls import grade_calls, read_calls, same_calls
     from heldout.scoring.choices import grade_choice, shuffled
     from heldout.scoring.codeblocks import code_blocks, last_code_block
     from heldout.scoring.formats import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
         grade_match,
         grade_rouge_l,
     )
+    from heldout.scoring.triggers import compare_calls
 
 _HOME = {
     "heldout.scoring.rubrics": ("Part", "Rubric", "part"),
@@ -59,7 +61,8 @@ _HOME = {
     "heldout.scoring.formats": (
         "has_boxed", "has_code_block", "has_length", "has_tags", "is_json", "is_one_line",
     ),
-    "heldout.scoring.calls": ("compare_calls", "grade_calls", "read_calls", "same_calls"),
+    "heldout.scoring.calls": ("grade_calls", "read_calls", "same_calls"),
+    "heldout.scoring.triggers": ("compare_calls",),
     "heldout.scoring.judges": ("Criterion", "Judge"),
 }  # fmt: skip
 

@@ -1,30 +1,14 @@
-"""Does a policy call tools when it should, and properly?
+"""Does a response call tools when it should, and properly?
 
-Of one response, `read_calls` says whether it calls, which tools, and whether every call validates;
-`same_calls` whether two responses call the same with the same arguments; `grade_calls` is that as a
-grader, and `score_calls` the score of an answer to a whole request. Of a set, `compare_calls` gives
-the numbers of the K2 Vendor Verifier, as it defines them:
-
-    positive          the finish reason is `tool_calls` (calls beside another reason do not count)
-    TP, FP, FN        both are positive; the candidate only; the reference only
-    precision         TP / (TP + FP)
-    recall            TP / (TP + FN)
-    F1                2PR / (P + R), which is 2TP / (2TP + FP + FN)
-    schema accuracy   responses all of whose calls validate / positive responses;
-                      bad JSON, an unknown tool and an empty list of calls do not validate
-
-Two runs of the same weights do not agree fully either (76-84% in practice), so the reference's
-agreement with itself stands beside the candidate's, where a second run of it is given.
-
-Each ratio has its numerator and denominator, is None where the denominator is 0, and has an
-interval: Wilson's, over requests. F1 is a function of TP / (TP + FP + FN), a plain rate J, namely
-2J / (1 + J): its interval is Wilson's of J, sent through the same function.
+`read_calls` says whether it calls, which tools, and whether every call validates; `same_calls`
+whether two responses call the same with the same arguments; `grade_calls` and `score_calls` make
+scores of that. What is said of a set of them is in triggers.py.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +17,6 @@ from heldout.errors import InvalidInput
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import Grade, grader
 from heldout.scoring.schemas import compiled
-from heldout.stats import CONFIDENCE, Interval, wilson
 from heldout.types import (
     Completion,
     Message,
@@ -46,8 +29,6 @@ from heldout.types import (
 )
 
 POSITIVE = "tool_calls"
-NO_REASON = "(none)"
-"""How a missing finish reason is counted."""
 LONGEST_NAME = 100
 """Characters of a tool's name that a problem or a metric repeats; a model may write any."""
 MOST_LISTED = 20
@@ -178,10 +159,9 @@ def response_of(trajectory: Trajectory, tools: Sequence[ToolSpec]) -> ResponseCa
 
 
 def _last_turn(trajectory: Trajectory) -> Message:
-    for message in reversed(trajectory.messages):
-        if message.role == "assistant":
-            return message
-    raise InvalidInput("the trajectory has no model turn, so there are no calls to look at")
+    if (turn := trajectory.last_turn) is None:
+        raise InvalidInput("the trajectory has no model turn, so there are no calls to look at")
+    return turn
 
 
 @grader(version=1)
@@ -252,126 +232,3 @@ def _difference(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> str:
 
 def _written(call: ToolCall) -> str:
     return f"{_short(call.name, LONGEST_NAME)}({_short(call.arguments, 200)})"
-
-
-# --- A set of them ------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    numerator: int
-    denominator: int
-    interval: Interval | None
-    """None exactly where the ratio is."""
-
-    @property
-    def value(self) -> float | None:
-        return self.numerator / self.denominator if self.denominator else None
-
-
-@dataclass(frozen=True, slots=True)
-class Agreement:
-    """Of one set of responses with another, over the requests that both answered."""
-
-    both: int
-    only_ours: int
-    only_theirs: int
-    neither: int
-    precision: Ratio
-    recall: Ratio
-    f1: Ratio
-    same: Ratio
-    """Of those where both call: the ones with the same calls."""
-    unmatched: int
-    """Requests that only one of the two answered: they are in no number above."""
-
-    @property
-    def matched(self) -> int:
-        return self.both + self.only_ours + self.only_theirs + self.neither
-
-
-@dataclass(frozen=True, slots=True)
-class CallReport:
-    responses: int
-    schema_accuracy: Ratio
-    """Over all responses of the candidate, also those that the reference has no match for."""
-    finish_reasons: Mapping[str, int]
-    """The most frequent first."""
-    trigger: Agreement
-    reference_with_itself: Agreement | None
-    """What a second run of the reference reaches against the first; None without one."""
-
-
-def compare_calls(
-    candidate: Mapping[str, ResponseCalls],
-    reference: Mapping[str, ResponseCalls],
-    *,
-    reference_again: Mapping[str, ResponseCalls] | None = None,
-    ordered: bool = False,
-    confidence: float = CONFIDENCE,
-) -> CallReport:
-    """The numbers over a set, by request id. A request that errored is left out, and is no 0."""
-    if not 0 < confidence < 1:
-        raise InvalidInput(f"a confidence is between 0 and 1, such as 0.95; got {confidence!r}")
-    again = None
-    if reference_again is not None:
-        again = _agreement(reference_again, reference, ordered, confidence)
-    return CallReport(
-        responses=len(candidate),
-        schema_accuracy=schema_accuracy(candidate.values(), confidence=confidence),
-        finish_reasons=finish_reasons(candidate.values()),
-        trigger=_agreement(candidate, reference, ordered, confidence),
-        reference_with_itself=again,
-    )
-
-
-def schema_accuracy(responses: Iterable[ResponseCalls], *, confidence: float = CONFIDENCE) -> Ratio:
-    """Of the responses that call: those all of whose calls validate."""
-    called = [response.valid for response in responses if response.positive]
-    return _rate(sum(map(bool, called)), len(called), confidence)
-
-
-def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
-    """How often each occurs, the most frequent first, equals by name."""
-    counts = Counter(response.finish_reason or NO_REASON for response in responses)
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _agreement(
-    ours: Mapping[str, ResponseCalls],
-    theirs: Mapping[str, ResponseCalls],
-    ordered: bool,
-    confidence: float,
-) -> Agreement:
-    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    counts = Counter((mine.positive, other.positive) for mine, other in pairs)
-    both, only_ours, only_theirs = counts[True, True], counts[True, False], counts[False, True]
-    same = sum(
-        same_calls(mine.calls, other.calls, ordered=ordered)
-        for mine, other in pairs
-        if mine.positive and other.positive
-    )
-    return Agreement(
-        both=both,
-        only_ours=only_ours,
-        only_theirs=only_theirs,
-        neither=counts[False, False],
-        precision=_rate(both, both + only_ours, confidence),
-        recall=_rate(both, both + only_theirs, confidence),
-        f1=_f1(both, both + only_ours + only_theirs, confidence),
-        same=_rate(same, both, confidence),
-        unmatched=len(ours.keys() ^ theirs.keys()),
-    )
-
-
-def _rate(numerator: int, denominator: int, confidence: float) -> Ratio:
-    interval = wilson(numerator / denominator, denominator, confidence) if denominator else None
-    return Ratio(numerator, denominator, interval)
-
-
-def _f1(both: int, either: int, confidence: float) -> Ratio:
-    if not either:
-        return Ratio(0, 0, None)
-    rate = wilson(both / either, either, confidence)
-    low, high = (2 * j / (1 + j) for j in (rate.low, rate.high))
-    return Ratio(2 * both, both + either, Interval(low, high))

@@ -175,7 +175,7 @@ class Rubric:
         """A Score where every part is plain, so that it serves where nothing can be awaited."""
         given = {
             "answer": final_answer(trajectory) or "",
-            "text": _last_turn(trajectory),
+            "text": turn.text if (turn := trajectory.last_turn) is not None else "",
             "target": sample.ground_truth,
             "sample": sample,
             "trajectory": trajectory,
@@ -276,13 +276,6 @@ def _discard(values: Sequence[Any]) -> None:
     for value in values:
         if inspect.iscoroutine(value):
             value.close()
-
-
-def _last_turn(trajectory: Trajectory) -> str:
-    for message in reversed(trajectory.messages):
-        if message.role == "assistant":
-            return message.text
-    return ""
 
 
 def _called(function: Callable[..., Any]) -> str:
