@@ -37,6 +37,10 @@ Every message says what was wrong, where, and what to do.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from heldout.types import Usage
 
 
 class HeldoutError(Exception):
@@ -141,7 +145,11 @@ class ScoringFailed(HeldoutError):
 
 
 class NoVerdict(ScoringFailed):
-    """A judge did not say what it was asked for."""
+    """A judge did not say what it was asked for; `usage` is what its replies cost, if known."""
+
+    def __init__(self, message: str, *, usage: Usage | None = None) -> None:
+        self.usage = usage
+        super().__init__(message)
 
 
 class WorkerError(HeldoutError):

@@ -56,12 +56,12 @@ def test_the_three_rates_are_those_that_simpleqa_defines() -> None:
     found = attempts(one_each(*[C] * 40, *[I] * 30, *[N] * 30))
     assert (found.n, found.correct, found.incorrect, found.not_attempted) == (100, 40, 30, 30)
     assert found.accuracy.value == pytest.approx(0.4)
-    assert (found.accuracy.numerator, found.accuracy.denominator) == (40, 100)
+    assert (found.accuracy.count, found.accuracy.n) == (40, 100)
     given = found.accuracy_given_attempted
-    assert (given.numerator, given.denominator) == (40, 70)
+    assert (given.count, given.n) == (40, 70)
     harmonic = 2 / (1 / 0.4 + 70 / 40)
     assert found.f1.value == pytest.approx(harmonic) == pytest.approx(80 / 170)
-    assert (found.f1.numerator, found.f1.denominator) == (80, 170)
+    assert (found.f1.count, found.f1.n) == (80, 170)
     assert found.accuracy.interval == wilson(0.4, 100)
 
 
@@ -69,7 +69,7 @@ def test_an_errored_item_is_no_attempt_and_no_refusal_and_is_counted() -> None:
     found = attempts(one_each(C, I, N, None, None))
     assert (found.n, found.errored) == (3, 2)
     assert found.f1 == attempts(one_each(C, I, N)).f1
-    assert found.accuracy.denominator == 3
+    assert found.accuracy.n == 3
 
 
 def test_where_nothing_was_attempted_there_is_no_accuracy_given_attempted() -> None:
@@ -179,4 +179,4 @@ def test_where_every_item_errored_there_is_nothing_to_say() -> None:
 def test_it_can_be_written_as_json() -> None:
     plain = attempts(one_each(C, C, I, N)).as_dict()
     assert plain["f1"]["value"] == pytest.approx(4 / 7)
-    assert plain["accuracy"]["denominator"] == 4
+    assert plain["accuracy"]["n"] == 4

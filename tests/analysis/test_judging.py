@@ -100,6 +100,15 @@ def test_labels_of_one_kind_only_are_said_to_be_no_measure(check: Any) -> None:
     assert "every label is 'equal'" in found.notes[0]
 
 
+def test_a_class_of_few_labels_is_said_to_be_too_few(check: Any) -> None:
+    rows = [row(i, i > 3) for i in range(20)]
+    assert check(compares, rows).notes == (
+        "4 of 20 labels are 'different': with fewer than 5 of a class, intervals of kappa and "
+        "balanced F1 are too short",
+    )
+    assert check(compares, [*rows, row(20, False)]).notes == ()
+
+
 def test_rows_of_the_table_are_labels(check: Any) -> None:
     rows = [row(0, True, label=False), row(1, True), row(2, False), row(3, True)]
     found = check(compares, rows)
@@ -224,6 +233,51 @@ def test_where_no_item_has_a_verdict_there_is_no_number(check: Any) -> None:
         check(lambda messages: "A", ROWS[:4])
 
 
+def test_a_judge_that_never_gives_a_verdict_is_not_paid_for_all_items(check: Any) -> None:
+    asked: list[str] = []
+
+    def mumbles(messages: list[Message]) -> str:
+        asked.append("")
+        return "A"
+
+    with pytest.raises(SystemicFailure, match="stopped: .* no verdict in any of 10 questions"):
+        check(mumbles, ROWS, max_concurrent=1)
+    assert len(asked) == 30
+
+
+def test_replies_that_were_no_verdict_are_in_what_it_cost(check: Any) -> None:
+    def costs(messages: list[Message]) -> str:
+        return "A" if part(messages, "TARGET") == "3" else compares(messages)
+
+    class Counting:
+        async def complete(self, messages: Any, sampling: Any, tools: Any) -> Completion:
+            return Completion(Message("assistant", costs(messages)), "stop", Usage(10, 1))
+
+        def describe(self) -> dict[str, Any]:
+            return {"kind": "counting"}
+
+        async def close(self) -> None: ...
+
+    found = check(Counting(), ROWS[:5], repeats=1)
+    assert found.usage == Usage(10 * (4 + 3), 4 + 3)
+
+
+def test_later_draws_without_a_verdict_are_counted(check: Any) -> None:
+    asked: Counter[str] = Counter()
+
+    def once(messages: list[Message]) -> str:
+        number = part(messages, "TARGET")
+        asked[number] += 1
+        return "A" if number in ("3", "4") and asked[number] > 1 else compares(messages)
+
+    told: list[tuple[int, int, int]] = []
+    found = check(once, ROWS[:6], max_concurrent=1, on_answer=lambda *numbers: told.append(numbers))
+    assert (found.later_without, found.no_verdict) == (2, ())
+    assert found.as_dict()["later_draws_without_verdict"] == 2
+    assert found.against_itself.n == 4
+    assert told[-1] == (12, 12, 2)
+
+
 @pytest.mark.parametrize("problem", [FatalEndpointError("no such key"), Unreachable("refused")])
 def test_where_nothing_can_be_asked_the_check_stops_at_once(check: Any, problem: Exception) -> None:
     asked: list[str] = []
@@ -232,7 +286,7 @@ def test_where_nothing_can_be_asked_the_check_stops_at_once(check: Any, problem:
         asked.append("")
         raise problem
 
-    with pytest.raises(SystemicFailure, match=f"so the check was stopped: {problem}"):
+    with pytest.raises(SystemicFailure, match=f"so the check was stopped: .*{problem}"):
         check(refuses, ROWS, max_concurrent=2)
     assert len(asked) <= 3
 
@@ -294,7 +348,8 @@ def test_everything_said_of_a_judge_is_plain_json(check: Any) -> None:
         "value": 1.0,
         "count": 40,
         "n": 40,
-        "interval": [pytest.approx(0.912, abs=1e-3), 1.0],
+        "ci_low": pytest.approx(0.912, abs=1e-3),
+        "ci_high": 1.0,
     }
     assert plain["judge"]["endpoint"]["kind"] == "function"
 
@@ -387,3 +442,23 @@ def test_nothing_is_asked_where_a_label_is_bad(check: Any) -> None:
         check(compares, ROWS, kind="yes-no")
     with pytest.raises(InvalidInput, match="repeats is a whole number"):
         check(compares, ROWS, repeats=0)
+
+
+def test_labels_that_were_made_for_another_kind_are_refused_before_anything_is_asked(
+    check: Any,
+) -> None:
+    def none(messages: list[Message]) -> str:
+        return pytest.fail("was asked")
+
+    three_way = labelled([("a", row(1, True, label="correct"))], "three-way")
+    equality = labelled([("a", row(1, True))], "equality")
+    pairs = labelled([("a", pair(1, "first"))], "pairwise")
+    for made, kind, message in (
+        (three_way, "equality", "item 0: 'label' is true or false; got 'correct'"),
+        (equality, "three-way", "'label' is correct, incorrect, not_attempted; got 'equal'"),
+        (equality, "pairwise", "'first' is missing; there are"),
+        (equality, "criteria", "it has no criteria"),
+        (pairs, "equality", "'answer' is missing"),
+    ):
+        with pytest.raises(InvalidInput, match=message):
+            check(none, made, kind=kind)

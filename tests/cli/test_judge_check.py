@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from heldout.cli.judge_check import progress_line
 from tests.analysis.test_attempts import C, I, N, report_of
 from tests.cli.conftest import Heldout
 from tests.faulty_server import Action, FaultyServer, Request, answer, hang, status
@@ -115,6 +116,14 @@ def test_a_judge_that_only_says_yes_is_seen_through(check: Any, server: FaultySe
     assert "note: the judge says 'equal' of everything: it tells nothing apart" in lines
 
 
+def test_one_item_and_a_class_that_no_label_has(check: Any, server: FaultyServer) -> None:
+    behave(server, lambda request: json.dumps({"verdict": "incorrect"}))
+    write_labels([{**rows(2)[1], "label": "correct"}])
+    lines = [" ".join(line.split()) for line in check("--kind", "three-way").out.splitlines()]
+    assert any(line.endswith("0 of 1 item") for line in lines)
+    assert "incorrect 0.000 0 of 1 – 0 of 0 –" in lines
+
+
 def test_items_without_a_verdict_are_named_with_bounds(check: Any, server: FaultyServer) -> None:
     def mumbles(request: Request) -> str:
         return "A" if shown(request, "TARGET") in ("1", "2", "3", "6") else compares(request)
@@ -128,9 +137,12 @@ def test_items_without_a_verdict_are_named_with_bounds(check: Any, server: Fault
         "4 of 20 items have no verdict, and count neither as right nor as wrong. Agreement with "
         "labels would be 0.800 if all of these were wrong, and 1.000 if all were right."
     ) in outcome.out
-    assert "  q1: NoVerdict: judge m gave no verdict in 3 attempts" in outcome.out
-    assert "  and 1 more" in outcome.out
-    assert "without those of replies that were no verdict" in outcome.out
+    # What is said of several is said once.
+    assert "  q1, q2, q3 and 1 more: NoVerdict: judge m gave no verdict in 3" in outcome.out
+    assert outcome.out.count("NoVerdict") == 1
+    assert "4 later draws have no verdict, and have no part in how far" in outcome.out
+    asked = 32 + 8 * 3
+    assert f"tokens: {100 * asked:,} read, {10 * asked} written, with those" in outcome.out
 
 
 def test_json_has_everything_on_one_line(check: Any, server: FaultyServer) -> None:
@@ -193,6 +205,68 @@ def test_a_cache_is_asked_first(check: Any, server: FaultyServer) -> None:
     assert KEY not in Path("verdicts.jsonl").read_text()
 
 
+# --- Who is asked -------------------------------------------------------------------------------
+
+
+def test_what_a_server_is_sent_can_be_added_to(check: Any, server: FaultyServer) -> None:
+    behave(server, compares)
+    write_labels(rows(2))
+    extra = json.dumps({"temperature": 1, "reasoning_effort": "low"})
+    outcome = check("--extra", extra, "--max-tokens", "400", "--timeout", "30")
+    assert outcome.code == 0, outcome.err
+    body = server.requests[0].body
+    assert (body["temperature"], body["reasoning_effort"], body["max_tokens"]) == (1, "low", 400)
+    for wrong, said in (("{", "--extra is no JSON"), ("[1]", "--extra is a JSON object")):
+        assert said in check("--extra", wrong).err
+
+
+MINE = """
+import json
+from heldout.scoring.judges import Judge
+
+def strict(messages):
+    return json.dumps({"verdict": "different"})
+
+judge = Judge(strict, attempts=1)
+number = 3
+"""
+
+
+@pytest.mark.parametrize("named", ["mine.py:judge", "mine.py:strict", "mine_judges:judge"])
+def test_a_judge_or_a_function_of_ones_own_is_named(named: str, heldout: Heldout) -> None:
+    for name in ("mine.py", "mine_judges.py"):
+        Path(name).write_text(MINE)
+    write_labels(rows(8))
+    outcome = heldout("judge-check", "labels.jsonl", "--judge", named)
+    assert outcome.code == 0, outcome.err
+    assert "2 of 8 items" in outcome.out
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("mine.py:judge", "--max-tokens", "5"), "settings of its own; leave out --max-tokens"),
+        (("mine.py:nobody",), "there is no mine.py:nobody"),
+        (("mine.py:number",), "endpoint is a string, a function of the messages or"),
+        (("mine.py:strict", "--extra", "{}"), "--extra goes to a server"),
+        (("nowhere:judge",), "there is no module 'nowhere'"),
+    ],
+)
+def test_a_judge_that_cannot_be_had_is_refused(
+    options: tuple[str, ...], said: str, heldout: Heldout
+) -> None:
+    Path("mine.py").write_text(MINE)
+    write_labels(rows(2))
+    outcome = heldout("judge-check", "labels.jsonl", "--judge", *options)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert said in outcome.err
+
+
+def test_the_line_of_progress_counts_errors_and_time() -> None:
+    assert progress_line(3, 40, 0, 5.9) == "asked 3 of 40, 0:05"
+    assert progress_line(3, 40, 1, 65.0) == "asked 3 of 40, 1 error, 1:05"
+
+
 # --- What cannot be done ------------------------------------------------------------------------
 
 
@@ -225,7 +299,8 @@ def test_where_every_item_fails_the_exit_code_says_that_there_is_no_number(
     write_labels(rows(3))
     outcome = check()
     assert (outcome.code, outcome.out) == (2, "")
-    assert "the judge gave no verdict on any of 3 items; on 'q0': NoVerdict" in outcome.err
+    said = "Check failed: the judge gave no verdict on any of 3 items; on 'q0': NoVerdict"
+    assert outcome.err.startswith(said)
 
 
 def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None:
@@ -233,7 +308,7 @@ def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None
     write_labels(rows())
     outcome = check("--max-concurrent", "1")
     assert outcome.code == 2
-    assert "so the check was stopped" in outcome.err
+    assert "so the check was stopped: judge m: " in outcome.err
     assert "bad key" in outcome.err
     assert len(server.requests) == 1
     assert KEY not in outcome.err
@@ -273,7 +348,7 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
 
 
 def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
-    check: Any, monkeypatch: pytest.MonkeyPatch
+    check: Any, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
@@ -283,6 +358,10 @@ def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
     outcome = check()
     assert outcome.code == 130
     assert outcome.err == "Interrupted. Nothing is kept; with --cache FILE verdicts are.\n"
+    Path("mine.py").write_text(MINE.replace("attempts=1", "cache='own.jsonl'"))
+    write_labels(rows(2))
+    outcome = heldout("judge-check", "labels.jsonl", "--judge", "mine.py:judge")
+    assert "Verdicts so far are kept in own.jsonl" in outcome.err
 
 
 # --- heldout show -------------------------------------------------------------------------------

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import sys
 from pathlib import Path
+
+from heldout.scoring import working
+from heldout.scoring.working import STARTING, Reply, framed
 
 
 def prepare() -> None:
@@ -35,6 +40,31 @@ def unsendable() -> object:
 
 def surrogate() -> None:
     raise ValueError("\ud800" + "x" * 10**6)
+
+
+def forge() -> None:
+    """Replies to nobody in particular, on the connection of this worker."""
+    connection = int(sys.argv[-5])
+    os.write(connection, framed(STARTING, Reply("forged")) * 3)
+
+
+def stutter() -> None:
+    """Have all replies of this worker sent twice, this one and those after it."""
+    send = socket.socket.sendall
+    socket.socket.sendall = lambda self, data: send(self, data + data)  # type: ignore[method-assign, assignment, misc]
+
+
+def refuse() -> None:
+    """Have this worker skip all tasks after this one."""
+    working._claim = lambda tokens: False
+
+
+def time_left() -> float:
+    return signal.getitimer(signal.ITIMER_REAL)[0]
+
+
+def environment() -> dict[str, str]:
+    return dict(os.environ)
 
 
 def hold(path: str, release: str | None = None) -> int:

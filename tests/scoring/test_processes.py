@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from heldout.errors import TaskTimeout, WorkerDied
+from heldout.errors import TaskTimeout, WorkerDied, WorkerError
 from heldout.scoring import processes
 from heldout.scoring.processes import Task
 from heldout.scoring.workers import Pool
@@ -38,7 +38,9 @@ def wait_for(happened: Callable[[], bool]) -> None:
         os.sched_yield()
 
 
-def one_behind_another(pool: Pool, folder: Path) -> tuple[Future[Any], Future[Any]]:
+def one_behind_another(
+    pool: Pool, folder: Path, behind: str | None = None
+) -> tuple[Future[Any], Future[Any]]:
     """A task that runs until `release` is there, and one that its worker has got meanwhile."""
     # A worker that becomes free gets all it may have; one that is waited for gets nothing more.
     before = pool.submit(f"{TASKS}:hold", str(folder / "before"), str(folder / "go"), seconds=60)
@@ -46,12 +48,15 @@ def one_behind_another(pool: Pool, folder: Path) -> tuple[Future[Any], Future[An
     running = pool.submit(
         f"{TASKS}:hold", str(folder / "running"), str(folder / "release"), seconds=60
     )
-    behind = pool.submit(f"{TASKS}:hold", str(folder / "behind"), seconds=60)
+    if behind is None:
+        following = pool.submit(f"{TASKS}:hold", str(folder / "behind"), seconds=60)
+    else:
+        following = pool.submit(behind, seconds=60)
     (folder / "go").touch()
     before.result(60)
     wait_for((folder / "running").exists)
-    wait_for(lambda: isinstance(behind, Task) and behind.ahead_at is not None)
-    return running, behind
+    wait_for(lambda: isinstance(following, Task) and following.ahead_at is not None)
+    return running, following
 
 
 def test_a_task_that_was_sent_ahead_is_done_by_the_same_worker(alone: Pool, tmp_path: Path) -> None:
@@ -88,11 +93,65 @@ def test_a_task_that_no_worker_lives_to_take_up_is_an_error_in_the_end(
     assert alone.run_sync("math:sqrt", 4, seconds=60) == 2
 
 
-def test_time_runs_from_where_a_task_is_taken_up(alone: Pool) -> None:
-    running = alone.submit("time:sleep", 0.6, seconds=60)
-    behind = [alone.submit("time:sleep", 0.1, seconds=0.5) for _ in range(3)]
-    assert running.result(60) is None
-    assert [each.result(60) for each in behind] == [None] * 3
+def test_time_runs_from_where_a_task_is_taken_up(alone: Pool, tmp_path: Path) -> None:
+    """The task says how much of its 60 s is left: what it lacks was not lost while it waited."""
+    _, behind = one_behind_another(alone, tmp_path, f"{TASKS}:time_left")
+    waiting = time.monotonic()
+    wait_for(lambda: time.monotonic() > waiting + 0.5)
+    released = time.monotonic()
+    (tmp_path / "release").touch()
+    left = behind.result(60)
+    rounding = 0.02
+    assert 60 - left <= time.monotonic() - released + rounding
+
+
+def test_what_a_worker_says_unasked_is_nobodys_result(alone: Pool) -> None:
+    (forger,) = alone.pids()
+    with pytest.raises(WorkerDied, match="not asked"):
+        alone.run_sync(f"{TASKS}:forge", seconds=60)
+    for number in range(4):
+        assert alone.run_sync("math:sqrt", number * number, seconds=60) == number
+    assert forger not in alone.pids()
+
+
+def test_a_reply_that_comes_twice_is_not_the_next_tasks(alone: Pool) -> None:
+    (stutterer,) = alone.pids()
+    assert alone.run_sync(f"{TASKS}:stutter", seconds=60) is None
+    assert alone.run_sync("os:getpid", seconds=60) != stutterer
+
+
+def test_a_reply_that_comes_twice_is_not_the_result_of_a_task_sent_ahead(
+    alone: Pool, tmp_path: Path
+) -> None:
+    """It has begun by then, perhaps: an error, if not a result of its own."""
+    stuttering, behind = one_behind_another(alone, tmp_path, f"{TASKS}:stutter")
+    following = [alone.submit("os:getpid", seconds=60) for _ in range(3)]
+    (stutterer,) = alone.pids()
+    (tmp_path / "release").touch()
+    assert stuttering.result(60) == stutterer
+    assert behind.result(60) is None
+    for task in following:
+        if not isinstance(task.exception(60), WorkerError):
+            assert task.result(60) != stutterer
+
+
+def test_a_task_that_a_worker_skips_though_it_was_not_taken_back_is_given_to_another(
+    alone: Pool,
+) -> None:
+    (refusing,) = alone.pids()
+    alone.run_sync(f"{TASKS}:refuse", seconds=60)
+    assert alone.submit("os:getpid", seconds=60).result(60) != refusing
+
+
+def test_a_task_that_its_holder_has_settled_costs_no_worker(alone: Pool, tmp_path: Path) -> None:
+    settled = alone.submit(
+        f"{TASKS}:hold", str(tmp_path / "begun"), str(tmp_path / "never"), seconds=60
+    )
+    wait_for((tmp_path / "begun").exists)
+    settled.set_result("by hand")
+    (killed,) = alone.pids()
+    os.kill(killed, signal.SIGKILL)
+    assert alone.submit("math:sqrt", 4, seconds=60).result(60) == 2
 
 
 def test_a_task_that_was_sent_ahead_and_is_cancelled_is_never_begun(

@@ -8,7 +8,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
@@ -33,7 +34,7 @@ def pool() -> Iterator[Pool]:
 
 def is_gone(pid: int) -> bool:
     """Neither running nor a zombie."""
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while time.monotonic() < until:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -43,6 +44,13 @@ def is_gone(pid: int) -> bool:
             return True  # init's to reap, which a container may lack
         os.sched_yield()
     return False
+
+
+def wait_for(path: Path) -> None:
+    until = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < until
+        os.sched_yield()
 
 
 def _parent(pid: int) -> int:
@@ -101,10 +109,10 @@ def test_a_function_that_is_not_there_is_the_tasks_error(pool: Pool) -> None:
             pool.run_sync(name, seconds=10)
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan")])
-def test_there_is_no_task_without_a_limit(pool: Pool, seconds: float) -> None:
-    with pytest.raises(InvalidInput):
-        pool.run_sync("math:sqrt", 1, seconds=seconds)
+@pytest.mark.parametrize("seconds", [0, -1, float("inf"), float("nan"), 86_401, 1e12])
+def test_there_is_no_task_without_a_sane_limit(pool: Pool, seconds: float) -> None:
+    with pytest.raises(InvalidInput, match="seconds"):
+        pool.submit("math:sqrt", 1, seconds=seconds)
 
 
 def test_workers_are_prepared_before_their_first_task(pool: Pool) -> None:
@@ -123,22 +131,18 @@ def test_a_pool_that_cannot_be_prepared_says_why_for_every_task(pool: Pool) -> N
 
 
 def test_a_task_over_its_time_is_killed_in_the_middle_of_a_bignum(pool: Pool) -> None:
-    started = time.monotonic()
     with pytest.raises(TaskTimeout):
-        pool.run_sync("builtins:pow", 7, 10**9, seconds=0.2)
-    assert time.monotonic() - started < 8
+        pool.submit("builtins:pow", 7, 10**9, seconds=0.2).result(60)
     assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
 
 
 def test_a_workers_own_alarm_ends_it_without_anybody_watching(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE_SECONDS", 20.0)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 3600.0)
     pool.run_sync("math:sqrt", 4, seconds=10)
-    started = time.monotonic()
     with pytest.raises(TaskTimeout):
-        pool.run_sync("builtins:pow", 7, 10**9, seconds=0.2)
-    assert time.monotonic() - started < 10
+        pool.submit("builtins:pow", 7, 10**9, seconds=0.2).result(60)
 
 
 def test_a_worker_that_does_not_hear_its_alarm_is_killed_from_outside(
@@ -175,13 +179,124 @@ def test_a_refusal_of_memory_that_the_task_swallows_is_not_a_result(pool: Pool) 
     assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
 
 
-def test_while_one_task_hangs_the_others_go_on(pool: Pool) -> None:
-    hanging = pool.submit("time:sleep", 60, seconds=1)
+def test_while_one_task_hangs_the_others_go_on(pool: Pool, tmp_path: Path) -> None:
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    hanging = pool.submit(f"{TASKS}:hold", str(begun), str(release), seconds=600)
+    wait_for(begun)
     for _ in range(20):
-        pool.run_sync("math:sqrt", 4, seconds=10)
+        assert pool.submit("math:sqrt", 4, seconds=60).result(60) == 2
     assert not hanging.done()
-    with pytest.raises(TaskTimeout):
-        hanging.result()
+    release.touch()
+    assert hanging.result(60) in pool.pids()
+
+
+# --- What nobody foresaw ------------------------------------------------------------------------
+
+
+def failing(problem: Exception) -> Callable[..., None]:
+    def fail(*_: object, **__: object) -> None:
+        raise problem
+
+    return fail
+
+
+@pytest.mark.parametrize("method", ["send", "receive"])
+def test_an_unforeseen_error_at_a_worker_is_the_tasks_and_the_pool_goes_on(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Pool(1)
+    before = alone.run_sync("os:getpid", seconds=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(processes.Worker, method, failing(OverflowError("too large")))
+        with pytest.raises(WorkerDied, match="OverflowError: too large"):
+            alone.submit("math:sqrt", 4, seconds=60).result(60)
+    assert alone.submit("os:getpid", seconds=60).result(60) != before
+    assert is_gone(before)
+    alone.close()
+
+
+def test_a_task_whose_token_cannot_be_handed_out_is_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Pool(1)
+    alone.run_sync("math:sqrt", 4, seconds=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", failing(OSError("no pipe")))
+        with pytest.raises(WorkerDied, match="OSError: no pipe"):
+            alone.submit("math:sqrt", 4, seconds=60).result(60)
+    assert alone.submit("math:sqrt", 4, seconds=60).result(60) == 2
+    alone.close()
+
+
+def test_an_unforeseen_error_at_a_start_is_the_tasks_and_the_pool_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    alone = Pool(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(subprocess, "Popen", failing(TypeError("expected str")))
+        with pytest.raises(WorkerDied, match="could be started: TypeError: expected str"):
+            alone.submit("math:sqrt", 4, seconds=60).result(60)
+    assert answers(alone)
+    alone.close()
+
+
+def answers(pool: Pool) -> bool:
+    """A start that failed is told to one task; the next start comes after that."""
+    with suppress(WorkerDied):
+        pool.submit("math:sqrt", 4, seconds=60).result(60)
+    return bool(pool.submit("math:sqrt", 4, seconds=60).result(60) == 2)
+
+
+@pytest.mark.parametrize("executable", [None, ""])
+def test_where_no_python_is_known_every_task_says_so(
+    executable: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = Pool(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", executable)
+        for _ in range(2):
+            with pytest.raises(WorkerDied, match=r"sys\.executable is (None|''), so there is no"):
+                alone.submit("math:sqrt", 4, seconds=60).result(60)
+    assert answers(alone)
+    alone.close()
+
+
+@pytest.mark.parametrize("script", ["exit 3", "exec sleep 600"])
+def test_a_program_that_is_no_python_is_noticed_long_before_a_preparation_would_end(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    monkeypatch.setattr(processes, "HELLO_SECONDS", 0.1)
+    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.1)
+    alone = Pool(1)
+    with pytest.raises(WorkerDied, match="does not run as a Python that has heldout"):
+        alone.submit("math:sqrt", 4, seconds=60).result(60)
+    alone.close()
+
+
+def test_where_no_thread_can_be_started_the_task_is_refused_and_nothing_is_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = Pool(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
+        with pytest.raises(WorkerDied, match="can't start new thread"):
+            pool.submit("os:mkdir", str(tmp_path / "refused"), seconds=60)
+        pool.close()  # of threads that never ran
+    pool = Pool(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
+        with pytest.raises(WorkerDied):
+            pool.submit("os:mkdir", str(tmp_path / "refused"), seconds=60)
+    assert pool.submit("math:sqrt", 4, seconds=60).result(60) == 2
+    assert not (tmp_path / "refused").exists()
+    pool.close()
+
+
+# --- Nothing is left behind ---------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc")
@@ -194,7 +309,7 @@ def test_a_closed_pool_leaves_no_process_and_no_waiting_task() -> None:
     pool.close()
     for future in futures:
         with pytest.raises(WorkerDied):
-            future.result(timeout=10)
+            future.result(timeout=60)
     assert all(is_gone(pid) for pid in pids)
     with pytest.raises(WorkerDied, match="closed"):
         pool.run_sync("math:sqrt", 1, seconds=1)
@@ -256,29 +371,56 @@ def test_a_forked_child_has_workers_of_its_own_and_leaves_the_parents_alone() ->
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60, env=environment)
 
 
+FORK_OF_A_BUSY_POOL = """
+import os, signal, threading, warnings
+warnings.simplefilter("ignore")
+from heldout.scoring.workers import Pool
+pool = Pool(1)
+pool.run_sync("os:getpid", seconds=60)
+codes = []
+def fork():
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        os._exit(len(pool.pids()))
+    codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+with pool._shared.lock:  # as any thread may have it at that moment
+    thread = threading.Thread(target=fork)
+    thread.start()
+    thread.join()
+assert codes == [0], codes
+assert len(pool.pids()) == 1
+"""
+
+
+def test_a_forked_child_asks_for_pids_without_waiting_for_a_lock_of_its_parent() -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", FORK_OF_A_BUSY_POOL]
+    subprocess.run(command, check=True, timeout=60, env=environment)
+
+
 # --- Threads and event loops ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_event_loops_wait_without_being_blocked(pool: Pool, backend: str) -> None:
-    ticks = 0
+def test_event_loops_wait_without_being_blocked(pool: Pool, backend: str, tmp_path: Path) -> None:
+    """The task ends only if the loop goes on while it is waited for."""
+    begun, release = tmp_path / "begun", tmp_path / "release"
+
+    async def let_it_end() -> None:
+        while not begun.exists():
+            await anyio.sleep(0)
+        release.touch()
 
     async def main() -> None:
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                ticks += 1
-                await anyio.sleep(0.01)
-
         async with anyio.create_task_group() as group:
-            group.start_soon(tick)
-            with pytest.raises(TaskTimeout):
-                await pool.run("time:sleep", 60, seconds=0.5)
-            assert await pool.run("math:sqrt", 4, seconds=10) == 2
-            group.cancel_scope.cancel()
+            group.start_soon(let_it_end)
+            assert await pool.run(f"{TASKS}:hold", str(begun), str(release), seconds=60)
+        with pytest.raises(TaskTimeout):
+            await pool.run("time:sleep", 60, seconds=0.2)
+        assert await pool.run("math:sqrt", 4, seconds=10) == 2
 
     anyio.run(main, backend=backend)
-    assert ticks > 10
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -286,21 +428,22 @@ def test_a_cancelled_wait_ends_at_once_and_unstarted_work_is_never_done(
     backend: str, tmp_path: Path
 ) -> None:
     alone = Pool(1)
-    alone.run_sync("math:sqrt", 4, seconds=10)
-
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    hanging = alone.submit(f"{TASKS}:hold", str(begun), str(release), seconds=60)
+    wait_for(begun)
     names = [tmp_path / name for name in "abc"]
 
     async def cancelled() -> None:
-        hanging = alone.submit("time:sleep", 60, seconds=0.5)
-        with anyio.move_on_after(0.05) as scope:
-            async with anyio.create_task_group() as group:
-                for name in names:
-                    group.start_soon(lambda path: alone.run("os:mkdir", path, seconds=5), str(name))
-        assert scope.cancelled_caught
+        async with anyio.create_task_group() as group:
+            for name in names:
+                group.start_soon(lambda path: alone.run("os:mkdir", path, seconds=60), str(name))
+            await anyio.wait_all_tasks_blocked()
+            group.cancel_scope.cancel()
         assert not hanging.done()
 
     anyio.run(cancelled, backend=backend)
-    alone.run_sync("math:sqrt", 4, seconds=10)
+    release.touch()
+    alone.run_sync("math:sqrt", 4, seconds=60)
     assert not any(name.exists() for name in names)
     alone.close()
 
@@ -339,6 +482,19 @@ def test_workers_start_as_tasks_ask_for_them() -> None:
         lazy.run_sync("math:sqrt", 4, seconds=10)
     assert len(lazy.pids()) == 1
     lazy.close()
+
+
+def test_workers_do_not_get_what_looks_like_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = ["OPENAI_API_KEY", "hf_token", "Client_Secret", "DB_PASSWORD", "TOKEN"]
+    secret += ["GOOGLE_APPLICATION_CREDENTIALS", "AWS_SECRET_ACCESS_KEY"]
+    plain = ["KEYBOARD", "TOKENIZERS_PARALLELISM", "HOME_FOLDER"]
+    for name in secret + plain:
+        monkeypatch.setenv(name, "value")
+    alone = Pool(1)
+    seen = alone.run_sync(f"{TASKS}:environment", seconds=60)
+    alone.close()
+    assert not [name for name in secret if name in seen]
+    assert not [name for name in plain if seen.get(name) != "value"]
 
 
 def test_the_hash_seed_is_fixed_so_that_a_verdict_is_the_same_in_every_run(pool: Pool) -> None:

@@ -239,6 +239,40 @@ def test_intervals_cover_the_truth_about_95_percent_of_the_time(n: int, world: n
     assert (inside / all_of_them).min() > 0.87
 
 
+# (items, share of the rarer class, how often the judge is right) and what then covers the truth, in
+# percent: the intervals of agreement, kappa and balanced F1; and kappa plus and minus 1.96 errors.
+COVERAGE = {
+    (50, 0.5, 0.99): (91, 91, 91, 39),
+    (50, 0.5, 0.98): (92, 92, 92, 64),
+    (50, 0.1, 0.9): (97, 93, 93, 90),
+    (30, 0.05, 0.9): (97, 83, 75, 68),
+    (30, 0.05, 0.8): (96, 85, 73, 68),
+}
+
+
+@pytest.mark.parametrize("world", COVERAGE)
+def test_what_is_said_of_coverage_is_so(world: tuple[int, float, float]) -> None:
+    """Over every table that is not rarer than one in 160,000; docs/judge-check.md has these."""
+    n, share, right = world
+    p = two_by_two(share, right, right)
+    truths = float(np.trace(p)), kappa_of(p), balanced_f1_of(p)
+    a, b, c = (axis.ravel() for axis in np.indices((n + 1,) * 3))
+    tables = np.stack([a, b, c, n - a - b - c], axis=1)[a + b + c <= n]
+    factorials = np.array([math.lgamma(i + 1) for i in range(n + 1)])
+    logs = factorials[n] - factorials[tables].sum(axis=1) + tables @ np.log(p.ravel())
+    inside, all_of_them = np.zeros(4), np.zeros(4)
+    for table, mass in zip(tables[logs > -12], np.exp(logs[logs > -12]), strict=True):
+        found = agreement_of_table(table.reshape(2, 2))
+        for i, one in enumerate((found.agreement, found.kappa, found.balanced_f1)):
+            if one.interval is not None:
+                all_of_them[i] += mass
+                inside[i] += mass * (one.interval.low <= truths[i] <= one.interval.high)
+        if found.kappa.value is not None and found.kappa.stderr is not None:
+            all_of_them[3] += mass
+            inside[3] += mass * (abs(found.kappa.value - truths[1]) <= 1.96 * found.kappa.stderr)
+    assert 100 * inside / all_of_them == pytest.approx(COVERAGE[world], abs=0.6)
+
+
 def test_items_of_one_cluster_are_not_counted_as_items_of_their_own() -> None:
     """Answers of four criteria each, which a judge gets right or wrong together."""
     rng = np.random.default_rng(5)
@@ -276,3 +310,12 @@ def test_copies_in_one_cluster_change_nothing_but_counts() -> None:
     assert thrice.kappa.value == pytest.approx(once.kappa.value)
     assert thrice.kappa.stderr == pytest.approx(once.kappa.stderr)
     assert (thrice.n, thrice.clusters) == (24, 8)
+
+
+def test_a_class_that_no_label_has_has_no_f1() -> None:
+    found = agreement_of(["a", "a", "b"], ["a", "c", "b"])
+    assert [(one.name, one.f1) for one in found.classes] == [
+        ("a", pytest.approx(2 / 3)),
+        ("b", 1.0),
+        ("c", None),
+    ]

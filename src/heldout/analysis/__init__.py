@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 from heldout.analysis.aggregates import Aggregates, aggregate
-from heldout.analysis.attempts import AttemptRate, Attempts, attempts
+from heldout.analysis.attempts import Attempts, attempts
 from heldout.analysis.comparable import KINDS, Mismatch
 from heldout.analysis.comparing import compare
 from heldout.analysis.comparison import Change, Comparison, Side
@@ -32,7 +32,6 @@ from heldout.types import EvalResult
 __all__ = [
     "KINDS",
     "Aggregates",
-    "AttemptRate",
     "Attempts",
     "Change",
     "Check",

@@ -1,7 +1,8 @@
 """Asking a judge about labelled answers: every question once a draw, many at a time.
 
 A question that has no verdict is that item's problem, in words. The asking stops early only where
-no further question can do better: the key or the model is refused, or nothing ever answered.
+no further question can do better: the key or the model is refused, nothing ever answered, or no
+reply to many questions was a verdict (`heldout.scoring.judges.standing`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from heldout.analysis.labels import DIFFERENT, EQUAL, Kind, Label, Labelled
-from heldout.errors import FatalEndpointError, SystemicFailure, Unreachable, printable_error
+from heldout.errors import (
+    FatalEndpointError,
+    NoVerdict,
+    SystemicFailure,
+    Unreachable,
+    printable_error,
+)
 from heldout.types import Usage
 
 if TYPE_CHECKING:
     from heldout.scoring.judges import Judge, Question, Verdict
+
+OnAnswer = Callable[[int, int, int], object]
+"""(questions done, of how many, of which without a verdict)"""
 
 SWAPPED = {"first": "second", "second": "first", "tie": "tie"}
 """What is said of two answers in one order, in terms of the other."""
@@ -33,12 +43,10 @@ class Opinion:
 
 
 class Asking:
-    def __init__(
-        self, judge: Judge, kind: Kind, on_answer: Callable[[int, int], object] | None, total: int
-    ) -> None:
+    def __init__(self, judge: Judge, kind: Kind, on_answer: OnAnswer | None, total: int) -> None:
         self._judge, self._kind, self._on_answer, self._total = judge, kind, on_answer, total
         self.opinions: dict[tuple[int, int], Opinion] = {}
-        self.verdicts = self.cached = 0
+        self.verdicts = self.cached = self.errors = 0
         self.usage: Usage | None = Usage()
         self._stopped: Exception | None = None
 
@@ -52,14 +60,14 @@ class Asking:
                     group.cancel_scope.cancel()
                     return
                 if self._on_answer is not None:
-                    self._on_answer(len(self.opinions), self._total)
+                    self._on_answer(len(self.opinions), self._total, self.errors)
 
         async with anyio.create_task_group() as group:
             for _ in range(max(1, min(workers, self._total))):
                 group.start_soon(work)
         if self._stopped is not None:
             raise SystemicFailure(
-                "the judge's endpoint answers no request, so the check was stopped: "
+                "no further question can do better, so the check was stopped: "
                 f"{printable_error(self._stopped)}"
             ) from self._stopped
 
@@ -72,6 +80,9 @@ class Asking:
             never = isinstance(problem, Unreachable) and not self.verdicts
             if never or isinstance(problem, FatalEndpointError):
                 self._stopped = problem
+            self.errors += 1
+            if isinstance(problem, NoVerdict):
+                self._add(problem.usage)
             said = f"{type(problem).__name__}: {printable_error(problem)}"
             return Opinion(None, said, tuple(one.reply for one in found))
         finally:
@@ -90,10 +101,12 @@ class Asking:
             self.verdicts += 1
             if one.cached:
                 self.cached += 1
-            elif one.usage is None:
-                self.usage = None
-            elif self.usage is not None:
-                self.usage += one.usage
+            else:
+                self._add(one.usage)
+
+    def _add(self, usage: Usage | None) -> None:
+        # Half of it would pass for all of it.
+        self.usage = None if self.usage is None or usage is None else self.usage + usage
 
 
 def questions_of(item: Labelled, kind: Kind) -> list[Question[Any]]:

@@ -12,7 +12,10 @@ J. Wei et al. (2024), "Measuring short-form factuality in large language models"
 verdict for example, is no attempt and no refusal, and is counted apart.
 
 All three are means, F1 too: of "correct" over every item once and every attempt once more. So they
-have the error bars that means have, with repeats clustered by sample (`heldout.stats.Moments`).
+have the error bars that means have, with repeats clustered by sample (`heldout.stats.Moments`). In
+simulations with 30 to 500 samples these cover 92% to 98%, and less in corners: F1 90% with 30
+samples of which a tenth is attempted; accuracy given attempted 90% with 100 of which 99% are, and
+99% of those correct; F1 89% at these rates with 4 repeats that are nearly always alike.
 """
 
 from __future__ import annotations
@@ -26,27 +29,13 @@ from numpy.typing import NDArray
 
 from heldout.analysis.opened import cluster_numbers
 from heldout.errors import InvalidInput
-from heldout.stats import CONFIDENCE, Interval, Moments
+from heldout.stats import CONFIDENCE, Moments, Rate
 from heldout.store.report import EvalReport
 from heldout.store.table import Table, table_of, table_of_results
 from heldout.types import EvalResult
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"
 """Behind a metric's name: how a three-way judge calls the other two verdicts."""
-
-
-@dataclass(frozen=True, slots=True)
-class AttemptRate:
-    """`numerator` / `denominator`; None where the denominator is 0."""
-
-    numerator: int
-    denominator: int
-    stderr: float | None
-    interval: Interval | None
-
-    @property
-    def value(self) -> float | None:
-        return self.numerator / self.denominator if self.denominator else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,19 +51,17 @@ class Attempts:
     without: int
     """Scored, but not by a three-way judge of this name."""
     samples: int
-    accuracy: AttemptRate
-    accuracy_given_attempted: AttemptRate
-    f1: AttemptRate
+    accuracy: Rate
+    accuracy_given_attempted: Rate
+    f1: Rate
 
     @property
     def attempted(self) -> int:
         return self.correct + self.incorrect
 
     def as_dict(self) -> dict[str, Any]:
-        plain = asdict(self)
-        for name in ("accuracy", "accuracy_given_attempted", "f1"):
-            plain[name]["value"] = getattr(self, name).value
-        return plain
+        rates = ("accuracy", "accuracy_given_attempted", "f1")
+        return asdict(self) | {name: getattr(self, name).as_dict() for name in rates}
 
 
 def attempts(
@@ -104,10 +91,10 @@ def attempts(
     groups = table.sample if cluster is None else cluster_numbers(table, cluster)[table.sample]
     groups, tried = groups[judged], not_attempted == 0
 
-    def rate(values: NDArray[Any], which: NDArray[Any]) -> AttemptRate:
+    def rate(values: NDArray[Any], which: NDArray[Any]) -> Rate:
         moments = Moments.of(values, which)
         found = moments.interval(confidence, bounded=True) if len(values) else None
-        return AttemptRate(int(values.sum()), len(values), moments.stderr, found)
+        return Rate(int(values.sum()), len(values), found, moments.stderr)
 
     return Attempts(
         name=name,

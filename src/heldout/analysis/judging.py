@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from heldout.analysis.asking import SWAPPED, Asking, Opinion
+from heldout.analysis.asking import SWAPPED, Asking, OnAnswer, Opinion
 from heldout.analysis.labels import CATEGORIES, MET, NOT_MET, Kind, Label, Labelled, labelled
 from heldout.errors import InvalidInput, SystemicFailure
 from heldout.stats import Agreement, Rate, agreement_of, rate_of
@@ -27,6 +27,8 @@ from heldout.types import Usage
 if TYPE_CHECKING:
     from heldout.scoring.judges import Judge
 
+FEW_LABELS = 5
+"""Of a class; with fewer, intervals cover less than they say (`heldout.stats.agreement`)."""
 WORKERS = 64
 """Questions waited for at once, at most; how many requests are under way is the judge's to say."""
 
@@ -68,7 +70,8 @@ class JudgeCheck:
     agreement_at_most: float
     """… and if it were right there."""
     usage: Usage | None
-    """Of verdicts that were asked for now; None where the endpoint does not say."""
+    """Of all replies that were asked for now, verdicts or not; None where the endpoint does not
+    say."""
     verdicts: int
     cached: int
     notes: tuple[str, ...]
@@ -77,6 +80,11 @@ class JudgeCheck:
     def no_verdict(self) -> tuple[Judged, ...]:
         """Items whose first draw has none."""
         return tuple(one for one in self.judged if one.draws[0].verdict is None)
+
+    @property
+    def later_without(self) -> int:
+        """Draws after the first that have no verdict."""
+        return sum(draw.verdict is None for one in self.judged for draw in one.draws[1:])
 
     @property
     def differences(self) -> tuple[Judged, ...]:
@@ -97,12 +105,12 @@ class JudgeCheck:
             "against_itself": self.against_itself and agreement_dict(self.against_itself),
             "position": self.position
             and {
-                name: rate_dict(getattr(self.position, name))
-                for name in ("same", "first", "second")
+                name: getattr(self.position, name).as_dict() for name in ("same", "first", "second")
             },
             "no_verdict": [
                 {"id": one.item.id, "problem": one.draws[0].problem} for one in self.no_verdict
             ],
+            "later_draws_without_verdict": self.later_without,
             "usage": self.usage
             and {
                 "prompt_tokens": self.usage.prompt_tokens,
@@ -121,13 +129,13 @@ async def check_judge(
     kind: Kind = "equality",
     repeats: int = 2,
     max_concurrent: int = WORKERS,
-    on_answer: Callable[[int, int], object] | None = None,
+    on_answer: OnAnswer | None = None,
 ) -> JudgeCheck:
     """Ask the judge about every labelled answer, and say how far it agrees (module docstring).
 
     Labels are those of `read_labels`, or dicts like its lines. `on_answer` is told how many
-    questions are done, and of how many. SystemicFailure where there is no verdict at all, or where
-    no further request can do better.
+    questions are done, of how many, and how many of them have no verdict. SystemicFailure where
+    there is no verdict at all, or where no further request can do better.
     """
     if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
         raise InvalidInput(f"repeats is a whole number >= 1, got {repeats!r}")
@@ -229,7 +237,14 @@ def _notes(found: Agreement) -> Iterator[str]:
             f"every label is {labels[0]!r}: how the judge does on others is not seen, and kappa "
             "and balanced F1 say nothing of it. Add labels of the other kind"
         )
-    elif len(verdicts) == 1:
+    for one in found.classes:
+        if 0 < one.recall.n < FEW_LABELS:
+            yield (
+                f"{one.recall.n} of {found.n} labels {'is' if one.recall.n == 1 else 'are'} "
+                f"{one.name!r}: with fewer than {FEW_LABELS} of a class, intervals of kappa and "
+                "balanced F1 are too short"
+            )
+    if len(labels) > 1 and len(verdicts) == 1:
         yield f"the judge says {verdicts[0]!r} of everything: it tells nothing apart"
 
 
@@ -240,22 +255,17 @@ def _times_wrong(one: Judged) -> int:
 # --- As JSON has it -----------------------------------------------------------------------------
 
 
-def rate_dict(rate: Rate) -> dict[str, Any]:
-    ends = rate.interval and [rate.interval.low, rate.interval.high]
-    return {"value": rate.value, "count": rate.count, "n": rate.n, "interval": ends}
-
-
 def agreement_dict(found: Agreement) -> dict[str, Any]:
     def estimate(name: str) -> dict[str, Any]:
         one = getattr(found, name)
-        ends = one.interval and [one.interval.low, one.interval.high]
-        return {"value": one.value, "stderr": one.stderr, "interval": ends}
+        low, high = (one.interval.low, one.interval.high) if one.interval else (None, None)
+        return {"value": one.value, "stderr": one.stderr, "ci_low": low, "ci_high": high}
 
     return {
         "n": found.n,
         "clusters": found.clusters,
         "confidence": found.confidence,
-        "agreement": rate_dict(found.agreement),
+        "agreement": found.agreement.as_dict(),
         "kappa": estimate("kappa"),
         "balanced_f1": estimate("balanced_f1"),
         "categories": list(found.categories),
@@ -263,8 +273,8 @@ def agreement_dict(found: Agreement) -> dict[str, Any]:
         "classes": [
             {
                 "name": one.name,
-                "precision": rate_dict(one.precision),
-                "recall": rate_dict(one.recall),
+                "precision": one.precision.as_dict(),
+                "recall": one.recall.as_dict(),
                 "f1": one.f1,
             }
             for one in found.classes

@@ -106,14 +106,13 @@ def _decoded(line: bytes) -> Any:
 
 def _labelled(where: str, row: Any, kind: Kind) -> Labelled:
     if isinstance(row, Labelled):
-        return row
+        return _checked(row, kind)
     if isinstance(row, Exception):
         raise InvalidInput(f"it is no JSON ({row})")
     if not isinstance(row, Mapping):
         raise InvalidInput(f"it is an object with keys, got {type(row).__name__}")
-    answers = ("first", "second") if kind == "pairwise" else ("answer",)
-    texts = {name: _text(row, name) for name in ("question", *answers)}
-    if kind in ("equality", "three-way") or (kind == "criteria" and row.get("target") is not None):
+    texts = {name: _text(row, name) for name in _texts_of(kind)}
+    if kind == "criteria" and row.get("target") is not None:
         texts["target"] = _text(row, "target")
     criteria = _criteria(row) if kind == "criteria" else ()
     given = row.get("id")
@@ -121,6 +120,22 @@ def _labelled(where: str, row: Any, kind: Kind) -> Labelled:
         raise InvalidInput(f"id is a text or a whole number, got {given!r:.100}")
     id = where if given is None else str(given)
     return Labelled(id, texts, _label(row, kind, criteria), criteria)
+
+
+def _checked(one: Labelled, kind: Kind) -> Labelled:
+    """One that was made before, perhaps for another kind."""
+    if kind == "criteria" and not one.criteria:
+        raise InvalidInput("it has no criteria, which kind='criteria' asks about")
+    for name in _texts_of(kind):
+        _text(one.texts, name)
+    _label({"label": one.label}, kind, one.criteria)
+    return one
+
+
+def _texts_of(kind: Kind) -> tuple[str, ...]:
+    """What has to be there."""
+    answers = ("first", "second") if kind == "pairwise" else ("answer",)
+    return ("question", *answers, *(("target",) if kind in ("equality", "three-way") else ()))
 
 
 def _text(row: Mapping[str, Any], name: str) -> str:

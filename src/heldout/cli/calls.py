@@ -14,7 +14,7 @@ from heldout.scoring.triggers import (
     finish_reasons,
     schema_accuracy,
 )
-from heldout.stats.rates import Rate
+from heldout.stats import Rate
 from heldout.store.report import EvalReport
 from heldout.words import interval, number
 

@@ -24,13 +24,22 @@ def look_here_too() -> None:
 
 def imported(given: str, option: str) -> Callable[..., Any]:
     """`module:function`, modules of the working directory included, or `file.py:function`."""
+    found = imported_object(given, option)
+    if not callable(found):
+        module, _, name = given.rpartition(":")
+        raise InvalidInput(f"{option}: {module} has no function {name!r}")
+    return found  # type: ignore[no-any-return]
+
+
+def imported_object(given: str, option: str) -> Any:
+    """The same for whatever has that name; None where nothing has."""
     module, colon, name = given.rpartition(":")
     if not (module and colon and name):
         raise InvalidInput(f"{option} is module:function or file.py:function, got {given!r}")
     if module.endswith(".py"):
         from heldout.cli.evalfile import load_module
 
-        return _in(load_module(Path(module)), module, name, option)
+        return _in(load_module(Path(module)), name)
     look_here_too()
     try:
         found: Any = importlib.import_module(module)
@@ -38,15 +47,13 @@ def imported(given: str, option: str) -> Callable[..., Any]:
         raise not_found(problem, module, f"{option}: {module}") from None
     except Exception as problem:
         raise InvalidInput(f"{option}: {module} could not be loaded: {blame(problem)}") from problem
-    return _in(found, module, name, option)
+    return _in(found, name)
 
 
-def _in(found: Any, module: str, name: str, option: str) -> Callable[..., Any]:
+def _in(found: Any, name: str) -> Any:
     for part in name.split("."):
         found = getattr(found, part, None)
-    if not callable(found):
-        raise InvalidInput(f"{option}: {module} has no function {name!r}")
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def package(name: str, need: str, extra: str) -> Any:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
-from itertools import zip_longest
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
-
-    from heldout.analysis.judging import JudgeCheck, Judged
+    from heldout.analysis.asking import OnAnswer
+    from heldout.analysis.judging import JudgeCheck
     from heldout.analysis.labels import Kind
-    from heldout.stats import Agreement, Estimate, Interval, Rate
+    from heldout.scoring.judges import Judge
 
-NAMED = 3
-"""So many items without a verdict are named; the rest is a number."""
+OF_A_JUDGE = ("cache", "max_concurrent", "timeout", "max_tokens", "extra")
+"""Options that a Judge has settings for."""
 
 
 @click.command("judge-check")
@@ -29,7 +27,8 @@ NAMED = 3
     "endpoint",
     required=True,
     metavar="E",
-    help="openai:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2.",
+    help="openai:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2; or module:name, "
+    "file.py:name of a Judge, an endpoint or a function of the messages.",
 )
 @click.option(
     "--kind",
@@ -58,19 +57,38 @@ NAMED = 3
     help="Requests under way at once.",
 )
 @click.option(
+    "--timeout",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds for one request, which is tried again then.",
+)
+@click.option("--max-tokens", type=click.IntRange(1), metavar="N", help="Of a reply, at most.")
+@click.option(
+    "--extra",
+    metavar="JSON",
+    help="Goes into every request to a server as it is: '{\"temperature\": 1}'.",
+)
+@click.option(
     "--failures",
     type=click.IntRange(1),
     metavar="N",
     help="N items on which judge and label differ, with the judge's reasons.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@click.pass_context
 def command(
+    context: click.Context,
     labels: Path,
     endpoint: str,
     kind: Kind,
     repeats: int,
     cache: Path | None,
     max_concurrent: int,
+    timeout: float,
+    max_tokens: int | None,
+    extra: str | None,
     failures: int | None,
     as_json: bool,
 ) -> None:
@@ -83,44 +101,115 @@ def command(
     given.
     """
     from heldout.analysis.labels import read_labels
+    from heldout.cli.judge_report import as_dict, print_check, print_failures
     from heldout.cli.main import writing
     from heldout.cli.render import print_json
     from heldout.cli.text import printable
-    from heldout.scoring.judges import Judge
+    from heldout.errors import SystemicFailure
 
     items = read_labels(labels, kind)
-    judge = Judge(endpoint, cache=cache, max_concurrent=max_concurrent)
+    given = {
+        name: value
+        for name, value in context.params.items()
+        if name in OF_A_JUDGE
+        and context.get_parameter_source(name) is not click.core.ParameterSource.DEFAULT
+    }
+    judge, opened = _judge(endpoint, given, max_concurrent=max_concurrent, timeout=timeout)
+    asked = {"kind": kind, "repeats": repeats, "max_concurrent": max_concurrent}
     try:
-        check = _run(judge, items, kind=kind, repeats=repeats, max_concurrent=max_concurrent)
+        check = _run(judge, items, opened, **asked)
+    except SystemicFailure as problem:
+        click.echo(f"Check failed: {printable(str(problem))}", err=True)
+        raise click.exceptions.Exit(2) from None
     except KeyboardInterrupt:
-        kept = f"Verdicts so far are kept in {cache}; the same command asks for the others."
-        if cache is None:
+        kept = f"Verdicts so far are kept in {judge.cache}; the same command asks for the others."
+        if judge.cache is None:
             kept = "Nothing is kept; with --cache FILE verdicts are."
         click.echo(f"Interrupted. {printable(kept)}", err=True)
         raise click.exceptions.Exit(130) from None
     shown = check.differences[: failures or 0]
     with writing():
         if as_json:
-            more = {} if failures is None else {"failures": [_as_dict(one) for one in shown]}
+            more = {} if failures is None else {"failures": [as_dict(one) for one in shown]}
             print_json(check.as_dict() | more)
         else:
-            _print(check)
+            print_check(check)
             if failures is not None:
-                _print_failures(shown, len(check.differences))
+                print_failures(shown, len(check.differences))
 
 
-def _run(judge: Any, items: Sequence[Any], *, max_concurrent: int, **asked: Any) -> JudgeCheck:
+def _judge(
+    named: str, given: Mapping[str, Any], *, max_concurrent: int, timeout: float
+) -> tuple[Judge, Any]:
+    """The judge of this name, with the options that were given; and what was opened for it."""
+    from heldout.cli.imported import imported_object
+    from heldout.config import Sampling, check_endpoint
+    from heldout.errors import InvalidInput
+    from heldout.scoring.judges import Judge
+
+    endpoint: Any = named
+    opened = None
+    scheme = named.partition(":")[0]
+    if ":" in named and scheme not in ("openai", "hf", "smollm2"):
+        endpoint = imported_object(named, "--judge")
+        if isinstance(endpoint, Judge):
+            if given:
+                option = f"--{next(iter(given)).replace('_', '-')}"
+                raise InvalidInput(
+                    f"{named} is a Judge with settings of its own; leave out {option}"
+                )
+            return endpoint, None
+        if endpoint is None:
+            raise InvalidInput(f"--judge: there is no {named}")
+    check_endpoint(endpoint)
+    if "extra" in given:
+        if scheme != "openai":
+            raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
+        from heldout.endpoints.http import HTTPEndpoint
+
+        plain = HTTPEndpoint.parse(named.partition(":")[2], max_connections=max_concurrent)
+        endpoint = opened = HTTPEndpoint(
+            plain.model,
+            plain.base_url,
+            max_connections=max_concurrent,
+            extra=_extra(given["extra"]),
+        )
+    judge = Judge(
+        endpoint,
+        sampling=Sampling(max_tokens=given.get("max_tokens")),
+        cache=given.get("cache"),
+        max_concurrent=max_concurrent,
+        timeout=timeout,
+    )
+    return judge, opened
+
+
+def _extra(text: str) -> dict[str, Any]:
+    import json
+
+    from heldout.errors import InvalidInput
+
+    try:
+        extra = json.loads(text)
+    except (ValueError, RecursionError) as problem:
+        raise InvalidInput(f"--extra is no JSON: {problem}") from None
+    if not isinstance(extra, dict):
+        raise InvalidInput(f"--extra is a JSON object, got {text!r:.100}")
+    return extra
+
+
+def _run(judge: Judge, items: Sequence[Any], opened: Any, **asked: Any) -> JudgeCheck:
     import asyncio
 
     from heldout.analysis import check_judge
 
     async def run() -> JudgeCheck:
         try:
-            return await check_judge(
-                judge, items, max_concurrent=max_concurrent, on_answer=_progress(), **asked
-            )
+            return await check_judge(judge, items, on_answer=_progress(), **asked)
         finally:
             await judge.close()
+            if opened is not None:
+                await opened.close()
 
     try:
         return asyncio.run(run())
@@ -129,207 +218,22 @@ def _run(judge: Any, items: Sequence[Any], *, max_concurrent: int, **asked: Any)
             click.echo("\r\x1b[K", err=True, nl=False)
 
 
-def _progress() -> Callable[[int, int], object] | None:
+def _progress() -> OnAnswer | None:
     """On a terminal, how far it is."""
     if not sys.stderr.isatty():
         return None
-    return lambda done, of: click.echo(f"\r\x1b[Kasked {done} of {of}", err=True, nl=False)
+    began = time.monotonic()
+
+    def show(done: int, of: int, errors: int) -> None:
+        line = progress_line(done, of, errors, time.monotonic() - began)
+        click.echo(f"\r\x1b[K{line}", err=True, nl=False)
+
+    return show
 
 
-# --- The report ---------------------------------------------------------------------------------
-
-
-def _print(check: JudgeCheck) -> None:
+def progress_line(done: int, of: int, errors: int, seconds: float) -> str:
     from heldout.cli.differences import counted
-    from heldout.cli.render import answered_by, as_line, make_console
 
-    console = make_console()
-    who = answered_by(check.judge) or "judge"
-    times = {1: "once", 2: "twice"}.get(check.repeats, f"{check.repeats} times")
-    orders = " in each order" if check.kind == "pairwise" else ""
-    about = (
-        f", {check.kind}: {counted(len(check.judged), 'item')}, each asked about {times}{orders}"
-    )
-    console.print(as_line(who, "bold") + as_line(about, "not bold"))
-    console.print(_numbers(check))
-    _print_classes(console, check.against_labels)
-    _print_unanswered(console, check)
-    for note in check.notes:
-        console.print(as_line(f"note: {note}", "yellow"))
-    console.print(as_line(_spent(check), "dim"))
-
-
-def _numbers(check: JudgeCheck) -> Table:
-    from heldout.cli.render import make_table, number
-
-    what = "criteria" if check.kind == "criteria" else "items"
-    table = make_table()
-    table.add_column("")
-    table.add_column("value", justify="right", no_wrap=True)
-    table.add_column("95% interval", no_wrap=True)
-    table.add_column("of", no_wrap=True)
-
-    def rate(name: str, found: Rate, of: str) -> None:
-        counts = f"{found.count} of {found.n} {of}"
-        table.add_row(name, number(found.value), _between(found.interval), counts)
-
-    def estimate(name: str, found: Estimate, end: bool = False) -> None:
-        table.add_row(name, number(found.value), _between(found.interval), "", end_section=end)
-
-    labels, itself, place = check.against_labels, check.against_itself, check.position
-    rate("agrees with labels", labels.agreement, what)
-    estimate("kappa", labels.kappa)
-    estimate("balanced F1", labels.balanced_f1, end=itself is not None or place is not None)
-    if itself is not None:
-        rate("agrees with itself", itself.agreement, what if check.repeats == 2 else "pairs")
-        estimate("kappa with itself", itself.kappa, end=place is not None)
-    if place is not None:
-        rate("same in both orders", place.same, "pairs")
-        rate("prefers the first place", place.first, "pairs")
-        rate("prefers the second place", place.second, "pairs")
-    return table
-
-
-def _between(found: Interval | None) -> str:
-    from heldout.cli.differences import between
-
-    return between(found)
-
-
-def _print_classes(console: Console, found: Agreement) -> None:
-    from heldout.cli.render import as_line, make_table, number
-
-    table = make_table()
-    table.add_column("class")
-    for name in ("precision", "of verdicts", "recall", "of labels", "F1"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for one in found.classes:
-        precision, recall = one.precision, one.recall
-        table.add_row(
-            as_line(one.name),
-            number(precision.value),
-            f"{precision.count} of {precision.n}",
-            number(recall.value),
-            f"{recall.count} of {recall.n}",
-            number(one.f1),
-        )
-    console.print(table)
-    confusion = make_table()
-    confusion.add_column("label ↓  verdict →")
-    for category in found.categories:
-        confusion.add_column(as_line(category), justify="right", no_wrap=True)
-    for category, row in zip(found.categories, found.table, strict=True):
-        confusion.add_row(as_line(category), *map(str, row))
-    console.print(confusion)
-
-
-def _print_unanswered(console: Console, check: JudgeCheck) -> None:
-    from heldout.cli.differences import counted
-    from heldout.cli.render import as_line, number
-
-    missing = check.no_verdict
-    if not missing:
-        return
-    counts = "has no verdict, and counts" if len(missing) == 1 else "have no verdict, and count"
-    console.print(
-        as_line(
-            f"{len(missing)} of {counted(len(check.judged), 'item')} {counts} neither as right nor "
-            "as wrong. Agreement with labels would be "
-            f"{number(check.agreement_at_least)} if all of these were wrong, and "
-            f"{number(check.agreement_at_most)} if all were right.",
-            "yellow",
-        )
-    )
-    for one in missing[:NAMED]:
-        console.print(as_line(f"  {one.item.id}: {one.draws[0].problem}"))
-    if len(missing) > NAMED:
-        console.print(as_line(f"  and {len(missing) - NAMED} more"))
-
-
-def _spent(check: JudgeCheck) -> str:
-    asked = check.verdicts - check.cached
-    line = f"{check.verdicts} verdicts, {check.cached} of them from the cache"
-    if not asked:
-        return line
-    if check.usage is None:
-        return f"{line}; the endpoint does not say how many tokens it took"
-    used = check.usage
-    line += f"; tokens: {used.prompt_tokens:,} read, {used.completion_tokens:,} written"
-    failed = any(draw.problem for one in check.judged for draw in one.draws)
-    return line + ", without those of replies that were no verdict" * failed
-
-
-# --- Differences --------------------------------------------------------------------------------
-
-
-def _as_dict(one: Judged) -> dict[str, Any]:
-    return {
-        "id": one.item.id,
-        **one.item.texts,
-        "label": one.item.label,
-        "draws": [
-            {"verdict": draw.verdict, "problem": draw.problem, "replies": list(draw.replies)}
-            for draw in one.draws
-        ],
-    }
-
-
-def _print_failures(shown: Sequence[Judged], of: int) -> None:
-    from rich.text import Text
-
-    from heldout.cli.render import as_line, as_text, make_console, print_block, shortened
-
-    console = make_console()
-    if not shown:
-        console.print("No differences: every verdict is the label.")
-        return
-    console.print(as_line(f"{len(shown)} of {of} on which judge and label differ:"))
-    for one in shown:
-        console.print(Text("── ", "dim") + as_line(one.item.id, "bold"), soft_wrap=True)
-        for name, text in one.item.texts.items():
-            print_block(console, as_text(name, "bold cyan"), as_text(shortened(text)))
-        label = as_text(_in_words(one, one.item.label))
-        print_block(console, as_text("label", "bold green"), label)
-        for draw in one.draws:
-            if draw.verdict is None:
-                print_block(console, as_text("no verdict", "bold red"), as_text(draw.problem))
-                continue
-            verdict = as_text(_in_words(one, draw.verdict))
-            print_block(console, as_text("judge", "bold red"), verdict)
-            orders = zip(("in this order", "the other way round"), draw.places, strict=False)
-            places = [f"{order}: {said}. " for order, said in orders]
-            for place, reply in zip_longest(places, draw.replies, fillvalue=""):
-                reason = place + _reason(reply, _wavering(one))
-                print_block(console, Text(""), as_text(shortened(reason), "dim"))
-
-
-def _wavering(one: Judged) -> list[str]:
-    """The criteria of which label and verdicts are not all alike."""
-    said = [one.item.label, *(draw.verdict for draw in one.draws)]
-    known = [each for each in said if isinstance(each, dict)]
-    return [c.id for c in one.item.criteria if len({each[c.id] for each in known}) > 1]
-
-
-def _in_words(one: Judged, said: str | dict[str, bool]) -> str:
-    if isinstance(said, str):
-        return said
-    return ", ".join(f"{id}: {'met' if said[id] else 'not met'}" for id in _wavering(one))
-
-
-def _reason(reply: str, criteria: Sequence[str]) -> str:
-    """What the judge gave as its reason (of these criteria), or all that it wrote."""
-    from heldout.scoring.judges.replies import Malformed, json_object
-
-    try:
-        said = json_object(reply)
-    except Malformed:
-        return reply
-    reasons = [said.get("reasoning")]
-    if criteria and isinstance(said.get("criteria"), list):
-        parts = [each for each in said["criteria"] if isinstance(each, dict)]
-        reasons = [
-            f"{each['id']}: {each['reasoning']}"
-            for each in parts
-            if each.get("id") in criteria and each.get("reasoning")
-        ]
-    return "\n".join(str(reason) for reason in reasons if reason) or reply
+    wrong = f", {counted(errors, 'error')}" if errors else ""
+    minutes, rest = divmod(int(seconds), 60)
+    return f"asked {done} of {of}{wrong}, {minutes}:{rest:02d}"

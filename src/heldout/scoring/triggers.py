@@ -26,8 +26,7 @@ from dataclasses import dataclass
 
 from heldout.errors import InvalidInput
 from heldout.scoring.calls import ResponseCalls, same_calls
-from heldout.stats import CONFIDENCE, Interval, wilson
-from heldout.stats.rates import Rate, independent_rate
+from heldout.stats import CONFIDENCE, Interval, Rate, independent_rate, wilson
 
 NO_REASON = "(none)"
 """How a missing finish reason is counted."""

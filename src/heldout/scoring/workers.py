@@ -14,11 +14,19 @@ TaskTimeout, TaskFailed or WorkerDied.
 So that no core waits for this process, a worker has its next task before it is done with the one
 before. Until it takes that up, the task can be taken back: it is where its caller cancels it, where
 another worker has nothing to do, and where the worker dies of the one before.
+
+A worker has the environment of this process less what looks like a secret: variables whose names
+end in _KEY, _TOKEN, _SECRET or _PASSWORD or contain CREDENTIAL, in upper or lower case. It is no
+sandbox: a worker is the same user, with the same files and network.
+
+Without /proc (macOS) `memory` bounds nothing, and where this process is killed, a worker in the
+middle of a task goes on until that is done or its time is over; on Linux it ends at once.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import sys
 import threading
 import weakref
@@ -29,14 +37,16 @@ from typing import Any
 import anyio
 
 from heldout.concurrency import waker
-from heldout.errors import InvalidInput, TaskFailed, WorkerDied, WorkerError
+from heldout.errors import InvalidInput, TaskFailed, WorkerDied, WorkerError, printable_error
 from heldout.scoring.processes import GRACE_SECONDS, Task, Worker, Workers
-from heldout.scoring.working import Request, encoded
+from heldout.scoring.working import NUMBER_BYTES, Request, framed
 
 MOST_AHEAD = 2**15
 """Bytes of a task that is sent ahead: they are in the kernel's buffer, and the sender not held."""
 MOST_TRIES = 3
 """Workers that may die with a task that they have not taken up."""
+MOST_SECONDS = 86_400.0
+"""More is a mistake, and far more is beyond what the clocks of the system can hold."""
 
 
 def available_cores() -> int:
@@ -47,7 +57,7 @@ class Pool:
     """Worker processes, started as tasks ask for them. All threads and event loops may share one.
 
     `prepare` names a function that every worker calls before its first task, on nobody's time.
-    `memory` is how many bytes a worker may take beyond what it has then.
+    `memory` is how many bytes a worker may take beyond what it has then (on Linux alone).
     A forked child that uses the pool gets workers of its own.
     """
 
@@ -81,11 +91,15 @@ class Pool:
         return future.result()
 
     def submit(self, function: str, *arguments: Any, seconds: float) -> Future[Any]:
-        if not 0 < seconds < float("inf"):
-            raise InvalidInput(f"seconds must be a positive number, not {seconds!r}")
-        request = encoded(Request(function, list(arguments), seconds))
+        if not 0 < seconds <= MOST_SECONDS:
+            raise InvalidInput(
+                f"seconds must be a positive number of at most {MOST_SECONDS:g} (a day), "
+                f"not {seconds!r}"
+            )
+        number = secrets.token_bytes(NUMBER_BYTES)
+        request = framed(number, Request(function, list(arguments), seconds))
         shared = self._here()
-        task = Task(shared.withdraw, request, seconds)
+        task = Task(shared.withdraw, number=number, request=request, seconds=seconds)
         shared.submit(task)
         return task
 
@@ -94,8 +108,9 @@ class Pool:
         self._here().grow(workers or self._size)
 
     def pids(self) -> list[int]:
-        with self._shared.lock:
-            return [worker.process.pid for worker in self._shared.running]
+        shared = self._here()
+        with shared.lock:
+            return [worker.process.pid for worker in shared.running]
 
     def close(self) -> None:
         """End all workers. Tasks without a result get WorkerDied. Closed at exit by itself."""
@@ -132,9 +147,9 @@ class _Shared(Workers):
         with self.lock:
             if self.closed:
                 raise WorkerDied("the pool is closed")
+            self.grow(self.unfinished + 1)  # first: where it fails, the task is not left here
             self.unfinished += 1
             self.tasks.append(task)
-            self.grow(self.unfinished)
             self.changed.notify()
 
     def grow(self, wanted: int) -> None:
@@ -142,8 +157,11 @@ class _Shared(Workers):
             while not self.closed and len(self.threads) < min(wanted, self.size):
                 name = f"heldout-worker-{len(self.threads)}"
                 thread = threading.Thread(target=_attend, args=(self,), name=name, daemon=True)
+                try:
+                    thread.start()
+                except (RuntimeError, MemoryError) as problem:
+                    raise WorkerDied(f"no thread for a worker: {_described(problem)}") from None
                 self.threads.append(thread)
-                thread.start()
 
     def take(self) -> Task | None:
         """The next task, be it one that waits behind another's; None where the pool is closed."""
@@ -203,6 +221,8 @@ class _Shared(Workers):
     def finish(self, task: Task, outcome: Any) -> None:
         with self.lock:
             self.unfinished -= 1
+        if task.done():
+            return  # whoever holds it has settled it by hand
         task.set_running_or_notify_cancel()
         if isinstance(outcome, WorkerError):
             task.set_exception(outcome)
@@ -211,15 +231,17 @@ class _Shared(Workers):
 
 
 def _attend(shared: _Shared) -> None:
-    """Keep one worker: it is ready before a task is taken, and replaced when it is gone."""
+    """Keep one worker: it is ready before a task is taken, and replaced when it is gone. Whatever
+    goes wrong is the tasks' error and not the end of this thread: somebody waits for them."""
     worker: Worker | None = None
     while not shared.closed:
         unusable: WorkerError | None = None
         if worker is None:
             try:
                 worker = Worker(shared)
-            except (WorkerError, OSError) as problem:
-                unusable = WorkerDied(f"no worker process could be started: {problem}")
+            except Exception as problem:  # noqa: BLE001 - raised where the next task is waited for
+                said = _described(problem)
+                unusable = WorkerDied(f"no worker process could be started: {said}")
         task = shared.take()
         if task is None:
             break
@@ -238,6 +260,7 @@ def _work_off(shared: _Shared, worker: Worker, task: Task) -> bool:
     try:
         with shared.lock:
             worker.assign(task)
+        worker.expect_silence()
         worker.send(task)
         while worker.is_busy():
             if following := shared.take_ahead(worker):
@@ -252,6 +275,8 @@ def _work_off(shared: _Shared, worker: Worker, task: Task) -> bool:
                 break
     except WorkerError as problem:
         gone = problem
+    except Exception as problem:  # noqa: BLE001 - raised where the task is waited for
+        gone = WorkerDied(f"the worker process was given up: {_described(problem)}")
     if gone is None:
         return True
     worker.kill()
@@ -261,6 +286,11 @@ def _work_off(shared: _Shared, worker: Worker, task: Task) -> bool:
     for each in failed:
         shared.finish(each, gone)
     return False
+
+
+def _described(problem: Exception) -> str:
+    said = printable_error(problem)
+    return said if isinstance(problem, WorkerError) else f"{type(problem).__name__}: {said}"
 
 
 def _close(shared: _Shared) -> None:

@@ -3,9 +3,9 @@
 Started by `workers.py`, which it shares only the messages with. A task may be sent while the one
 before it is still worked on; it is taken up by claiming its token, a byte in a pipe that the pool
 can read as well: exactly one of them has it, so a task that was taken back is never begun. Its time
-runs from there. The kernel ends a worker in the middle of a task by an alarm without a handler,
-and on Linux with its parent. A worker goes of its own account where memory has become short, and
-says so in its last reply.
+runs from there. Each task has a number, which is in the frame of its reply as well. The kernel ends
+a worker in the middle of a task by an alarm without a handler, and on Linux with its parent. A
+worker goes of its own account where memory has become short, and says so in its last reply.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,7 +29,10 @@ from heldout.errors import InvalidInput, printable_error
 
 MOST_BYTES = 2**26
 LONGEST_MESSAGE = 2000
-HEADER = 4
+SIZE_BYTES, NUMBER_BYTES = 4, 8
+HEADER = SIZE_BYTES + NUMBER_BYTES
+STARTING = bytes(NUMBER_BYTES)
+"""The number of what a worker says before it has a task: that it runs, and that it is prepared."""
 SLOW_SECONDS = 0.05
 """A task that is done sooner has not filled much memory, and is not asked."""
 YOUNG = 10_000
@@ -55,7 +58,12 @@ class Reply(msgspec.Struct, array_like=True, frozen=True):
     """The task had been taken back, and was not begun."""
 
 
-def encoded(message: Request | Reply) -> bytes:
+class Frame(NamedTuple):
+    number: bytes
+    body: bytes
+
+
+def framed(number: bytes, message: Request | Reply) -> bytes:
     try:
         body = msgspec.msgpack.encode(message)
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
@@ -64,7 +72,7 @@ def encoded(message: Request | Reply) -> bytes:
         ) from None
     if len(body) > MOST_BYTES:
         raise InvalidInput(f"a message of {len(body)} bytes; at most {MOST_BYTES} go to a worker")
-    return len(body).to_bytes(HEADER) + body
+    return len(body).to_bytes(SIZE_BYTES) + number + body
 
 
 class Closed(Exception):
@@ -77,7 +85,7 @@ class Messages:
     def __init__(self, connection: socket.socket) -> None:
         self._connection, self._data = connection, bytearray()
 
-    def receive(self, until: float | None = None) -> bytes:
+    def receive(self, until: float | None = None) -> Frame:
         """The next one; TimeoutError where it is not whole at a time of the monotonic clock."""
         while (size := self._size()) > len(self._data):
             if until is not None:
@@ -86,15 +94,26 @@ class Messages:
             if not part:
                 raise Closed
             self._data += part
+        number = bytes(memoryview(self._data)[SIZE_BYTES:HEADER])
         body = bytes(memoryview(self._data)[HEADER:size])
         del self._data[:size]
-        return body
+        return Frame(number, body)
+
+    def has_more(self) -> bool:
+        """Whether the other side has said something that was not received yet. Does not wait."""
+        if self._data:
+            return True
+        self._connection.setblocking(False)
+        try:
+            return bool(self._connection.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
 
     def _size(self) -> int:
         """Of the next message and its header, as far as one can tell."""
         if len(self._data) < HEADER:
             return HEADER
-        size = int.from_bytes(self._data[:HEADER])
+        size = int.from_bytes(self._data[:SIZE_BYTES])
         if size > MOST_BYTES:
             raise Closed
         return HEADER + size
@@ -109,26 +128,27 @@ def serve() -> None:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
     with socket.socket(fileno=int(descriptor)) as connection, suppress(ConnectionError, Closed):
+        connection.sendall(framed(STARTING, Reply()))
         try:
             if prepare:
                 _find(prepare)()
         except Exception as problem:  # noqa: BLE001 - told to whoever waits for this worker
-            connection.sendall(encoded(_failure(problem, last=True)))
+            connection.sendall(framed(STARTING, _failure(problem, last=True)))
             return
         # What imports have made is never garbage, and need not be looked at again and again.
         gc.collect()
         gc.freeze()
         gc.set_threshold(YOUNG)
         allowance = _Allowance(int(memory))
-        connection.sendall(encoded(Reply()))
+        connection.sendall(framed(STARTING, Reply()))
         messages = Messages(connection)
         while True:
-            body = messages.receive()
+            number, body = messages.receive()
             reply = _answer(body, allowance) if _claim(int(tokens)) else Reply(skipped=True)
             try:
-                frame = encoded(reply)
+                frame = framed(number, reply)
             except InvalidInput as problem:
-                frame = encoded(_failure(problem))
+                frame = framed(number, _failure(problem))
             connection.sendall(frame)
             if reply.last:
                 return

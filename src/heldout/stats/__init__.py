@@ -20,7 +20,6 @@ from heldout.stats.agreement import (
     Agreement,
     ClassAgreement,
     Estimate,
-    Rate,
     agreement_of,
     agreement_of_table,
     rate_of,
@@ -41,6 +40,7 @@ from heldout.stats.power import (
     samples_for,
     variance_components,
 )
+from heldout.stats.rates import Rate, independent_rate
 from heldout.stats.resampling import (
     BootstrapEstimate,
     Statistic,
@@ -100,6 +100,7 @@ __all__ = [
     "expected_difference",
     "holm",
     "improvement_probability",
+    "independent_rate",
     "interquartile_mean",
     "mean_over_tasks",
     "measured_difference",

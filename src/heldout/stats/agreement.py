@@ -16,11 +16,17 @@ on the table's proportions; balanced F1's is had the same way (K. Takahashi, K. 
 and T. Koyama 2022, Applied Intelligence 52). Items that belong together (the criteria of one
 answer) are clusters, and their errors are added up before they are squared.
 
-The interval is not the estimate plus and minus errors: near 1 that is far too short (65% instead of
-95% for a kappa of 0.96 at 50 items). It is a score interval at the number of yes/no trials that
-would be as uncertain, as for other means (`summaries.py`), on the scale from the least possible
-value to 1. How uncertain that is, is asked of the table with one further item spread evenly over
-its cells, so that a table without a single disagreement has an interval, too.
+The interval is not the estimate plus and minus errors: near 1 that is far too short (64% instead of
+95% for a kappa of 0.96 at 50 items, 39% for one of 0.98). It is a score interval at the number of
+yes/no trials that would be as uncertain, as for other means (`summaries.py`), on the scale from the
+least possible value to 1. How uncertain that is, is asked of the table with one further item spread
+evenly over its cells, so that a table without a single disagreement has an interval, too.
+
+What the intervals cover, by enumeration (30 and 50 items) and simulation: 91% to 97% with 50, 100
+and 500 items and classes of a half and of a tenth, more for a judge that nearly always says the
+same. Less with fewer than about five labels of a class: kappa 83%, balanced F1 73% at worst (a
+class of a twentieth, 30 items). And less where the items of a cluster mostly stand or fall
+together and clusters are few: agreement 77% with 10 clusters, 86% with 30.
 """
 
 from __future__ import annotations
@@ -35,24 +41,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
 from heldout.stats.given import Ids, check_confidence, cluster_codes
+from heldout.stats.rates import Rate
 from heldout.stats.student import t_quantile
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval, Ints, Moments, score_interval
 
 Statistic = Callable[[Floats, NDArray[np.bool_]], tuple[float, Floats] | None]
 """(proportions, which classes labels have) -> the value and its gradient; None: not defined."""
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """`count` of `n`; no value where n is 0."""
-
-    count: int
-    n: int
-    interval: Interval | None
-
-    @property
-    def value(self) -> float | None:
-        return self.count / self.n if self.n else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +66,7 @@ class ClassAgreement:
     precision: Rate
     recall: Rate
     f1: float | None
+    """None where no label is of this class: there was nothing to find."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +167,7 @@ def _agreement(
         return rate_of(same[which], clusters=groups[which], confidence=confidence)
 
     places = _Places(row, column, groups, table)
-    totals = table.sum(axis=0) + table.sum(axis=1)
+    totals, labelled = table.sum(axis=0) + table.sum(axis=1), places.labelled
     return Agreement(
         categories=tuple(names),
         table=tuple(tuple(line) for line in table.tolist()),
@@ -186,7 +181,7 @@ def _agreement(
                 name,
                 precision=rate(column == place),
                 recall=rate(row == place),
-                f1=float(2 * table[place, place] / totals[place]),
+                f1=float(2 * table[place, place] / totals[place]) if labelled[place] else None,
             )
             for place, name in enumerate(names)
         ),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from heldout.errors import NoVerdict, RunDirectoryError, UnknownFormat
+from heldout.errors import NoVerdict, RunDirectoryError, StorageFull, UnknownFormat
 from heldout.scoring.judges import Judge, Verdict, three_way_question
 from heldout.scoring.judges.cache import VERDICTS, FileVerdicts, Kept, MemoryVerdicts
 from heldout.store.lines import LineWriter
@@ -97,7 +97,11 @@ def test_a_file_that_is_something_else_is_refused_and_left_alone(tmp_path: Path)
     path.write_text('{"format": "heldout.verdicts", "version": 9}\n')
     with pytest.raises(UnknownFormat, match="A newer heldout may read it"):
         Judge(Scripted(""), cache=path)
-    with pytest.raises(RunDirectoryError, match="[Dd]irectory"):
+    path.write_text("no line end, and no cache")
+    with pytest.raises(RunDirectoryError, match="no cache of verdicts"):
+        Judge(Scripted(""), cache=path)
+    assert path.read_text() == "no line end, and no cache"
+    with pytest.raises(RunDirectoryError, match="not an ordinary file"):
         Judge(Scripted(""), cache=tmp_path)
 
 
@@ -175,11 +179,11 @@ def test_a_place_that_holds_another_verdict_by_now_is_not_believed(tmp_path: Pat
 def test_a_reply_with_half_a_surrogate_pair_beside_its_verdict_is_kept(
     run: Run, tmp_path: Path
 ) -> None:
-    reply = f"\ud800 so:\n```json\n{said('correct')}\n```"
+    reply = f"<think>\ud800</think>{said('correct')}"
     path = tmp_path / "verdicts.jsonl"
     first = ask(run, Judge(Scripted(reply), cache=path))
     again = ask(run, Judge(Scripted(""), cache=path))
-    assert first.reply.startswith("\\ud800 so:")
+    assert first.reply.startswith("<think>\\ud800<")
     assert (again.reply, again.value, again.cached) == (first.reply, "correct", True)
 
 
@@ -187,7 +191,70 @@ def test_a_link_is_not_followed_by_a_writer(tmp_path: Path) -> None:
     target, path = tmp_path / "theirs", tmp_path / "verdicts.jsonl"
     path.symlink_to(target)
     with pytest.raises(RunDirectoryError, match="symbolic link"):
-        FileVerdicts(path).put(kept(1))
+        FileVerdicts(path)
+    assert not target.exists()
+
+
+def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_paid_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(RunDirectoryError, match="v.jsonl: Not a directory"):
+        Judge(Scripted(""), cache=tmp_path / "file" / "v.jsonl")
+    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
+    with pytest.raises(RunDirectoryError, match="cannot write .*v.jsonl"):
+        Judge(Scripted(""), cache=tmp_path / "new" / "v.jsonl")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_verdict_that_could_not_be_written_is_used_and_one_warning_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    endpoint = Scripted(said("correct"))
+    judge = Judge(endpoint, cache=path)
+
+    def full(writer: LineWriter, line: bytes) -> None:
+        raise StorageFull("no space left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(LineWriter, "append_line", full)
+        with pytest.warns(RuntimeWarning, match="cannot be kept in .*: no space left"):
+            verdict = ask(run, judge, "one")
+        assert verdict.value == "correct"
+        assert ask(run, judge, "two").value == "correct"  # a second warning would be an error
+        assert ask(run, judge, "one").cached
+        assert len(endpoint.asked) == 2
+    ask(run, judge, "three")
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_nobody_waits_for_a_lock_that_another_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    cache = FileVerdicts(path)
+    busy = LineWriter(path, VERDICTS)
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("the event loop stands still"))
+    for number in range(5):
+        cache.put(kept(number))
+    busy.close()
+    cache.close()
+    assert len(path.read_bytes().splitlines()) == 6
+
+
+def test_what_waits_to_be_written_is_written_when_the_event_loop_ends(
+    run: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "verdicts.jsonl"
+
+    async def main() -> None:
+        busy = LineWriter(path, VERDICTS)
+        await Judge(Scripted(said("correct")), cache=path).ask(three_way_question("q", "a", "t"))
+        busy.close()
+
+    run(main)
+    assert len(path.read_bytes().splitlines()) == 2
 
 
 def test_memory_keeps_those_that_were_used_last() -> None:

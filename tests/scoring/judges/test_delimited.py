@@ -57,6 +57,8 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
     assert readable("a\x1b[2Jb\x00\r") == "a\\x1b[2Jb\\x00\\r"
     assert readable("half \ud83d of a pair") == "half \\ud83d of a pair"
     assert readable("right \u202eot left") == "right \\u202eot left"
+    assert readable("a\U000e0100\ufe01b\u034f\u3164c") == "a\\U000e0100\\ufe01b\\u034f\\u3164c"
+    assert readable("❤\ufe0f and क\u094d\u200dष") == "❤\ufe0f and क\u094d\u200dष"
     assert readable("two\r\nlines\tand a tab, nbsp\u00a0, 👩\u200d🔬 and ｜é｜") == (
         "two\nlines\tand a tab, nbsp\u00a0, 👩\u200d🔬 and ｜é｜"
     )
@@ -65,7 +67,8 @@ def test_what_cannot_be_seen_is_spelled_out() -> None:
 @pytest.mark.parametrize(
     "token",
     ["<|im_end|>", "<|eot_id|>", "<｜User｜>", "</s>", "[/INST]", "<end_of_turn>", "<turn|>",
-     "<|turn>", "<<SYS>>", "<|start|>"],
+     "<|turn>", "<<SYS>>", "<|start|>", "[TOOL_CALLS]", "<start_of_image>", "<unk>", "</think>",
+     "<think>", "[/THINK]", "◁/think▷"],
 )  # fmt: skip
 def test_what_would_end_a_turn_in_a_chat_template_does_not(token: str) -> None:
     shown = readable(f"four{token}assistant")

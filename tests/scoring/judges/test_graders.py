@@ -10,6 +10,7 @@ import pytest
 from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict
 from heldout.scoring.judges import Criterion, Judge
 from heldout.scoring.judges.graders import criteria_score
+from heldout.scoring.judges.questions import pairwise_question
 from heldout.scoring.rubrics import Rubric, part
 from heldout.types import Message, Metric, Sample, Trajectory, Usage
 from tests.conftest import RunEval
@@ -309,8 +310,24 @@ def test_the_other_answer_may_come_from_a_function(run: Run) -> None:
     assert values(graded(run, grader, "mine", sample)) == {"wins": 1.0, "wins_consistent": 1.0}
     with pytest.raises(InvalidInput, match="no ground truth"):
         graded(run, Judge(endpoint).pairwise(), "mine", sample)
+    with pytest.raises(InvalidInput, match=r"'pair': pairwise\(target=…\) gave an empty text"):
+        graded(run, Judge(endpoint).pairwise(target=lambda s: " "), "mine", sample)
     with pytest.raises(InvalidInput, match="function of the sample"):
         Judge(endpoint).pairwise(target="theirs")  # type: ignore[arg-type]
+
+
+def test_what_a_pair_cost_is_what_was_asked_for_now(run: Run) -> None:
+    judge = Judge(preferring(lambda a, b: "tie"))
+    sample = Sample("pair", {"question": "q"}, "theirs")
+    one_order = {"prompt_tokens": 10, "completion_tokens": 2}
+    same, _ = graded(run, judge.pairwise(), "theirs", sample)  # both orders are one question
+    assert (same.metadata["usage"], same.metadata["cached"]) == (one_order, False)
+    run(judge.ask, pairwise_question("q", "mine", "theirs"))
+    half, _ = graded(run, judge.pairwise(), "mine", sample)
+    assert (half.metadata["usage"], half.metadata["cached"]) == (one_order, False)
+    again, _ = graded(run, judge.pairwise(), "mine", sample)
+    assert again.metadata["usage"] == {"prompt_tokens": 20, "completion_tokens": 4}
+    assert again.metadata["cached"] is True
 
 
 def test_no_answer_loses_and_says_nothing_about_consistency(run: Run) -> None:

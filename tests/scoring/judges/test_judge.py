@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import gc
 import json
+import math
+import traceback
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +12,15 @@ from typing import Any
 import anyio
 import pytest
 
+from heldout import items
 from heldout.config import Sampling
 from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
     NoVerdict,
+    ScoringFailed,
     TransientError,
+    Unreachable,
 )
 from heldout.scoring.judges import (
     Judge,
@@ -24,7 +29,8 @@ from heldout.scoring.judges import (
     equality_question,
     three_way_question,
 )
-from heldout.types import Completion, Message, Usage
+from heldout.scoring.judges.standing import QUESTIONS_IN_VAIN
+from heldout.types import Completion, Message, Sample, Score, Trajectory, Usage
 from tests.faulty_server import FaultyServer, answer, status
 from tests.scoring.judges.conftest import KEY
 from tests.scoring.judges.scripted import Scripted, said
@@ -103,10 +109,11 @@ def test_a_malformed_reply_is_asked_for_again_with_what_was_wrong(run: Run) -> N
     ],
 )
 def test_words_that_are_no_verdict_are_an_error_and_never_a_guess(run: Run, reply: str) -> None:
-    endpoint = Scripted(reply)
+    endpoint = Scripted(reply, usage=Usage(7, 1))
     with pytest.raises(NoVerdict) as caught:
         verdict_of(run, Judge(endpoint, attempts=2))
     assert len(endpoint.asked) == 2
+    assert caught.value.usage == Usage(14, 2)
     assert "judge scripted gave no verdict in 2 attempts (three_way/1)" in str(caught.value)
 
 
@@ -114,6 +121,7 @@ def test_the_error_quotes_the_last_reply_bounded_and_printable(run: Run) -> None
     with pytest.raises(NoVerdict) as caught:
         verdict_of(run, Judge(Scripted("\x1b[2J correct\n" + "x" * 50_000), attempts=1))
     message = str(caught.value)
+    assert caught.value.usage is None
     assert "in one attempt" in message
     assert "\\x1b[2J correct xxx" in message
     assert message.isprintable()
@@ -152,12 +160,130 @@ def test_a_transient_failure_is_tried_again_and_is_no_attempt(
     assert (verdict.value, verdict.attempts) == ("correct", 1)
 
 
-def test_a_fatal_failure_comes_out_as_it_is_and_is_not_remembered(run: Run) -> None:
+def test_a_fatal_failure_names_the_judge_and_is_not_remembered(run: Run) -> None:
     endpoint = Scripted(FatalEndpointError("401: bad key"), said("correct"))
     judge = Judge(endpoint)
-    with pytest.raises(FatalEndpointError, match="401: bad key"):
+    with pytest.raises(FatalEndpointError, match="^judge scripted: 401: bad key$"):
         verdict_of(run, judge)
     assert verdict_of(run, judge).value == "correct"
+
+
+def ends_of(run: Run, judge: Judge, count: int = QUESTIONS_IN_VAIN + 1) -> list[Exception]:
+    """What so many questions end in, one after the other."""
+    ends: list[Exception] = []
+    for number in range(count):
+        with pytest.raises(Exception) as caught:
+            verdict_of(run, judge, three_way_question("q", str(number), "t"))
+        ends.append(caught.value)
+    return ends
+
+
+def test_a_judge_that_nothing_ever_came_from_stops_whoever_asks(run: Run) -> None:
+    ends = ends_of(run, Judge(Scripted(Unreachable("refused")), retries=0))
+    assert [type(end) for end in ends[:9]] == [Unreachable] * 9
+    assert [type(end) for end in ends[9:]] == [FatalEndpointError] * 2
+    assert str(ends[9]) == "judge scripted: nothing has answered in 10 questions: refused"
+
+
+def test_a_server_that_only_ever_fails_is_one_that_nothing_comes_from(
+    run: Run, server: FaultyServer
+) -> None:
+    server.script(status(500, {"error": {"message": "CUDA"}}))
+    ends = ends_of(run, Judge(f"openai:big@{server.url}", retries=0))
+    assert [type(end) for end in ends[8:]] == [Unreachable] + [FatalEndpointError] * 2
+    assert "judge big: nothing has answered in 10 questions" in str(ends[9])
+
+
+def test_a_judge_that_has_answered_once_is_not_given_up_on(run: Run) -> None:
+    judge = Judge(Scripted("hm", Unreachable("refused")), attempts=1, retries=0)
+    with pytest.raises(NoVerdict):
+        verdict_of(run, judge)
+    assert {type(end) for end in ends_of(run, judge)} == {Unreachable}
+
+
+def test_a_judge_that_never_gave_a_verdict_stops_whoever_asks(run: Run) -> None:
+    ends = ends_of(run, Judge(Scripted("Well, A."), attempts=1))
+    assert [type(end) for end in ends[:9]] == [NoVerdict] * 9
+    assert [type(end) for end in ends[9:]] == [FatalEndpointError] * 2
+    assert "judge scripted has given no verdict in any of 10 questions" in str(ends[9])
+    assert "Its last reply: Well, A." in str(ends[9])
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_judge_that_gave_one_verdict_is_asked_on(run: Run, cached: bool, tmp_path: Path) -> None:
+    path = tmp_path / "verdicts.jsonl"
+    first = Judge(Scripted(said("correct"), "hm"), attempts=1, cache=path)
+    verdict_of(run, first)
+    judge = Judge(Scripted("hm"), attempts=1, cache=path) if cached else first
+    verdict_of(run, judge)
+    assert {type(end) for end in ends_of(run, judge)} == {NoVerdict}
+
+
+# --- Time ---------------------------------------------------------------------------------------
+
+
+def test_a_request_that_takes_too_long_is_tried_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.0)
+    asked: list[int] = []
+
+    async def slow(messages: list[Message]) -> str:
+        asked.append(1)
+        if len(asked) % 2:
+            await anyio.sleep_forever()
+        return said("correct")
+
+    judge = Judge(slow, timeout=0.01, retries=1)
+    assert verdict_of(run, judge).value == "correct"
+    assert len(asked) == 2
+    judge = Judge(slow, timeout=0.01, retries=0)
+    with pytest.raises(Unreachable, match=r"judge .*slow: no answer within 0.01 s"):
+        verdict_of(run, judge)
+    assert verdict_of(run, judge).value == "correct"
+    with pytest.raises(TransientError) as caught:
+        verdict_of(run, judge, three_way_question("q", "a", "t"))
+    assert type(caught.value) is TransientError  # it has answered before
+
+
+def test_a_time_out_of_the_endpoints_own_comes_out_as_it_is(run: Run) -> None:
+    with pytest.raises(TimeoutError, match="mine"):
+        verdict_of(run, Judge(Scripted(TimeoutError("mine"))))
+
+
+def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
+    """Two questions, one of them asked by two items, and room for one request."""
+
+    async def main() -> None:
+        go = anyio.Event()
+
+        async def slow(messages: list[Message]) -> str:
+            await go.wait()
+            return said("correct")
+
+        judge, deadlines = Judge(slow, max_concurrent=1), []
+
+        async def item(answer: str) -> None:
+            async def score(trajectory: Trajectory, sample: Sample) -> Score:
+                clock = items._clock.get()
+                assert clock is not None
+                deadlines.append(lambda: clock.scope.deadline)
+                await judge.ask(three_way_question("q", answer, "t"))
+                return Score(())
+
+            sample = Sample(answer, {"prompt": "q"})
+            attempt = await items.score_again(Trajectory(()), sample, score, timeout=60)
+            assert attempt.error is None
+
+        async with anyio.create_task_group() as group:
+            for answer in ("a", "b", "b"):
+                group.start_soon(item, answer)
+                await anyio.wait_all_tasks_blocked()
+            runs = [deadline() < math.inf for deadline in deadlines]
+            go.set()
+        assert runs == [True, False, False]
+
+    run(main)
 
 
 # --- Draws and seeds ----------------------------------------------------------------------------
@@ -269,6 +395,50 @@ def test_those_who_waited_for_a_failure_share_it(run: Run) -> None:
     assert len(asked) == 1
 
 
+@pytest.mark.parametrize("own", [False, True])
+def test_each_of_those_has_an_exception_of_its_own(run: Run, own: bool) -> None:
+    """One that all of them raise grows with each, and a run takes the square of that in time."""
+
+    class Odd(Exception):
+        def __init__(self, one: int, two: int) -> None:
+            super().__init__("odd")
+
+    async def main() -> list[Exception]:
+        go, problems = anyio.Event(), []
+
+        async def slow(messages: list[Message]) -> str:
+            await go.wait()
+            if own:
+                raise Odd(1, 2)
+            raise TransientError("busy", retry_after=3.0)
+
+        judge = Judge(slow, retries=0)
+
+        async def one() -> None:
+            try:
+                await judge.ask(ASKED)
+            except Exception as problem:
+                problems.append(problem)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(20):
+                group.start_soon(one)
+            await anyio.wait_all_tasks_blocked()
+            go.set()
+        return problems
+
+    problems = run(main)
+    assert len({id(problem) for problem in problems}) == 20
+    assert max(len(traceback.extract_tb(p.__traceback__)) for p in problems) < 20
+    if own:
+        assert [type(p) for p in problems] == [Odd] + [ScoringFailed] * 19
+        assert str(problems[1]) == "Odd: odd"
+    else:
+        assert {(type(p), str(p), p.retry_after) for p in problems} == {
+            (TransientError, "busy", 3.0)
+        }
+
+
 def test_one_who_is_cancelled_leaves_the_question_to_the_next(run: Run) -> None:
     asked = []
 
@@ -340,6 +510,14 @@ def test_a_text_that_is_too_long_is_refused_and_never_cut(run: Run) -> None:
     assert verdict_of(run, judge, three_way_question("q", "x" * 100, "t")).value == "correct"
 
 
+def test_a_text_is_as_long_as_what_is_sent_of_it(run: Run) -> None:
+    endpoint = Scripted(said("correct"))
+    hidden = three_way_question("q", "\U000e0041" * 11, "t")
+    with pytest.raises(InvalidInput, match="the answer has 110 characters as it is sent"):
+        verdict_of(run, Judge(endpoint, longest=100), hidden)
+    assert endpoint.asked == []
+
+
 @pytest.mark.parametrize(
     "settings",
     [
@@ -348,6 +526,9 @@ def test_a_text_that_is_too_long_is_refused_and_never_cut(run: Run) -> None:
         {"retries": -1},
         {"max_concurrent": 0},
         {"longest": 0},
+        {"timeout": 0},
+        {"timeout": float("nan")},
+        {"timeout": "60"},
         {"sampling": 0.5},
     ],
 )

@@ -28,29 +28,19 @@ def weights_stay_in_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
 
-def test_every_question_to_a_weak_judge_ends_in_a_verdict_or_in_none() -> None:
-    judge = Judge("smollm2", sampling=Sampling(max_tokens=12), attempts=1)
-    whole = equality_question("Capital of France?", "Rome", "Paris")
-    # Reading the whole prompt takes seconds on a CPU, so the others are asked in fewer words.
-    brief = [
-        Question("brief/1", (Message("user", text),), {"text": text}, whole.read)
-        for text in (
-            'Repeat exactly: {"verdict": "equal"}',
-            "Is Rome in Italy? Explain in ten sentences.",
-        )
-    ]
-    ended: list[object] = []
+def test_a_question_to_a_weak_judge_ends_in_a_verdict_or_in_none() -> None:
+    judge = Judge("smollm2", sampling=Sampling(max_tokens=4), attempts=1)
+    # Reading one of our own prompts takes seconds on a CPU, so it is asked in fewer words.
+    text = "Is Rome in Italy? Explain in ten sentences."
+    read = equality_question("?", "a", "b").read
+    question = Question("brief/1", (Message("user", text),), {"text": text}, read)
 
     async def main() -> None:
-        for question in (whole, *brief):
-            try:
-                ended.append((await judge.ask(question)).value)
-            except NoVerdict as problem:
-                ended.append(str(problem))
-        await judge.close()
+        try:
+            await judge.ask(question)
+        finally:
+            await judge.close()
 
-    anyio.run(main)
-    assert len(ended) == 3
-    for end in ended:
-        assert isinstance(end, bool) or "judge smollm2 gave no verdict in one attempt" in str(end)
-    assert "cut off at the length limit" in str(ended[-1])
+    said = "judge smollm2 gave no verdict in one attempt .*cut off at the length limit"
+    with pytest.raises(NoVerdict, match=said):
+        anyio.run(main)

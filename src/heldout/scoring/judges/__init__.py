@@ -9,6 +9,7 @@ replies    one JSON object, or `Malformed`
 questions  what is asked and how the reply is read: pure
 cache      verdicts in a file
 loops      one endpoint for each event loop
+standing   whether it is worth asking on
 judge      `Judge`: asks, asks again, remembers
 samples    what a judge is told of a sample
 graders    the four kinds, as parts of a rubric

@@ -3,7 +3,11 @@
 A line holds what a judge replied, under a hash of who was asked what; the questions themselves and
 the answers that were judged are not in it. Every line is written under a lock that is held for that
 moment only, so any number of processes add to one file, and each finds what the others have added.
-A line that a killed process left half written is cut off by the next.
+Nobody waits for the lock: what cannot be written now is written with the next, or at the end. A
+line that a killed process left half written is cut off by the next.
+
+Whether a file can be written is seen before anything is paid for. If it cannot later on, verdicts
+are used and remembered all the same, and one warning says so.
 
 Only places of lines are kept in memory. A reply is read again by the rules of its question whenever
 it is used: a file that somebody edited can spoil no verdict, only cost one.
@@ -13,15 +17,16 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections import OrderedDict
 from pathlib import Path
 from typing import Annotated, Protocol
 
 import msgspec
 
-from heldout.errors import DamagedJournal, RunBusy, RunDirectoryError
+from heldout.errors import DamagedJournal, HeldoutError, RunBusy, RunDirectoryError
 from heldout.scoring.judges.replies import LONGEST_REPLY
-from heldout.store.lines import LineFormat, LineWriter, open_to_read
+from heldout.store.lines import LineFormat, LineWriter, has_writer, open_to_read
 from heldout.types import Usage
 
 VERDICTS = LineFormat(
@@ -86,16 +91,17 @@ class FileVerdicts:
         self._line = 0
         """Lines that were read, the header among them."""
         self._file_is: tuple[int, int] | None = None
-        self._waiting: list[Kept] = []
-        """Those that could not be written, as somebody else held the lock for long."""
+        self._waiting: dict[str, Kept] = {}
+        """Those that could not be written, as somebody else held the lock, or the disk was full."""
+        self._warned = False
         with self._lock:
             self._catch_up()
+            self._check_writable()
 
     def get(self, key: str) -> Kept | None:
         with self._lock:
-            for kept in self._waiting:
-                if kept.key == key:
-                    return kept
+            if (kept := self._waiting.get(key)) is not None:
+                return kept
             place = self._places.get(bytes.fromhex(key))
             if place is None:
                 self._catch_up()  # another process may have asked the same by now
@@ -112,15 +118,30 @@ class FileVerdicts:
 
     def put(self, kept: Kept) -> None:
         with self._lock:
-            self._waiting.append(kept)
-            self._write()
+            self._waiting[kept.key] = kept
+            while len(self._waiting) > MOST_IN_MEMORY:
+                del self._waiting[next(iter(self._waiting))]
+            self._try_to_write(patiently=False)
 
     def close(self) -> None:
         with self._lock:
-            self._write()
+            self._try_to_write(patiently=True)
 
-    def _write(self) -> None:
-        if not self._waiting:
+    def _try_to_write(self, *, patiently: bool) -> None:
+        try:
+            self._write(patiently)
+        except (HeldoutError, OSError) as problem:
+            if not self._warned:
+                self._warned = True
+                warnings.warn(
+                    f"verdicts of a judge cannot be kept in {self.path}: {problem}. They are used, "
+                    "and remembered as long as this process lives",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
+
+    def _write(self, patiently: bool) -> None:
+        if not self._waiting or not (patiently or self._is_free()):
             return
         self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -129,12 +150,34 @@ class FileVerdicts:
             return  # with the next one
         try:
             while self._waiting:
-                writer.append_line(_line(self._waiting[0]))
-                del self._waiting[0]
+                key = next(iter(self._waiting))
+                writer.append_line(_line(self._waiting[key]))
+                del self._waiting[key]
         finally:
             # Not synced: a verdict that is lost with the machine costs a question, no more.
             writer.let_go()
         self._catch_up()
+
+    def _is_free(self) -> bool:
+        """Whether nobody writes: to wait for somebody would hold up a whole event loop."""
+        return not os.path.lexists(self.path) or self.path.is_symlink() or not has_writer(self.path)
+
+    def _check_writable(self) -> None:
+        if os.path.lexists(self.path):
+            try:
+                LineWriter(self.path, VERDICTS).let_go()
+            except RunBusy:
+                pass  # it is, by somebody else
+            except DamagedJournal:
+                raise self._something_else() from None
+            return
+        folder = self.path.absolute().parent
+        while not folder.exists() and folder != folder.parent:
+            folder = folder.parent
+        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
+            raise RunDirectoryError(
+                f"cannot write {self.path}: {folder} is no folder that can be written to"
+            )
 
     def _catch_up(self) -> None:
         """Takes note of lines that were added since, by whomever."""
@@ -167,9 +210,12 @@ class FileVerdicts:
         try:
             VERDICTS.check_header(self.path, line)
         except DamagedJournal:
-            raise RunDirectoryError(
-                f"{self.path} is no cache of verdicts, and is left as it is; name another file"
-            ) from None
+            raise self._something_else() from None
+
+    def _something_else(self) -> RunDirectoryError:
+        return RunDirectoryError(
+            f"{self.path} is no cache of verdicts, and is left as it is; name another file"
+        )
 
     def _key(self, line: bytes) -> bytes:
         try:

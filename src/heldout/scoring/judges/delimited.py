@@ -3,9 +3,10 @@
 The lines around them carry a hash of all the texts of a question. To write such a line into one of
 them, its author would have to know the hash of what contains it.
 
-Two more ways in are closed: characters that no reader sees (controls, invisible tags, bidi marks,
-halves of surrogate pairs) are spelled out, and what a chat template would read as the end of a turn
-(`<|im_end|>`, `[/INST]`) gets a space that keeps it from being one.
+Two more ways in are closed: characters that no reader sees (controls, invisible tags, variation
+selectors, fillers, bidi marks, halves of surrogate pairs) are spelled out, and what a chat template
+would read as the end of a turn (`<|im_end|>`, `[/INST]`) or of reasoning (`</think>`) gets a space
+that keeps it from being one.
 """
 
 from __future__ import annotations
@@ -18,10 +19,26 @@ from collections.abc import Mapping
 _KEPT = "\n\t\u200c\u200d"
 """Line breaks; and joiners, which are part of words and emoji."""
 
+_UNSEEN = frozenset(
+    map(
+        chr,
+        [
+            *(0x034F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2065, 0x2800, 0x3164, 0xFFA0),
+            *range(0x180B, 0x1810),
+            *range(0xFE00, 0xFE0E),  # the two after these choose between text and emoji
+            *range(0xFFF0, 0xFFF9),
+            *range(0xE0000, 0xE1000),
+        ],
+    )
+)
+"""What Unicode calls default-ignorable (and the empty Braille cell) beside those of category Cf,
+which are not printable anyway. A text can be hidden in variation selectors, a byte in each."""
+
 _TURN_MARK = re.compile(
     r"<(?=[|｜][^\s<>|｜]{1,40}[|｜]>|\|[a-z_]{1,20}>|[a-z_]{1,20}\|>)"
-    r"|<(?=/?s>|(?:start|end)_of_turn>|/?(?:bos|eos)>)"
-    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS)\])"
+    r"|<(?=/?s>|(?:start|end)_of_(?:turn|image)>|/?(?:bos|eos|unk|pad|mask)>)"
+    r"|<(?=/?(?:seed:)?(?:think|thinking|thought)>)|◁(?=/?think▷)"
+    r"|\[(?=/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_(?:CALLS|RESULTS|CONTENT)|THINK|IMG)\])"
     r"|<(?=<(?:/?SYS)>>)"
 )
 
@@ -62,6 +79,8 @@ def one_line(text: str, limit: int) -> str:
 
 
 def _is_seen(character: str) -> bool:
+    if character in _UNSEEN:
+        return False
     return character.isprintable() or character in _KEPT or unicodedata.category(character) == "Zs"
 
 

@@ -78,8 +78,10 @@ class _Grader:
             "attempts": sum(verdict.attempts for verdict in verdicts),
             "cached": all(verdict.cached for verdict in verdicts),
         }
-        used = [verdict.usage for verdict in verdicts if verdict.usage is not None]
-        if len(used) == len(verdicts):
+        # Of a pair, what one order cost now; of cached verdicts alone, what they cost once.
+        paid = [verdict for verdict in verdicts if not verdict.cached] or verdicts
+        used = [verdict.usage for verdict in paid if verdict.usage is not None]
+        if len(used) == len(paid):
             seen["usage"] = {
                 "prompt_tokens": sum(usage.prompt_tokens for usage in used),
                 "completion_tokens": sum(usage.completion_tokens for usage in used),
@@ -208,9 +210,15 @@ class PairwiseJudge(_Grader):
         return self._identity(PAIRWISE.name, **own)
 
     async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
-        if self.target is not None:
-            target = given_text(self.target, sample)
-        other = target_text(target, sample)
+        if self.target is None:
+            other = target_text(target, sample)
+        else:
+            other = given_text(self.target, sample)
+            if not other.strip():
+                raise InvalidInput(
+                    f"sample {sample.id!r}: pairwise(target=…) gave an empty text, and there has "
+                    "to be an answer to compare with"
+                )
         if not answer.strip():
             return [Metric(self.name, 0.0, 1.0, self._unasked(PAIRWISE.name))]
         asked = self._asked(sample)

@@ -8,7 +8,7 @@ were made in; a model in this process is held once for all.
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,8 +31,12 @@ class Here:
 
 
 class EndpointByLoop:
-    def __init__(self, given: Any, max_concurrent: int) -> None:
+    def __init__(
+        self, given: Any, max_concurrent: int, *, at_the_end: Callable[[], object]
+    ) -> None:
+        """`at_the_end` is called when an event loop ends that has asked."""
         self._given, self._max_concurrent = given, max_concurrent
+        self._at_the_end = at_the_end
         self._loops: dict[Any, Here] = {}
         self._shared: Endpoint | None = None
         self._opening = threading.Lock()
@@ -78,6 +82,7 @@ class EndpointByLoop:
             yield
         finally:
             self._loops.pop(loop, None)
+            self._at_the_end()
             if not is_shared:
                 with anyio.CancelScope(shield=True):
                     await endpoint.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -39,6 +38,9 @@ __all__ = [
 V = TypeVar("V")
 Attempted = Literal["correct", "incorrect", "not_attempted"]
 Preferred = Literal["first", "second", "tie"]
+
+LARGEST_WEIGHT = 1e100
+"""Of a criterion: any number of these can be added up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,15 @@ class Criterion:
         weight = self.weight
         if isinstance(weight, bool) or not isinstance(weight, int | float):
             raise InvalidInput(f"criterion {self.id!r}: weight is a number, got {weight!r}")
-        if not math.isfinite(weight):
-            raise InvalidInput(f"criterion {self.id!r}: weight is a finite number, got {weight!r}")
+        if not abs(weight) <= LARGEST_WEIGHT:  # nan is not
+            raise InvalidInput(
+                f"criterion {self.id!r}: weight is a number between -{LARGEST_WEIGHT:g} and "
+                f"{LARGEST_WEIGHT:g}, got {weight!r:.100}"
+            )
+        if not isinstance(self.required, bool):
+            raise InvalidInput(
+                f"criterion {self.id!r}: required is True or False, got {self.required!r:.100}"
+            )
         if self.required and weight < 0:
             raise InvalidInput(
                 f"criterion {self.id!r} is required and its weight is {weight:g}: required is what "

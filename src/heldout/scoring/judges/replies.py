@@ -1,24 +1,40 @@
 """A judge's reply as the one JSON object it was asked for; anything else is `Malformed`.
 
-Accepted are the whole reply (without its reasoning), or its only fenced JSON block. Nothing is
-searched for in prose: the letter A in "CORRECT: A…" is no verdict, and two objects are none either.
+A reply is nothing but the object, or nothing but one fenced block with it, behind reasoning or not.
+There is no prose beside it that a verdict could be fished out of: the letter A in "CORRECT: A…" is
+none, two objects are none, and a block that a judge quotes from the answer, to say that it does not
+follow it, is none either.
+
+Reasoning is a block that opens at the very start and closes. Where only its close is there (the
+chat template has opened it, in the prompt), what stands before could be anything: so it is believed
+only if nothing in what was judged could have been quoted there, a close of reasoning or a key of
+the object. Which verdict it is has no part in that.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
 from heldout.reasoning import without_reasoning
-from heldout.scoring.codeblocks import code_blocks
 
 LONGEST_REPLY = 100_000
 """Characters. Verdicts are kept; whatever is longer is no verdict."""
 
-_OBJECT_BEGINS = re.compile(r'\{\s*["}]')
+_FENCED = re.compile(r"(`{3,}|~{3,})[ \t]*(?:json)?\s*(\{.*\})\s*\1", re.DOTALL | re.IGNORECASE)
+_END_MARKS = re.compile(r"(?:\s*<[^<>\s]{1,30}>)*\s*")
+"""What a server may leave behind the last word: <|im_end|>, </s>."""
+_REASONING_OPENS = ("<", "[", "◁", "Here is my thought process:")
+_CLOSES = re.compile(
+    r"< ?/(?:seed:)?(?:think|thought|reason|reflect|scratch|analys|longcat)|[\[◁] ?/think"
+    r"|< ?\|(?:end_of_thought|end_thinking|inner_suffix|channel)|< ?channel\||assistantfinal",
+    re.IGNORECASE,
+)
+"""What could be quoted as the end of reasoning, by its first letters."""
 _decode = msgspec.json.Decoder(dict[str, Any]).decode
 
 
@@ -26,42 +42,63 @@ class Malformed(ValueError):
     """A reply is not what was asked for. The message says what is wrong with it, for the judge."""
 
 
-def json_object(reply: str, finish_reason: str | None = None) -> dict[str, Any]:
-    """The object that a reply consists of."""
+def json_object(
+    reply: str, finish_reason: str | None = None, *, judged: Sequence[str] = ()
+) -> dict[str, Any]:
+    """The object that a reply consists of; `judged` are the texts that it could quote."""
     if finish_reason == "length":
         raise Malformed("it was cut off at the length limit before it ended. Be shorter.")
     if len(reply) > LONGEST_REPLY:
         raise Malformed(f"it has {len(reply)} characters; at most {LONGEST_REPLY} are read.")
-    whole = reply.strip()
-    if whole.startswith("{") and whole.endswith("}"):
+    whole = reply.strip().removeprefix("\ufeff").strip()
+    if (written := _alone(whole)) is not None:
         try:
             # Before anything is taken out: a reason may well quote a <think> tag.
-            return _object(whole)
+            return _object(written)
         except Malformed:
-            pass  # said below, if what is left is no object either
-    said = without_reasoning(reply)
+            if without_reasoning(whole) in ("", whole):
+                raise
+    said = without_reasoning(whole)
     if not said:
         ended = f" (finish reason {finish_reason})" if finish_reason not in (None, "stop") else ""
         what = "reasoning that never ended, or nothing after it" if whole else "no text"
         raise Malformed(f"there was {what}{ended}.")
-    if said.startswith("{") and said.endswith("}"):
-        return _object(said)
-    return _object(_only_block(said))
-
-
-def _only_block(text: str) -> str:
-    blocks = code_blocks(text)
-    found = [b for b in blocks if b.language == "json"] or [b for b in blocks if not b.language]
-    if not found:
+    written = _alone(said)
+    place = whole.rfind(said)
+    if written is None or place < 0 or not _END_MARKS.fullmatch(whole, place + len(said)):
         raise Malformed("it is not one JSON object: there is text beside it, or no object at all.")
-    if len(found) > 1:
-        raise Malformed("it has several code blocks; there must be one JSON object.")
-    if not found[0].closed:
-        raise Malformed("its code block never ends.")
-    code = found[0].code
-    if len(_OBJECT_BEGINS.findall(text)) != len(_OBJECT_BEGINS.findall(code)):
-        raise Malformed("there is another JSON object beside its code block.")
-    return code
+    found = _object(written)
+    before = whole[:place].rstrip()
+    if before and not _is_reasoning(before) and _could_be_quoted(found, judged):
+        raise Malformed(
+            "there is text before the JSON object, and what was judged has such an object, too. "
+            "The object must be all there is."
+        )
+    return found
+
+
+def _alone(text: str) -> str | None:
+    """The object, where it is the whole text or all that is in its only fence."""
+    if text.startswith("{") and text.endswith("}"):
+        return text
+    block = _FENCED.fullmatch(text)
+    return block[2] if block else None
+
+
+def _is_reasoning(before: str) -> bool:
+    """Whether it is blocks that open and close, and nothing else.
+
+    Less its last character, the last block is one that never closes, and then nothing is said. A
+    close alone is text without it.
+    """
+    opens = "<|" if "<|channel|>" in before else _REASONING_OPENS
+    return before.startswith(opens) and not without_reasoning(before[:-1])
+
+
+def _could_be_quoted(found: dict[str, Any], judged: Sequence[str]) -> bool:
+    keys = [re.escape(json.dumps(key, ensure_ascii=False)[1:-1]) for key in found]
+    named = re.compile(f"[\"'](?:{'|'.join(keys)})")
+    return any(_CLOSES.search(text) or named.search(text) for text in judged)
 
 
 def _object(text: str) -> dict[str, Any]:
