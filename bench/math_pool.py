@@ -23,7 +23,7 @@ import anyio
 import anyio.to_thread
 
 from common import options
-from heldout.scoring import expressions
+from heldout.scoring import comparing, expressions
 from heldout.scoring.answers import answer_text
 from heldout.scoring.mathematics import grade_math, math_pool
 from heldout.scoring.workers import Pool, available_cores
@@ -57,7 +57,7 @@ def items(round_number: int) -> list[tuple[str, str]]:
             (rf"\boxed{{\frac{{{n}}}{{\sqrt{{3}}}}}}", rf"\frac{{{n}\sqrt{{3}}}}{{3}}"),
             (rf"\boxed{{{n}, {n + 1}}}", rf"\{{{n + 1}, {n}\}}"),
             (rf"\boxed{{{n}x + 1}}", f"{n}x - 1"),
-            (f"So it costs ${n}.50", f"{n}.5"),
+            (f"Answer: ${n}.50", f"{n}.5"),
         )
         answer, gold = kinds[n % len(kinds)]
         made.append((REASONING + answer, gold))
@@ -67,14 +67,14 @@ def items(round_number: int) -> list[tuple[str, str]]:
 
 def plain_loop(number: int) -> None:
     """A round for each line of input, its share of the answers; says how long it took."""
-    expressions.prepare()
+    comparing.prepare()
     print("ready", flush=True)
     for line in sys.stdin:
         pairs = items(int(line))[number :: available_cores()]
         started = time.perf_counter()
         for answer, gold in pairs:
             said = expressions.stated(answer_text(answer) or "")
-            expressions.decide(expressions.check_gold(gold), *said, 6, True)
+            comparing.decide(expressions.check_gold(gold), said, comparing.Options())
         print(time.perf_counter() - started, flush=True)
 
 

@@ -93,7 +93,10 @@ PAGES: Mapping[str, Page] = {
         "\n\n\n"
         "score_fn = Rubric(correct)",
         (Table(of_choices.CHOICES, columns=("answer", "target")),),
-        note="The options are "
+        note="Give the options' texts where you have them: then an answer may say the text, and `B "
+        "cells` is not the letter B. [Options in another order]"
+        "(../graders.md#options-in-another-order) shows how to ask with the same order. In the "
+        "examples, the options are "
         + ", ".join(
             f"{letter} {option}" for letter, option in zip("ABCD", of_choices.OPTIONS, strict=True)
         )
@@ -177,7 +180,10 @@ PAGES: Mapping[str, Page] = {
         "Mathematics",
         (mathematics.grade_math, mathematics.grade_math_sync),
         _correct("grade_math"),
-        (Table(of_mathematics.EXAMPLES),),
+        (
+            Table(of_mathematics.EXAMPLES),
+            Table(of_mathematics.LAST, "With `last=True`"),
+        ),
         note="It needs `pip install 'heldout[math]'`.",
     ),
     "calls": Page(

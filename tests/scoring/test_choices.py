@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring.choices import grade_choice, read_choice, shuffled
+from heldout.scoring.rubrics import part
 from tests.scoring.examples import Example
 from tests.scoring.examples.choices import CHOICES, OPTIONS
 
@@ -55,8 +57,10 @@ def test_several_letters_are_all_wanted_where_the_target_is_several() -> None:
 
 def test_options_in_cyrillic_letters_are_not_taken_for_latin_ones() -> None:
     assert read_choice("Ответ: В", "АБВГ") == {"В"}  # the third, not the second
-    assert read_choice("Answer: B", "АБВГ") == {"В"}  # a Latin look-alike of it
-    assert read_choice("Ответ: В", "ABCD") == {"B"}
+    assert read_choice("Answer: B", "АБВГ") == frozenset()  # looks like the third
+    assert read_choice("Answer: A", "АБВГ") == {"А"}
+    assert read_choice("Ответ: В", "ABCD") == frozenset()  # B by its looks, C by its place
+    assert read_choice("Ответ: Б", "ABCD") == {"B"}
 
 
 def test_a_letter_whose_sound_and_place_disagree_is_not_guessed() -> None:
@@ -94,7 +98,7 @@ def test_options_may_be_numbered() -> None:
 
 
 def test_letter_and_words_that_disagree() -> None:
-    assert read_choice("Answer: C) London", options=OPTIONS) == {"C"}
+    assert read_choice("Answer: C) London", options=OPTIONS) == {"A", "C"}
     assert read_choice("Answer: London (C)", options=OPTIONS) == {"A", "C"}
 
 
@@ -120,6 +124,81 @@ def test_an_option_that_is_denied_is_not_chosen() -> None:
         "If I choose C, I lose.",
     ):
         assert read_choice(answer, options=OPTIONS) == frozenset(), answer
+
+
+def test_the_text_of_an_option_goes_before_a_letter() -> None:
+    for options, answer, letter in (
+        (("NK cells", "T cells", "mast cells", "B cells"), "Answer: B cells", "D"),
+        (("yeast", "E. coli", "H. pylori", "algae"), "Answer: E. coli", "B"),
+        (("Ulysses", "Emma", "Dune", "A Christmas Carol"), "Answer: A Christmas Carol", "D"),
+        (("A = 1", "B = 1", "A = 2", "C = 2"), "Answer: C = 2", "D"),
+        (("x", "y", "z", "A and B"), "Answer: A and B", "D"),
+        (("x", "y", "z", "Both A and B"), "Answer: D. Both A and B", "D"),
+    ):
+        assert read_choice(answer, "ABCDE", options=options) == {letter}, answer
+
+
+def test_a_letter_of_a_name_or_a_formula_is_no_option() -> None:
+    for answer in (
+        *("C. difficile", "H. pylori", "C. S. Lewis", "B lymphocytes", "G protein", "F = ma"),
+        *("A Tale of Two Cities", r"\boxed{A^{-1}B}", "B(x) = 3", "C major", "A = 5", "कि", "คำ"),
+    ):
+        assert read_choice(f"Answer: {answer}", "ABCDEFGH") == frozenset(), answer
+
+
+def test_two_letters_are_two_however_they_are_joined() -> None:
+    for joined in (
+        *("a or b", "a, b", "(a) or (b)", r"\boxed{a,b}", '"A" or "B"', "A (or B)", "A | B", "A–B"),
+        *("A B", "A\nB", "A. London or B. Oslo", "A 또는 B", "A или B", "A and also B", "[A, B]"),
+        *(
+            r"\boxed{A \text{ or } B}",
+            r"\boxed{\text{A}, \text{B}}",
+            "أ أو ب",
+            "A, but B is possible",
+        ),
+    ):
+        assert read_choice(f"Answer: {joined}") == {"A", "B"}, joined
+    assert grade_choice("Answer: a, b", ["A", "B"]).value == 1.0
+
+
+def test_a_letter_that_sums_up_others_is_one() -> None:
+    for answer in (
+        *("D. A and B", "D) A and B only", "D, both A and B are true", "D – A, B and C"),
+        "D (all of the above: A, B, C)",
+    ):
+        assert read_choice(f"Answer: {answer}") == {"D"}, answer
+
+
+def test_options_that_are_only_talked_about_are_not_chosen() -> None:
+    for answer in (
+        *("A: I don't know.", "A - I have no idea", "A: As an AI I can't", "I could go with A"),
+        *("Some would choose A", "why would I pick A", "you'd be wrong to go with A", "A\nB\nC\nD"),
+        *("D. Rome\nC. Paris\nB. Oslo\nA. London", "People say it is Paris.", "Is it Paris?"),
+        *("Let's consider option A.", "We can rule out option A", "People think the answer is A."),
+    ):
+        assert len(read_choice(answer, options=OPTIONS)) != 1, answer
+
+
+def test_the_note_says_where_the_target_was_shown() -> None:
+    originals = {"A": "C", "B": "B", "C": "A", "D": "D"}
+    grade = grade_choice("Answer: B", "A", originals=originals)
+    assert grade.note == "shown as B; the target A was shown as C"
+    assert grade_choice("Answer: C", "A", originals=originals).note == "shown as C"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"letters": "ABCA"}, "each once"),
+        ({"letters": ""}, "each once"),
+        ({"options": "ABCD"}, "a list of the options' texts"),
+        ({"options": list("vwxyz")}, "letters='ABCDE'"),
+        ({"originals": ["A"]}, "maps each shown letter"),
+    ],
+)
+def test_options_that_no_answer_could_be_graded_with_are_refused(options: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        part(grade_choice, **options)
 
 
 def test_a_target_that_is_an_index_is_refused_with_the_way_out() -> None:

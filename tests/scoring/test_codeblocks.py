@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -68,3 +70,10 @@ def test_languages_are_compared_in_any_case() -> None:
 def test_a_long_text_of_fences_is_read(unit: str) -> None:
     text = unit * (300_000 // len(unit))
     assert all(block.code in text for block in code_blocks(text)[:3])
+
+
+@pytest.mark.parametrize("line", ["`" * 100_000, "~" * 100_000, "```" + " " * 100_000])
+def test_a_long_fence_is_read_in_bounded_time(line: str) -> None:
+    began = time.process_time()
+    assert code_blocks(f"{line}a\rb") == ()
+    assert time.process_time() - began < 60  # minutes where it is not linear

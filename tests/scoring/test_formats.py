@@ -125,3 +125,15 @@ def test_options_that_mean_nothing_are_refused():
     for tags in ("think", [], ["<think>"]):
         with pytest.raises(InvalidInput, match="tags are names"):
             has_tags("a", tags=tags)
+
+
+def test_what_has_no_width_has_no_length():
+    assert has_length("\u200b" * 40, at_least=40).value == 0.0
+    assert has_length("a\u200bb", at_most=2).value == 1.0
+
+
+@pytest.mark.parametrize(
+    "inside", ["", " ", "{}", "{{}}", r"\ ", "~", r"\text{}", r"\,\quad", "\ufeff"]
+)
+def test_a_box_that_shows_nothing_is_empty(inside):
+    assert formats.has_boxed(rf"\boxed{{{inside}}}").note == r"the last \boxed{} is empty"

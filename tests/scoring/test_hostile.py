@@ -2,7 +2,7 @@
 
 Whatever a model writes, a grader gives a grade or says in an `InvalidInput` what it refuses, in
 bounded time and memory. Megabytes are graded in a child process with limits on its memory and CPU
-time, all of them together: a scan that is quadratic in a megabyte takes far more than the limit.
+time, each of them by itself: a scan that is quadratic in a megabyte takes far more than the limit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import resource
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -52,11 +53,12 @@ from heldout.scoring import (
     stated_answer,
 )
 from heldout.scoring.answers import answer_text
+from heldout.scoring.grades import LONGEST_KEPT
 from heldout.types import Completion, Message, ToolCall, ToolSpec
 from tests.conftest import RunEval
 
 ROOT = Path(__file__).parents[2]
-CPU_SECONDS = 90
+CPU_SECONDS = 10  # a case, of which most take milliseconds
 MEMORY = 2**31
 
 SCHEMA = {
@@ -120,7 +122,8 @@ REPEATED = (
         "<think>",
         "</think>",
     ),
-    *("<answer>1", "<|channel|>final<|message|>", "```\n", " and ", "\0", "\ud800", "\u0301"),
+    *("<answer>1", "<|channel|>final<|message|>", "```\n", " and ", "\0", "\ud800"),
+    *("\u0301", "\u0301\u0316"),
     *("\u200d", "ﷺ", "a", "a ", "C or "),
 )
 """What a megabyte is made of."""
@@ -153,9 +156,49 @@ PIECES = (
 )
 """What small texts are made of."""
 
+SEPARATORS = (
+    *(
+        " ",
+        "\n",
+        "\t",
+        "\u00a0",
+        "0",
+        ",",
+        ".",
+        "'",
+        '"',
+        "*",
+        "_",
+        "=",
+        "/",
+        "^",
+        "|",
+        "(",
+        "\\",
+        "$",
+    ),
+    *(
+        "\u0301\u0316",
+        "\u200b",
+        "1,",
+        "1 ",
+        "- ",
+        "= ",
+        "'ll ",
+        " and",
+        "of ",
+        "five ",
+        "≈1",
+        "♭",
+        "5歳",
+    ),
+    *("A- ", "\\text{", "万", "1:", "(seven) "),
+)
+"""What stands between two words, fifty thousand characters of it."""
+
 READ_ALIKE = (
-    *("last number", "decimal comma", "exact", "list", "set", "captured", "is json", "one line"),
-    *("length", "code block", "f1"),
+    *("last number", "decimal comma", "exact", "list", "captured", "is json", "one line"),
+    *("length", "code block", "spans"),
 )
 """Graders that read a megabyte in no way that others do not."""
 
@@ -165,6 +208,10 @@ MEGABYTE = 1_000_000
 def megabytes() -> Iterator[tuple[str, str]]:
     for piece in REPEATED:
         yield repr(piece), piece * (MEGABYTE // len(piece))
+    for piece in SEPARATORS:
+        between = piece * (MEGABYTE // 20 // len(piece))
+        yield f"between: {piece!r}", f"a{between}b"
+        yield f"stated: {piece!r}", f"Answer: 7{between[:20_000]}7"
     half = MEGABYTE // 2
     yield "brackets that close", "(" * half + ")" * half
     yield "JSON that closes", "[" * half + "]" * half
@@ -204,17 +251,26 @@ def check(name: str, text: str) -> None:
     assert math.isfinite(grade.value)
     assert len(grade.note) < 2000
     assert grade.value == 0.0 or grade.extracted is not None
+    kept = grade.metric(name).metadata["extracted"]
+    assert kept is None or len(kept) <= LONGEST_KEPT
+
+
+def allow_more_time() -> None:
+    """CPU_SECONDS from now on; the system ends the process that takes more."""
+    _, hard = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(time.process_time()) + CPU_SECONDS, hard))
 
 
 def grade_megabytes() -> None:
     """In the child: every megabyte by everyone; what is under way is the last line printed."""
-    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     for kind, text in megabytes():
         for name in GRADERS.keys() - READ_ALIKE:
             print(ascii(f"{name}: {kind}"), flush=True)
+            allow_more_time()
             check(name, text)
         print(ascii(f"calls: {kind}"), flush=True)
+        allow_more_time()
         called(text)
         same_calls([call(text)], [call(text)])
     print("done", flush=True)
@@ -315,13 +371,13 @@ ANSWERS = {
     "right to left": ("\u202eAnswer: 7\u202c", "7"),
     "thinking": ("<think>" * 20_000, "7"),
     "half": ("Answer: 7 \ud800", "7"),
-    "no number": ("Answer: 7", "seven"),
+    "no number": ("Answer: 7", "many"),
     "no target": ("Answer: 7", None),
     "a list": ("Answer: 7", [7]),
 }
 UNFIT = {
     "half": "store: ",  # half a character is no text, and cannot be kept as one
-    "no number": "correct: the target 'seven' is not a number",
+    "no number": "correct: the target 'many' is not a number",
     "no target": "correct: the target (ground_truth) is a number",
     "a list": "correct: the target (ground_truth) is a number",
 }

@@ -125,3 +125,23 @@ def test_no_alignment_is_better_than_the_one_taken(
 
 def test_more_spans_than_are_aligned_are_noted() -> None:
     assert "greedily" in lists.grade_spans(", ".join("x" * 40), ["x"]).note
+
+
+def test_marks_are_no_items_and_no_empty_list() -> None:
+    for answer in (".", "...", ",", "'\"'", "; ;"):
+        grade = lists.grade_set(answer, [])
+        assert (grade.value, grade.note) == (0.0, "no items; an empty list is []"), answer
+    for answer in ("[]", "[ ]", "{}", "()", r"\boxed{\emptyset}", "Answer: []"):
+        assert lists.grade_set(answer, []).value == 1.0, answer
+
+
+def test_a_list_ends_where_the_next_one_begins() -> None:
+    answer = "Answer:\n- red\n  (a colour)\n\n- green\n\nNotes:\n- it was easy"
+    assert lists.grade_set(answer, ["red", "green"]).extracted == "red; green"
+
+
+def test_nothing_is_hidden_behind_blank_space_or_a_limit() -> None:
+    assert lists.grade_list("bad," + " " * 200_000 + "x", ["x"]).value == 0.0
+    many = [f"w{place}" for place in range(10_000)]
+    assert lists.grade_set(", ".join([*many, "extra"]), many).value == 0.0
+    assert "at most" in lists.grade_set("x, " * 100_000, ["x"]).note

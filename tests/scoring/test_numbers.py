@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring import numerals
+from heldout.scoring import numerals, part
 from heldout.scoring.numbers import grade_number
 from heldout.scoring.numerals import last_number, only_number, parse_number
 from tests.scoring.examples import Example
@@ -64,6 +64,8 @@ def test_what_may_mean_two_things_is_no_number() -> None:
     for text in (
         *("x = 4 or x = -4", "5; 6", "5 6", "5 (or 6)", "3 out of 5", "3 : 5", "(555) 123-4567"),
         *("between 3 and 5", "1 May 2024", "2 hours 30 minutes", "5 for Tom and 7 for Ann"),
+        *("18 | 19", "18 maybe 19", "18 (maybe 19)", "18 (19)", "18 → 20", r"18 \text{ or } 19"),
+        *(r"18 \lor 19", "18 ~ 20", "18 < 19", "18\n19", r"18 \quad 19", "18 but possibly 19"),
         *("5 if odd, 7 if even", "the value at x = 2 is 5", "+1 555 123 4567", r"\{1,2\}"),
     ):
         assert value(text) is None, text
@@ -73,8 +75,116 @@ def test_a_bound_is_no_number() -> None:
     for text in ("> 5", "x > 5", "x >= 5", "x ≤ 5", "less than 5", "over 9000", "not 5", "isn't 5"):
         assert value(text) is None, text
         assert only_number(f"So it must be {text}") is None, text
+    for text in (
+        *(
+            "at least 5",
+            "at most 5",
+            "up to 5",
+            "5 or more",
+            "5 apples or fewer",
+            "5+",
+            "5 and above",
+        ),
+        *("(5, ∞)", r"[5, \infty)", r"x \in (5, \infty)", "almost 5", "no more than 5"),
+    ):
+        assert value(text) is None, text
     assert value("<b>5</b>") == 5
-    assert value("at least 5") == 5
+    assert value("which adds up to 5") == 5
+
+
+def test_a_denial_a_question_or_a_condition_is_no_number() -> None:
+    for text in (
+        *("It can't be 5.", "I don't think it is 5", "5 is wrong", "5 is not the answer", "5?"),
+        *("Is it 5?", "never 5", "I am not able to solve problem 5.", "5 if x were 2", "Step 5"),
+    ):
+        assert value(text) is None, text
+        assert only_number(text) is None, text
+    assert value("12, not 20") == 12
+
+
+def test_an_expression_is_no_number() -> None:
+    for text in (
+        *(
+            "x+2",
+            "x - 2",
+            r"\ln 2",
+            r"\ln(2)",
+            r"\sin 30",
+            r"\log_2 8",
+            "e^{2}",
+            "a_{2}",
+            "|-2|",
+            "5!",
+        ),
+        *("3a", "3AB", "3 x", "3(x+1)", "3/x", r"3\cdot x", "3·x", "x*3", r"5 \bmod 2", "5 mod 2"),
+        *(r"3\mathrm{i}", "f(3)", r"\pi 3", "5C2", "5ft7in", "square root of 3", "half of 3"),
+        *("twice 3", "3 quarters", "3 halves", "five hundred and 2", "seven or 8", "0.333..."),
+    ):
+        for latex in (False, True):
+            assert parse_number(text, latex=latex) is None, text
+    assert parse_number("3 t", latex=True) is None
+    assert parse_number(r"3 \text{ t}", latex=True) is None
+    for text in (r"3\text{ m}", r"3\,\mathrm{m/s}", r"3~\text{cm}^2", r"\text{3 apples}", r"x = 3"):
+        found = parse_number(text, latex=True)
+        assert found is not None, text
+        assert found.value == 3
+
+
+def test_an_equation_is_its_right_side_if_its_left_is_a_name_or_comes_to_it() -> None:
+    for text in (
+        *("x = 7", "the total = $7", "f(2) = 7", "a_3 = 7", r"\theta = 7^\circ", "3 + 4 = 7"),
+        *("x = 3 + 4 = 7", "14/2 = 7", "(10 - 3) × 1 = 7", "70% of 10 = 7", "7 = 3 + 4"),
+        *("$3.50 per day x 2 days = $7", r"2 \cdot 3 + 1 = 7", "A = πr² = 7"),
+    ):
+        assert value(text) == 7, text
+    assert value("100/3 = 33.33") == Fraction("33.33")
+    assert value("3/12 = 25%") == 25
+    for text in (
+        *("2x + 3 = 7", "3 + 4 = 8", "2x = 7", "x^2 = 7", "a+b = 7", "7 = 2x - 1", "7 = 7 = 8"),
+        *("205 = 7", r"\sin x = 7", "x ≠ 7", "x != 7", "3 + = 7", "1/0 = 7", "2x ≈ 7"),
+    ):
+        assert value(text) is None, text
+
+
+def test_scales_are_read_in_any_case_and_in_many_languages() -> None:
+    for text in (
+        *("3 Million", "3 MILLION", "3 Millionen", "3 millones", "3 milhões", "3 miljoen", "3 mln"),
+        *("$3M", "3 миллиона", "300万", "3百万", "3 triệu", r"3\text{ million}", "0.003 billion"),
+    ):
+        assert value(text) == 3_000_000, text
+    assert value("3亿") == 300_000_000
+    assert value("5 dozen") == 60
+    assert (value("50 Percent"), value("50 ‰"), value("50 per mille")) == (
+        50,
+        Fraction(1, 20),
+        Fraction(1, 20),
+    )
+    for text in ("3 zillion", "3 Zillionen", "3 mil", "3 score", "3K", "3M", "3B"):
+        assert value(text) is None, text
+
+
+def test_a_number_in_words_is_one_where_it_is_all_there_is() -> None:
+    assert (value("five"), value("Twenty-five"), value("minus eight")) == (5, 25, -8)
+    assert (value("7 (seven)"), value("seven (7)")) == (7, 7)
+    for text in ("five apples", "7 (eight)", "five or six", "a dozen"):
+        assert value(text) is None, text
+    assert grade_number("Eight.", 8).value == 1.0
+
+
+def test_a_comma_in_a_box_separates_two_numbers_unless_told_otherwise() -> None:
+    assert grade_number(r"\boxed{3,5}", 3.5).value == 0.0
+    assert grade_number(r"\boxed{3,5}", 3.5, decimal=",").value == 1.0
+    assert grade_number(r"\boxed{3{,}5}", 3.5).value == 1.0
+    assert grade_number(r"\boxed{100,200}", 100200).value == 1.0
+    assert grade_number("Answer: 3,5", 3.5).value == 1.0
+
+
+def test_a_tolerance_is_for_one_reading_of_a_percentage() -> None:
+    assert grade_number("Answer: 30%", 0, absolute=0.5).value == 0.0
+    assert grade_number("Answer: 30%", 0.31, relative=0.1).value == 1.0
+    assert grade_number("Answer: 30%", 31, absolute=1).value == 1.0
+    assert grade_number("Answer: 0.31", "30%", absolute=1).value == 1.0
+    assert grade_number("Answer: 0.31", "30%", absolute=0.5).value == 0.0
 
 
 def test_powers_fractions_and_scales_are_read_in_all_their_spellings() -> None:
@@ -119,9 +229,18 @@ def test_a_target_that_is_no_number_is_refused() -> None:
 
 
 def test_senseless_options_are_refused() -> None:
-    for options in ({"absolute": -1}, {"relative": math.nan}, {"decimal": ";"}):
+    for options in (
+        *({"absolute": -1}, {"relative": math.nan}, {"decimal": ";"}, {"absolute": True}),
+        {"relative": "1"},
+    ):
         with pytest.raises(InvalidInput):
             grade_number("Answer: 5", 5, **options)  # type: ignore[arg-type]
+        with pytest.raises(InvalidInput):
+            part(grade_number, **options)
+
+
+def test_the_note_says_how_the_last_number_is_taken() -> None:
+    assert "last=True" in grade_number("3 boxes of 4 are 12.", 12).note
 
 
 def test_no_answer_is_graded_as_none() -> None:

@@ -107,6 +107,18 @@ def test_a_group_that_took_no_part_extracts_nothing():
     assert (grade.value, grade.extracted) == (1.0, None)
 
 
+def test_a_group_that_took_no_part_meets_no_target():
+    grade = grade_captured("b", "b", pattern=r"(a)|b")
+    assert (grade.value, grade.extracted) == (0.0, None)
+    assert "took no part" in grade.note
+
+
+@pytest.mark.parametrize("target", ["", " ", True, None, ["x"]])
+def test_a_target_that_nothing_would_meet_is_refused(target):
+    with pytest.raises(InvalidInput, match="ground_truth"):
+        grade_captured("x", target, pattern=r"(\d*)")
+
+
 def test_ignoring_case_holds_for_the_comparison_too():
     assert (
         grade_captured("ANSWER: Yes", "YES", pattern=r"answer: (\w+)", ignore_case=True).value

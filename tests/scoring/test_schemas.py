@@ -161,3 +161,8 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(InvalidInput, match=r"pip install 'heldout\[schemas\]'"):
         compiled({})
+
+
+def test_what_is_not_json_is_said_once():
+    note = grade_json('Sure: {"a": 1}', schema=True).note
+    assert note.lower().count("json") == 1

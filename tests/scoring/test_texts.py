@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import string
+import unicodedata
 from collections import Counter
 from collections.abc import Callable
 
@@ -12,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring import texts
+from heldout.scoring import normalising, part, texts
 from heldout.scoring.grades import Grade
 from tests.scoring.examples import Example
 from tests.scoring.examples import texts as examples
@@ -125,7 +126,7 @@ def test_f1_is_symmetric_and_between_0_and_1(one: list[str], two: list[str]) -> 
 @given(st.text(min_size=1, max_size=60))
 def test_every_text_matches_itself(text: str) -> None:
     assert texts.normalised(text) == texts.normalised(f"  {text} ")
-    if text.strip() and "<" not in text and "[" not in text:
+    if text.strip(texts._NOTHING).strip() and "<" not in text and "[" not in text:
         assert texts.grade_match(text, text, read="whole").value == 1.0
         assert texts.grade_includes(f"x {text} y", text, read="whole").value == 1.0
 
@@ -141,3 +142,93 @@ def test_the_short_ways_give_what_the_long_ones_give(text: str, target: str) -> 
 
 def test_more_words_than_are_read_are_noted() -> None:
     assert "only the first 10000 words" in texts.grade_f1("x " * 20_000, "x").note
+
+
+def test_words_are_graded_however_much_space_is_between_them() -> None:
+    far = "cat" + " " * 200_001 + "dog dog dog"
+    assert texts.grade_f1(far, "cat").value == pytest.approx(0.4)
+    assert texts.grade_rouge_l(far, "cat").value == pytest.approx(0.4)
+
+
+def test_an_answer_that_lists_everything_can_be_bounded() -> None:
+    everything = " ".join(map(str, range(1000)))
+    assert texts.grade_includes(everything, 204).value == 1.0
+    bounded = texts.grade_includes(everything, 204, at_most=50)
+    assert (bounded.value, bounded.note) == (0.0, "1000 words, at most 50 are looked at")
+    assert texts.grade_includes("It is 204.", 204, at_most=50).value == 1.0
+    assert texts.grade_includes("巴" * 60, "巴", at_most=50).value == 0.0
+    for at_most in (0, True, "5"):
+        with pytest.raises(InvalidInput, match="at_most"):
+            part(texts.grade_includes, at_most=at_most)
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        *[
+            ("x<y", "x>y"),
+            ("a+b", "a-b"),
+            ("2*3", "2+3"),
+            ("2 * 3", "2 3"),
+            ("a/b", "a*b"),
+            ("A-", "A"),
+        ],
+        *[("O+", "O-"), ("Ca2+", "Ca2-"), ("Fe3+", "Fe3"), ("x^2", "x 2"), ("p && q", "p || q")],
+        *[
+            ("p ∧ q", "p ∨ q"),
+            ("∀x", "∃x"),
+            ("yes 👍", "yes 👎"),
+            ("C♯", "C"),
+            ("!x", "x"),
+            ("~x", "x"),
+        ],
+        *[
+            ("x = -y", "x = y"),
+            ("x != y", "x = y"),
+            ("- 5", "5"),
+            ("we're", "were"),
+            ("I'll", "ill"),
+        ],
+        *[("3:30", "330"), ("1,2", "1.2"), ("007", "7"), ("P(A|B)", "P(A B)")],
+    ],
+)
+def test_what_signs_tell_apart_does_not_match(one: str, two: str) -> None:
+    assert texts.grade_match(one, two, read="whole").value == 0.0
+    assert texts.grade_match(two, one, read="whole").value == 0.0
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        *[
+            ("<b>Paris</b>", "Paris"),
+            ("**Paris**", "Paris"),
+            ("* Paris", "Paris"),
+            ("- Paris", "Paris"),
+            ("> Paris", "Paris"),
+        ],
+        *[("Paris – France", "Paris France"), ("pre- and post-war", "pre and post war")],
+        *[
+            ("_Paris_!", "paris"),
+            ("10-20", "10–20"),
+            ("km / h", "km/h"),
+            ("Simon & Garfunkel",) * 2,
+        ],
+        *[("R&D", "R & D"), ("x=1", "x = 1"), ("Google™", "Google™"), ("● Paris", "Paris")],
+        *[
+            ("P\u200baris", "Paris"),
+            ("Par\u00adis", "Paris"),
+            ("İstanbul", "istanbul"),
+            ("5 %", "5%"),
+        ],
+        *[("1e6", "1000000"), ("- 5", "-5"), ("I don't", "I dont"), ("Title\n=====\nx", "title x")],
+    ],
+)
+def test_what_prose_and_markdown_write_in_two_ways_matches(one: str, two: str) -> None:
+    assert texts.grade_match(one, two, read="whole").value == 1.0
+
+
+@given(st.text(alphabet="e\u0301\u0316 가각ᄀ½ﬁ", max_size=60))
+def test_long_texts_are_normalised_as_short_ones_are(text: str) -> None:
+    spaced = f"{text} " * (2500 // (len(text) + 1) + 1)
+    assert normalising.nfkc(spaced) == unicodedata.normalize("NFKC", spaced)

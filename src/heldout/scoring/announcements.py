@@ -12,6 +12,11 @@ WORDS: tuple[str, ...] = (
     *("উত্তর", "คำตอบ", "תשובה", "jibu"),
 )
 """Words that announce an answer, in lower case."""
+GUARDS = (
+    *("ans", "antwo", "sposta", "j", "é", "ź", "ě", "ı", "в", "ά", "đ", "â", "答", "解", "답", "ج"),
+    *("उ", "উ", "ค", "ת"),
+)
+"""Parts of the words, which are looked for first. A word and its beginning share their part."""
 
 _IS = (
     r"is|are|was|(?:would|should|must|will|has to|have to|seems to|appears to|turns out to) be"
@@ -24,7 +29,7 @@ _ADVERBS = (
 )
 _QUALIFIED = (
     r"choice|option|key|letter|value|here|correct[ae]|correta|corretta|exact[ae]|esatta|juste"
-    r"|finale?|yang (?:benar|tepat)|đúng|cuối cùng|الصحيحة|الصحيح|النهائية|הנכונה|הסופית"
+    r"|finale?|yang (?:benar|tepat)|sahihi|đúng|cuối cùng|الصحيحة|الصحيح|النهائية|הנכונה|הסופית"
 )
 SEPARATOR = re.compile(
     r"(?:s|es|en|et|nya|\(s\)|ที่ถูกต้อง)?"
@@ -35,15 +40,15 @@ SEPARATOR = re.compile(
     r"(?:[:：=＝]|->|=>|→|⇒|】[:：]?)(?:</?[biu]>|</?strong>)?[*_]{0,4})"
     r"|(?P<dash>[-–—](?=\s))"
     r"|(?P<is>(?:,? (?:then|therefore|thus|in [^\n,.:]{1,30}), )?"
-    r"(?:(?:to|for|of|in|that|from|I|we|you) "
+    r"(?:(?:to|for|of|in|that|from|among|I|we|you) "
     r"(?:[^\n.:?!\"“]{0,30}(?:\"[^\"\n]{1,200}\"|“[^”\n]{1,200}”)|[^\n.:?!\"“]{1,80}?) )?"
     rf"(?:{_IS})(?![\w'’])(?! not\b| still | yet )"
     rf"(?:,? (?:{_ADVERBS})\b,?)?(?: ?[:：])?[*_]{{0,4}}"
     r"(?: (?:la|le|el|a|o|η|die)(?= [(\[*]{0,4}[^\W\d_](?!\w)))?)"
     r"|(?P<particle>(?:应该是|應該是|应该选|应为|應為|是|为|為|选择|选|選|は|が|는|은|이|가|हैं|है|هي|هو"
-    r"|คือ|היא|הוא)[:：,，、]?[*_]{0,4})"
+    r"|คือ|হল|হলো|היא|הוא)[:：,，、]?[*_]{0,4})"
     r"|(?P<copula>(?<=\s)(?=[(\[*]{0,3}[^\W_]{1,3}[)\]*]{0,3} (?:है|हैं)(?!\w)))"
-    r"|(?P<cell>\|(?=[^|\n]*\w)(?![^\n]*\n[ \t|:]*--))"
+    r"|(?P<cell>\|(?=[^|\n]{0,2000}\w)(?![^\n]{0,2000}\n[ \t|:]{0,200}--))"
     r"|(?P<heading>(?=\n|\Z))"
     r"|(?P<bare>(?<=[\s*_])(?=[(\[*]{0,3}[^\W\d_][)\]*.]{0,4}[ \t]*(?:\n|\Z)"
     r"|[-+−$€£¥]{0,2}[0-9]\S{0,40}[ \t]*(?:\n|\Z))))",

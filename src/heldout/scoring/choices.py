@@ -3,7 +3,8 @@
 A letter counts where it is stated (`**Answer:** C`, `\\boxed{C}`, `the correct option is (C)`, `I
 would go with C`), where the answer is hardly more than the letter, or where it is a line of its own
 at the end. A stray letter in running text never counts, nor does the article in `Answer: A dog`,
-nor do two letters at once. Where letter and words disagree (`C) London`), the letter counts.
+nor do two letters at once. Where letter and words disagree (`C) London`), nothing is decided. What
+is read of a few words is in `options`.
 Letters may be full-width, look-alikes of another script (a Cyrillic С), or another script's own
 option letters (ب, ख, ①, 乙). Where the options were shown in another order, `originals` says which
 option each shown letter stands for, and grades are in the original ones.
@@ -13,21 +14,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 
 from heldout.errors import InvalidInput
 from heldout.reasoning import lowered
-from heldout.scoring.answers import answer_text, last_statement
+from heldout.scoring.answers import answer_text, end_of, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.letters import LETTERS, Shuffled, shuffled
 from heldout.scoring.options import (
     named_by_closing,
-    named_by_head,
     named_by_tail,
     named_by_words,
+    named_in,
     patterns_of,
 )
-from heldout.scoring.values import shown, tidied
+from heldout.scoring.values import first_sentence, shown, tidied
 
 __all__ = ["LETTERS", "Shuffled", "grade_choice", "read_choice", "shuffled"]
 
@@ -38,31 +40,40 @@ _PHRASES = (
     *("option must be", "choice must be", "option should be", "choice should be", "go with"),
     *("going with", "i choose", "i pick", "i select", "i'd choose", "i'd pick", "we choose"),
     *("would choose", "would pick", "would select", "i'll choose", "i'll pick", "richtig ist"),
-    *("opción correcta es", "opção correta é", "opzione corretta è", "option correcte est"),
-    *("选项是", "选项：", "選項是", "選択肢は", "故选", "故選", "应选", "應選", "所以选", "因此选"),
-    *("，选", "选择", "本题选"),
+    *("opción correcta es", "opção correta é", "alternativa correta é", "opzione corretta è"),
+    *("option correcte est", "правильный вариант —", "选项是", "选项：", "選項是", "選択肢は"),
+    *("选择", "选", "選"),
 )
-_KEYS = ("option", "choice", "cho", "pick", "select", "with", "richtig", "op", "选", "選")
+_KEYS: tuple[str, ...] = (
+    *("option", "choice", "cho", "pick", "select", "with", "richtig", "op", "alternativa"),
+    *("вариант", "选", "選"),
+)
 _BY_KEY = {  # most texts have none of the keys, which is sooner seen than that they have no phrase
     key: tuple(p for p in _PHRASES if key in p and not any(k in p for k in _KEYS[:place]))
     for place, key in enumerate(_KEYS)
 }
-_NOT_MEANT = (
-    *("wrong ", "incorrect ", "first ", "second ", "third ", "other ", "last ", "next ", "not "),
-    *("n't ", "n’t ", "never ", "if ", "不"),
+_NOT_MEANT = re.compile(
+    r"\b(?:wrong|incorrect|first|second|third|other|last|next|not|never|if|why|could|might|some|many"
+    r"|people|students?|others|you|they|he|she|cannot)\b[^.\n]{0,24}\Z|n['’]t [^.\n]{0,12}\Z|不\Z"
 )
-_PRAISE = ("correct", "right", "best", "answer", "appropriate", "正确")
+_PRAISE: tuple[str, ...] = (
+    *("correct", "right", "best", "answer", "appropriate", "plausible", "true", "likely", "fits"),
+    *("works", "remains", "richtig", "正确"),
+)
 _CALLED = re.compile(
-    r" (?:is(?: therefore| thus)?|must be|would be) (?:indeed )?(?:the )?(?:only |most )?[*_]{0,2}"
-    r"(?:correct|right|best|answer|appropriate)\b(?![-\w]| for\b| to\b| that\b| in\b)"
-    r"|是?正确的?(?:答案|选项)?"
+    r" (?:is(?: therefore| thus)?|must be|would be|seems|looks|appears(?: to be)?|ist) (?:indeed )?"
+    r"(?:the )?(?:only |most )?[*_]{0,2}(?:correct|right|best|answer|appropriate|plausible|likely"
+    r"|true|richtig)\b(?![-\w]| (?:for|to|that|in|when|only|if)\b"
+    r"| (?!answer|option|choice|one)[a-z]+ (?!is\b)\w)"
+    r"|(?<=[Oo]nly \w) (?:fits|works|remains|is correct)\b|(?:选项)?是?正确的?(?:答案|选项)?"
 )
 _DENIED = re.compile(
     r"\b(?:nor|neither|not|or|if|why|whether|only if)\s+(?:\w{1,8}\s)?[(\[*]{0,4}\Z"
     r"|\b\w[)\]*]{0,4} and [(\[*]{0,4}\Z|n['’]t \Z|不\Z"
     # Plan B, vitamin C: the letter belongs to the word before it.
     r"|\b(?!(?:option|choice|answer|letter|statement|that|so|thus|hence|therefore|then|only|and|but"
-    r"|think|believe|say|since|because|while|means|conclude|clear|is)\s)[A-Za-z]+\s[(\[*]{0,4}\Z",
+    r"|think|believe|say|since|because|while|means|conclude|clear|is|fact|in|die|antwort)\s)"
+    r"[A-Za-z]+\s[(\[*]{0,4}\Z",
     re.IGNORECASE,
 )
 _FAR = 20_000  # characters that are looked at where nothing is stated
@@ -82,18 +93,40 @@ def read_choice(
     statement = last_statement(text)
     if statement:
         value = (statement.value or "")[:2000]
-        return (
-            named_by_head(value, letters, options)
-            or named_by_words(value, letters, options)
+        found = (
+            named_in(value, letters, options)
             or named_by_tail(value, letters, options)
-            or named_by_closing(value, letters)
+            or named_by_closing(value, letters, options)
         )
+        return found and found | _beyond(text, statement.start, value, letters, options)
     if found := _phrased(text[-_FAR:], letters, options) or _called(text[-_FAR:], letters, options):
         return found
+    if "✅" in text or "✔" in text:
+        checked = patterns_of(letters).checked.findall(text, 0, _FAR)
+        if checked and (named := {one or other for one, other in checked}):
+            return frozenset(named)
     if "\n" not in text:
-        found = named_by_head(text, letters, options, strict=True)
-        return found or named_by_words(text, letters, options) or named_by_closing(text, letters)
+        found = named_in(text, letters, options, strict=True)
+        return found or named_by_closing(text, letters, options)
     return _by_lines(text, letters, options)
+
+
+def _beyond(
+    text: str, start: int, value: str, letters: str, options: Sequence[str]
+) -> frozenset[str]:
+    """What else is chosen: by lines that go on with the next letters, or by a phrase behind it."""
+    end = text.find("\n", end_of(text, value, start))
+    if end < 0:
+        return frozenset()
+    patterns = patterns_of(letters)
+    first = patterns.others.search(value)
+    line = text[end + 1 : end + 40].partition("\n")[0]
+    if alone := patterns.lines.match(line):
+        return frozenset(alone[1])
+    goes_on = patterns.marked.match(line)
+    if goes_on and first and letters.find(goes_on[1]) == letters.find(first[1]) + 1:
+        return frozenset(goes_on[1])
+    return _phrased(text[end : end + _FAR], letters, options, only_called=True)
 
 
 def _by_lines(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
@@ -104,42 +137,53 @@ def _by_lines(text: str, letters: str, options: Sequence[str]) -> frozenset[str]
     alone = patterns.head.match(last)
     found = frozenset[str]()
     if alone and alone.end() == len(last):
-        found = named_by_head(last, letters, options, strict=True)
-    if found := found or named_by_closing(end[-200:], letters):
-        return found
+        found = named_in(last, letters, options, strict=True)
+        if found and len(others := set(patterns.lines.findall(text, max(0, len(text) - _FAR)))) > 1:
+            return frozenset(others)
     # Lines that begin with one letter after the other list the options; they choose none.
     marked = patterns.marked.findall(text, 0, _FAR)
-    listed = len(set(marked)) > 1 and all(a < b for a, b in pairwise(marked))
-    if not listed and (
-        found := named_by_head(text[: text.find("\n")], letters, options, strict=True)
-    ):
+    steps = {a < b for a, b in pairwise(marked) if a != b}
+    listed = len(set(marked)) > 1 and len(steps) == 1
+    closing = named_by_closing(end, letters, () if listed else options)
+    if found := found or closing:
         return found
-    return (
-        named_by_head(end, letters, options, strict=True) if len(set(marked)) == 1 else frozenset()
-    )
+    line = text.find("\n")
+    first = named_in(text[:line], letters, options, strict=True)
+    found = named_in(end, letters, options, strict=True)
+    if not first and not found:
+        return found
+    apart = len(set(marked)) <= 1 or not text[line : line + 2].strip()
+    if first and not listed and apart:
+        return first
+    return found if len(set(marked)) <= 1 else frozenset()
 
 
-def _phrased(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
+def _phrased(
+    text: str, letters: str, options: Sequence[str], *, only_called: bool = False
+) -> frozenset[str]:
     """The letter that is called the option, or gone with."""
     low = lowered(text).replace("’", "'")
     at, found = -1, frozenset[str]()
-    for phrase in (phrase for key in _KEYS if key in low for phrase in _BY_KEY[key]):
+    phrases = [phrase for key in _KEYS if low.rfind(key) >= 0 for phrase in _BY_KEY[key]]
+    for phrase in phrases:
+        if only_called and not phrase.endswith((" is", " be", " est", " es", "是")):
+            continue
         place = len(low)
         for _ in range(20):
             place = low.rfind(phrase, at + 1, place)
             if place < 0:
                 break
             start = place + len(phrase)
-            if not low.endswith(_NOT_MEANT, 0, place):
-                value = text[start : start + 200].partition("\n")[0]
-                if named := named_by_head(value, letters, options):
+            if not _NOT_MEANT.search(low[max(0, place - 40) : place]):
+                value = first_sentence(text[start : start + 200].partition("\n")[0])
+                if named := named_in(value, letters, options):
                     at, found = place, named
                     break
     return found
 
 
 def _called(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """The letter, or the option, that is called correct; of several, those of the last sentence."""
+    """The letters, or the options, that are called correct: all, unless a `but` parts them."""
     found: frozenset[str] = frozenset()
     places: list[int] = []
     for word in _PRAISE:  # searched for by its last word, which is rare
@@ -154,13 +198,15 @@ def _called(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
         called = next((one for one in near if one.end() > place), None)
         if not called or called.end() > behind:
             continue
-        if found and re.search(r"[.\n]|\bbut\b", text[called.end() : behind]):
+        if found and re.search(
+            r"\b(?:[Bb]ut|[Hh]owever|[Ii]n fact|[Aa]ctually)\b", text[called.end() : behind]
+        ):
             break
         start = max(0, called.start() - 120, text.rfind("\n", 0, called.start()) + 1)
         subject = text[start : called.start()]
         if named := patterns.subject.search(subject):
             if not _DENIED.search(subject[: named.start()][-40:]):
-                found |= {named[1]}
+                found |= {named[1] or named[2]}
         else:
             found |= named_by_words(re.split(r"[.,;:] ?", subject)[-1], letters, options)
         behind = called.start()
@@ -169,8 +215,36 @@ def _called(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
 
 # --- Grading ------------------------------------------------------------------------------------
 
+_set_of = lru_cache(maxsize=256)(frozenset[str])
 
-@grader(version=1)
+
+def _check(
+    *,
+    letters: str = "ABCD",
+    options: Sequence[str] = (),
+    originals: Mapping[str, str] | None = None,
+    **_others: object,
+) -> None:
+    """Letters that are told apart, one for every option, and known originals."""
+    if not isinstance(letters, str) or not letters.strip() or len(set(letters)) < len(letters):
+        raise InvalidInput(
+            "`letters` are the options' letters in one text, each once, as 'ABCD'; "
+            f"got {letters!r:.100}"
+        )
+    if isinstance(options, str):
+        raise InvalidInput(
+            f"`options` is a list of the options' texts, got the text {options!r:.100}"
+        )
+    if len(options) > len(letters):
+        raise InvalidInput(
+            f"{len(options)} options, but the {len(letters)} letters {letters!r:.100}: "
+            f"say `letters={LETTERS[: len(options)]!r}`"
+        )
+    if originals is not None and not isinstance(originals, Mapping):
+        raise InvalidInput(f"`originals` maps each shown letter to its own, got {originals!r:.100}")
+
+
+@grader(version=1, check=_check)
 def grade_choice(
     answer: str | None,
     target: str | Collection[str],
@@ -182,16 +256,19 @@ def grade_choice(
     """1.0 where the answer names the target's letter, or all letters of a collection and no other.
 
     `letters` and `options` are as shown; `target` is in the original letters, which `originals`
-    gives for each shown one.
+    gives for each shown one. With `options`, an answer may say an option's text, and a letter must
+    agree with the text behind it.
     """
+    if options or len(letters) != 4:
+        _check(letters=letters, options=options, originals=originals)
     shown_letters = letters[: len(options)] if options else letters
-    if not isinstance(target, str | Collection):
+    if not isinstance(target, str) and not isinstance(target, Collection):
         raise InvalidInput(
             f"the target is an option's letter, got {target!r:.100}; of an index, it is "
             f"{letters[:4]!r}[index]"
         )
     wanted = frozenset([target]) if isinstance(target, str) else frozenset(target)
-    known = set(originals.values()) if originals else set(shown_letters)
+    known = frozenset(originals.values()) if originals else _set_of(shown_letters)
     if not wanted or not wanted <= known:
         raise InvalidInput(
             f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
@@ -200,14 +277,17 @@ def grade_choice(
     if not found:
         nothing = answer_text(answer) is None
         return NO_ANSWER if nothing else Grade(0.0, None, "no option is named as the answer")
-    if originals:
-        missing = found - originals.keys()
-        if missing:
-            raise InvalidInput(f"`originals` says nothing of the shown letters {sorted(missing)}")
-        chosen = frozenset(originals[letter] for letter in found)
-    else:
-        chosen = found
-    notes = [f"shown as {', '.join(sorted(found))}"] if originals else []
-    if isinstance(target, str) and len(found) > 1:
-        notes.append("more than one option is named")
+    two = isinstance(target, str) and len(found) > 1
+    several = "more than one option is named" if two else ""
+    if not originals:
+        return Grade(float(found == wanted), shown(", ".join(sorted(found))), several)
+    missing = found - originals.keys()
+    if missing:
+        raise InvalidInput(f"`originals` says nothing of the shown letters {sorted(missing)}")
+    chosen = frozenset(originals[letter] for letter in found)
+    notes = [f"shown as {', '.join(sorted(found))}"]
+    if chosen != wanted:
+        places = ", ".join(sorted(place for place, letter in originals.items() if letter in wanted))
+        notes.append(f"the target {', '.join(sorted(wanted))} was shown as {places}")
+    notes += [several] if several else []
     return Grade(float(chosen == wanted), shown(", ".join(sorted(chosen))), "; ".join(notes))

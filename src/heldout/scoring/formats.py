@@ -31,6 +31,11 @@ LONGEST = 16 * 2**20
 
 _decode = msgspec.json.Decoder().decode
 
+_UNSEEN = r"\s\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u180e\u2800\u3164"
+_NOTHING = re.compile(  # in a box: what shows nothing
+    rf"[{_UNSEEN}{{}}~]|\\(?:q?quad|text|mathrm|mbox|phantom|hspace|[,;:! ]|\Z)(?![a-zA-Z])"
+)
+_ZERO_WIDTH = re.compile("[\u200b-\u200f\u2060-\u2064\ufeff\u00ad\u180e]")
 _TAG = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]*\Z")
 
 
@@ -135,7 +140,7 @@ def has_boxed(answer: str | None) -> Grade:
         return Grade(0.0, None, r"no \boxed{}")
     if box.inside is None:
         return Grade(0.0, None, r"the last \boxed{} never closes")
-    if not box.inside:
+    if not _NOTHING.sub("", box.inside):
         return Grade(0.0, None, r"the last \boxed{} is empty")
     return Grade(1.0, box.inside)
 
@@ -166,11 +171,13 @@ def _check_length(
 def has_length(
     answer: str | None, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
 ) -> Grade:
-    """As long as asked for; blank space around it does not count, nor do blank lines."""
+    """As long as asked for; blank space around it does not count, nor do blank lines, nor what has
+    no width."""
     _check_length(unit=unit, at_least=at_least, at_most=at_most)
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
+    text = _ZERO_WIDTH.sub("", text)
     if unit == "characters":
         length = len(text)
     elif unit == "words":

@@ -12,12 +12,12 @@ from heldout.errors import InvalidInput
 
 # What stands for the first, second, … option in other scripts, each unmistakably so.
 _ORDERS = (
-    *("أبجده", "ابجده", "कखगघङ", "কখগঘঙ", "אבגדה", "กขคงจ", "가나다라마", "ㄱㄴㄷㄹㅁ"),
+    *("أبجده", "ابجده", "कखगघङ", "কখগঘঙ", "אבגדה", "ΑΒΓΔΕ", "กขคงจ", "가나다라마", "ㄱㄴㄷㄹㅁ"),
     *("甲乙丙丁戊", "アイウエオ", "①②③④⑤⑥⑦⑧⑨⑩", "❶❷❸❹❺❻❼❽❾❿"),
 )
-_SOUNDS = {"अ": "A", "ब": "B", "स": "C", "द": "D", "Б": "B", "Δ": "D"}
-# Letters of other scripts that look like Latin ones.
-_LIKE = dict(zip("АВСЕНІЈКМОРЅТХΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ABCEHIJKMOPSTXABEZHIKMNOPTYX", strict=True))
+_SOUNDS = {"अ": "A", "ब": "B", "स": "C", "द": "D", "Б": "B"}
+# Letters of other scripts that look like Latin ones. A Cyrillic В may be B, or the third of a list.
+_LIKE = dict(zip("АСЕНІЈКМОРЅТХΑΒΕΖΗΙΚΜΝΟΡΤΥΧ", "ACEHIJKMOPSTXABEZHIKMNOPTYX", strict=True))
 
 
 @lru_cache(maxsize=256)
@@ -40,11 +40,18 @@ def glyphs_of(letters: str) -> dict[str, str]:
 
 def folded(text: str) -> str:
     """Full-width, circled and mathematical letters as plain ones; circled digits as they are."""
-    if text.isascii():
+    if text.isascii() or unicodedata.is_normalized("NFKC", text):
         return text
-    return "".join(
-        c if unicodedata.category(c) == "No" else unicodedata.normalize("NFKC", c) for c in text
-    )
+    for character in set(text):
+        if not character.isascii() and (plain := _folded(character)) != character:
+            text = text.replace(character, plain)
+    return text
+
+
+@lru_cache(maxsize=4096)
+def _folded(character: str) -> str:
+    is_number = unicodedata.category(character) == "No"
+    return character if is_number else unicodedata.normalize("NFKC", character)
 
 
 # --- Order --------------------------------------------------------------------------------------

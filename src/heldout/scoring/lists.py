@@ -1,8 +1,9 @@
 """Lists against lists: in order, as sets, or aligned span by span as DROP does.
 
 The items of an answer are normalised like any text (`texts.tokens`). They are looked for in what
-is stated, else in the last 20 x `TOKEN_LIMIT` characters. Where `and` may join the last two items
-or belong to one (`Queen, Simon and Garfunkel`), the reading that suits the target counts.
+is stated, else in the whole text, if that has at most 20 x `TOKEN_LIMIT` characters. Where `and`
+may join the last two items or belong to one (`Queen, Simon and Garfunkel`), or `100,200` may be one
+number or two, the reading that suits the target counts.
 
 The alignment of spans is optimal up to `SPAN_LIMIT` on either side and greedy beyond (the note says
 so); all else is linear.
@@ -20,7 +21,7 @@ import msgspec
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text, last_statement, shown
 from heldout.scoring.codeblocks import last_code_block
-from heldout.scoring.grades import Grade, grader
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.texts import TOKEN_LIMIT, rouge_l, token_f1, tokens
 
 SPAN_LIMIT = 32
@@ -30,8 +31,11 @@ Spans = Sequence[str | int | float]
 # --- Items as they are written ------------------------------------------------------------------
 
 _ITEM = re.compile(r"\s*(?:[-*•‣◦–]|\(?\d{1,3}[.)])\s+")
-_AND = re.compile(r"\s+(?:and|und|et|y|&)\s+", re.IGNORECASE)
-_LEADING = re.compile(r"(?:and|und|et|&)\s+", re.IGNORECASE)
+_AND = re.compile(r"\s(?:and|und|et|y|&)\s", re.IGNORECASE)
+_LEADING = re.compile(r"(?:and|und|et|&)\s", re.IGNORECASE)
+_SPACES = re.compile(r"[^\S\n]{2,}")
+_EMPTY = re.compile(r"(?:\[\s*\]|\(\s*\)|\\?\{\s*\\?\}|\\emptyset|\\varnothing|∅)")
+_HUNDREDS = re.compile(r"\d{3}(?:,\d{3})+")
 _THOUSANDS = re.compile(r"[^\w,]{0,3}\d{1,3}(?:,\d{2,3})*,\d{3}(?![\d,])")
 _AROUND = " \t\r.\"'`*“”"
 _decode = msgspec.json.Decoder(list[str | int | float]).decode
@@ -61,7 +65,8 @@ def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
     if conjunctions:
         last = parts.pop().strip()
         leading = _LEADING.match(last) if parts else None  # "x, y, and z"
-        parts += [last[leading.end() :]] if leading else _AND.split(last, maxsplit=1)
+        # In "x, y and z" the last one is the only one that joins two items.
+        parts += [last[leading.end() :]] if leading else _AND.split(last, 1 if parts else 0)
     return tuple(item for part in parts if (item := part.strip(_AROUND)))
 
 
@@ -76,25 +81,47 @@ def _at_commas(text: str) -> list[str]:
     return parts
 
 
-def _found(answer: str | None) -> tuple[tuple[str, ...], ...] | None:
-    """The items of an answer, in the one or two ways they can be read."""
+Readings = tuple[tuple[str, ...], ...]
+
+
+def _found(answer: str | None) -> Readings | Grade:
+    """The items of an answer, in the ways they can be read; or why it has none."""
     text = answer_text(answer)
     if text is None:
-        return None
-    text = text[-20 * TOKEN_LIMIT :]
+        return NO_ANSWER
+    if "  " in text or "\t" in text:
+        text = _SPACES.sub(" ", text)  # so that blank space can hide nothing
     statement = last_statement(text)
     if statement:
         if statement.value is None:
-            return None
-        # A list below `Answer:` goes on to the end of the text.
+            return NO_ANSWER
+        # A list below `Answer:` goes on to its own end.
         line = text.find("\n", statement.start) if statement.kind == "words" else -1
         head = text[statement.start : line].rstrip("*_ \t") if line >= 0 else ""
         below = text[line:].strip() if head.endswith((":", "：")) else ""
-        text = below if _ITEM.match(below) else statement.value
-    items = split_list(text)[:TOKEN_LIMIT]
-    if "\n" in text.strip() or not _AND.search(text):
+        text = _first_list(below) if _ITEM.match(below) else statement.value
+    text = text.strip()
+    if len(text) > 20 * TOKEN_LIMIT:
+        return Grade(0.0, shown(text), f"a list has at most {20 * TOKEN_LIMIT} characters")
+    if _EMPTY.fullmatch(text):
+        return ((),)
+    items = split_list(text)
+    if not items:
+        return Grade(0.0, shown(text), "no items; an empty list is []")
+    if _HUNDREDS.fullmatch(text):
+        return items, tuple(text.split(","))
+    if "\n" in text or not _AND.search(text):
         return (items,)
-    return items, split_list(text, conjunctions=False)[:TOKEN_LIMIT]
+    return items, split_list(text, conjunctions=False)
+
+
+def _first_list(text: str) -> str:
+    """The lines of a list up to the first line at the margin that is no item."""
+    lines = text.split("\n")
+    for place, line in enumerate(lines):
+        if line.strip() and not line[0].isspace() and not _ITEM.match(line):
+            return "\n".join(lines[:place])
+    return text
 
 
 # --- Lists and sets -----------------------------------------------------------------------------
@@ -141,8 +168,8 @@ def _graded(answer: str | None, target: Any, compare: Compare) -> Grade:
         raise InvalidInput(f"the target (ground_truth) is a list of texts, got {target!r:.100}")
     wanted = [_folded(item) for item in _texts(target)]
     readings = _found(answer)
-    if readings is None:
-        return Grade(0.0, None, "no answer")
+    if isinstance(readings, Grade):
+        return readings
     graded = [(compare([_folded(one) for one in items], wanted), items) for items in readings]
     value, items = max(graded, key=lambda pair: pair[0])
     return Grade(value, shown("; ".join(items)))
@@ -184,8 +211,8 @@ def grade_spans(
     """
     lists = _span_lists(target)
     readings = _found(answer)
-    if readings is None:
-        return Grade(0.0, None, "no answer")
+    if isinstance(readings, Grade):
+        return readings
     measure = span_match if exact else span_f1
     graded = [(measure(items, wanted), items) for items in readings for wanted in lists]
     value, items = max(graded, key=lambda pair: pair[0])

@@ -12,11 +12,23 @@ from typing import Any
 
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text, last_statement, shown
-from heldout.scoring.grades import Grade, grader
-from heldout.scoring.numerals import Decimal, Number, last_number, only_number, parse_number
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
+from heldout.scoring.magnitudes import Decimal, Number
+from heldout.scoring.numerals import last_number, only_number, parse_number
+
+_NOT_STATED = "no number, or several and none stated as the answer; last=True takes the last number"
 
 
-@grader(version=1)
+def _check(*, absolute: Any = 0.0, relative: Any = 0.0, decimal: Any = ".", **_: object) -> None:
+    for name, value in (("absolute", absolute), ("relative", relative)):
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not (number and 0 <= value < math.inf):
+            raise InvalidInput(f"a tolerance is a number from 0 on, got {name}={value!r:.100}")
+    if decimal not in (".", ","):
+        raise InvalidInput(f"decimal is '.' or ',', got {decimal!r:.100}")
+
+
+@grader(version=1, check=_check)
 def grade_number(
     answer: str | None,
     target: float | str | Fraction,
@@ -29,23 +41,28 @@ def grade_number(
     """1.0 where the stated number is the target, within a tolerance.
 
     The last stated number counts; where nothing is stated, a text's only number does, and with
-    `last` its last one. `50%` is 50 and also 0.5. A target is a number, or a text that is one or
-    states one (`… #### 7`); one that is a float with decimals carries rounding, so it is met to
-    nine digits. `decimal` says how `1,234` and `1.234` are meant, in answer and target.
+    `last` its last one, whatever the text says about it. What is stated has to be a number, with a
+    unit or a remark: an expression, a bound, a choice of two or a denial is none. `50%` is 50 and
+    also 0.5; a tolerance is for the one of these that is nearer to the target by ratio. A target is
+    a number, or a text that is one or states one (`… #### 7`); one that is a float with decimals
+    carries rounding, so it is met to nine digits. `decimal` says how `1,234` and `1.234` are meant,
+    in answer and target; `3,5` is 3.5 either way, but for a box, where it is a pair by default.
     """
     wanted = _wanted(target, absolute, relative, decimal)
     text = answer_text(answer)
     if text is None:
-        return Grade(0.0, None, "no answer")
+        return NO_ANSWER
     statement = last_statement(text)
     if statement:
-        found = parse_number(statement.value, decimal=decimal) if statement.value else None
+        found = None
+        if statement.value:
+            found = parse_number(statement.value, decimal=decimal, latex=statement.kind == "box")
         if found is None:
             return Grade(0.0, None, f"no single number in what is stated: {statement.value!r:.200}")
     else:
         found = (last_number if last else only_number)(text, decimal=decimal)
         if found is None:
-            return Grade(0.0, None, "no number, or several and none stated as the answer")
+            return Grade(0.0, None, _NOT_STATED if not last else "no number, or a bound on one")
     if isinstance(target, float) and not target.is_integer():
         relative = max(relative, 1e-9)
     value = same_number(found, wanted, absolute=absolute, relative=relative)
@@ -55,14 +72,30 @@ def grade_number(
 def same_number(
     found: Number, wanted: Number, *, absolute: float = 0.0, relative: float = 0.0
 ) -> bool:
-    """Whether two numbers are the same within `absolute`, or `relative` to the wanted one."""
-    if _close(found.value, wanted.value, absolute, relative):
+    """Whether two numbers are the same within `absolute`, or `relative` to the wanted one.
+
+    Where only one of them is a percentage, it is read as written or as hundredths; a tolerance is
+    for the one of these readings that is nearer, by the ratio of the two, to what is wanted.
+    """
+    if found.percent == wanted.percent:
+        return _close(found.value, wanted.value, absolute, relative)
+    if found.value == wanted.value:
         return True
-    if found.percent and not wanted.percent:
-        return _close(found.value / 100, wanted.value, absolute, relative)
-    if wanted.percent and not found.percent:
-        return _close(found.value, wanted.value / 100, absolute, relative)
-    return False
+    ratio = Fraction(1, 100) if found.percent else Fraction(100)
+    if found.value * ratio == wanted.value:
+        return True
+    if not absolute and not relative:
+        return False
+    if _is_hundredths(found, wanted):
+        return _close(found.value * ratio, wanted.value, absolute, relative)
+    return _close(found.value, wanted.value, absolute, relative)
+
+
+def _is_hundredths(found: Number, wanted: Number) -> bool:
+    """Whether 0.3 is compared with 30%, rather than 30: what is no percentage is less than ten of
+    what it would be as written."""
+    share, plain = (found, wanted) if found.percent else (wanted, found)
+    return abs(plain.value) * 10 < abs(share.value) and plain.value != 0
 
 
 def _close(one: Fraction, other: Fraction, absolute: float, relative: float) -> bool:
@@ -76,12 +109,7 @@ def _close(one: Fraction, other: Fraction, absolute: float, relative: float) -> 
 
 def _wanted(target: Any, absolute: float, relative: float, decimal: Decimal) -> Number:
     """The target as a number, once everything that was given is known to make sense."""
-    if not (0 <= absolute < math.inf and 0 <= relative < math.inf):
-        raise InvalidInput(
-            f"a tolerance is a number from 0 on, got absolute={absolute!r}, relative={relative!r}"
-        )
-    if decimal not in (".", ","):
-        raise InvalidInput(f"decimal is '.' or ',', got {decimal!r:.100}")
+    _check(absolute=absolute, relative=relative, decimal=decimal)
     if isinstance(target, bool) or not isinstance(target, int | float | str | Fraction):
         raise InvalidInput(
             f"the target (ground_truth) is a number, or a text that is one, got {target!r:.100}"

@@ -1,4 +1,11 @@
-"""Which option a few words name: by the letter they begin or end with, or by its whole text."""
+"""Which options a few words name: by letters, or by an option's own text.
+
+An option's whole text goes before any letter (`B cells` may be option D). Two different letters are
+two, whatever joins them, unless the second one only explains the first: behind `because`, `not` or
+`rather than`, or in a clause that denies it. A letter with words that are another option's is both;
+one with words that are no option's is none. What belongs to a formula or a name is no letter: `F =
+ma`, `C. S. Lewis`, `B cells`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import islice, pairwise
 
 from heldout.scoring.letters import folded, glyphs_of
 from heldout.scoring.values import tidied
@@ -15,116 +22,285 @@ from heldout.scoring.values import tidied
 @dataclass(frozen=True, slots=True)
 class Patterns:
     head: re.Pattern[str]
-    more: re.Pattern[str]
+    others: re.Pattern[str]
+    lower: re.Pattern[str]
+    foreign: re.Pattern[str]
     tail: re.Pattern[str]
     closing: re.Pattern[str]
     marked: re.Pattern[str]
+    lines: re.Pattern[str]
     subject: re.Pattern[str]
-    alone: re.Pattern[str]
+    checked: re.Pattern[str]
 
 
 _OPTION = (
-    r"(?:option|choice|letter|answer|opción|opção|opzione|réponse|respuesta|вариант|选项|選項|選択肢"
-    r"|الخيار|विकल्प)"
+    r"(?:option|choice|letter|answer|opción|opção|alternativa|letra|opzione|réponse|respuesta|вариант"
+    r"|选项|選項|選択肢|الخيار|विकल्प)"
 )
-_OPEN, _CLOSE = r"[\s*_`\"'“(\[{（【「《<$]{0,8}", r"[*_`\"'”)\]}）】」》>$]{0,8}"
+_OPEN, _CLOSE = r"[\s*_`\"'“(\[{（【「《<$✅☑✔👉\ufe0f]{0,8}", r"[*_`\"'”)\]}）】」》>$]{0,8}"
 _FONT = r"(?:\\(?:text|textbf|textrm|textsf|mathrm|mathbf|mathsf|bf|rm)\s?)?"
+_BARE, _ENDS = r"(?<![A-Za-z0-9_\\])(?<![a-z]['’])", r"(?![A-Za-z0-9_]|['’][a-z])"
+# Signs that belong to the letter before them, which is then part of a word.
+_VOWELS = (
+    "\u0300-\u036f\u05b0-\u05c7\u064b-\u0652\u0900-\u0903\u093a-\u094f\u0981-\u0983"
+    "\u09bc-\u09cd\u0e31-\u0e4e"
+)
+# Names of species, whose first half is no option's letter.
+_SPECIES = (
+    r"(?:coli|pylori|difficile|elegans|melanogaster|thaliana|subtilis|cerevisiae|anthracis|sapiens"
+    r"|albicans|botulinum|tetani|perfringens|influenzae|jejuni|cereus|fragilis|erectus|habilis)\b"
+)
 
 
 @lru_cache(maxsize=256)
 def patterns_of(letters: str) -> Patterns:
-    letter = "[" + re.escape("".join(glyphs_of(letters))) + "]"
+    glyphs = glyphs_of(letters)
+    letter = "[" + re.escape("".join(glyphs)) + "]"
+    foreign = "[" + re.escape("".join(g for g in glyphs if not g.isascii()) or "\0") + "]"
     upper = "[" + re.escape(letters) + "]"
-    # Not C++, C#, A's, C-section, B-, B.C. or 3.14.
-    edge = r"(?![\w+#'’]|-(?:\w|\s*\Z)|\.[A-Za-z](?![A-Za-z])|[.,]\d)"
+    lower = "[" + re.escape(letters.lower()) + "]"
+    # Not C++, C#, A's, C-section, B-, B.C., 3.14, F = ma, A^{-1}, B(x), C. S. Lewis or E. coli.
+    edge = (
+        rf"(?![\w+#'’{_VOWELS}]|-(?:\w|\s*\Z)|\.[A-Za-z](?![A-Za-z])|[.,]\d|\s*[=^]|\([a-z0-9]\)"
+        rf"|\.\s?(?-i:[A-Z])\.\s?\w|\.\s(?-i:{_SPECIES}))"
+    )
     marks, ends = r"[(\[*_]{0,4}", r"[)\]*_]{0,4}"
     alone = rf"(?<![A-Za-z0-9_'’]){marks}({upper}){ends}"
+    is_it = (
+        r"(?:\b(?:it|this|that|which|one)(?:['’]s)?\s|(?:correct|right|best)\s(?:\w{2,12}\s){0,2}"
+        r"|richtig\s)(?:(?:is|are|has to be|must be|should be|would be|can only be"
+        r"|corresponds to|matches|ist|is therefore|is thus|is clearly)\s)?"
+    )
+    label = (
+        r"(?:\A\W*(?:(?:my|the|final|correct|selected|chosen|best|right)\s)*(?:final|correct|right"
+        r"|select(?:ed|ion)|solution|result|letter|choice|option|guess|verdict|conclusion|pick)\s?"
+        r"[*_]{0,4}[:：][*_]{0,4}\s*)"
+    )
     return Patterns(
         head=re.compile(
-            rf"{_OPEN}{_FONT}{_OPEN}(?:(?:(?:the|la|el|le|die)\s|l['’])?{_OPTION}\s?|(?:la|le)\s)?"
+            rf"{_OPEN}{_FONT}{_OPEN}(?:(?:(?:the|la|el|le|die|a|o)\s|l['’])?{_OPTION}\s?|(?:la|le)\s)?"
             rf"{_OPEN}(?P<letter>{letter})(?P<close>{_CLOSE})"
-            rf"(?:{edge}|(?=입니다|です|だ|이다|项|項|번))(?P<end>\s*\Z|[.,:;)。，：；]|\s|입|で|だ|이|项|項|번|)",
+            rf"(?:{edge}|(?=입니다|です|だ|이다|选?项|選?項|번|['’]d[iıuü]r))"
+            r"(?P<end>\s*\Z|[.,:;)。，：；]|\s|입|で|だ|이|选?项|選?項|번|)",
             re.IGNORECASE,
         ),
-        more=re.compile(
-            rf"\s*(?:,|/|&|;|\+|(?:and|or|oder|und|ou|et|y|o)\b|和|或|、)\s*"
-            rf"(?:(?:and|or)\s+)?(?:{_OPTION}\s)?[(\[*]{{0,3}}({upper})[)\]*]{{0,3}}"
-            rf"(?=\s*(?:\Z|[.,;/&\n]|(?:and|or|are)\b))",
-        ),
+        others=re.compile(rf"{_BARE}({upper}){_ENDS}"),
+        lower=re.compile(rf"{_BARE}({lower}){_ENDS}(?!\s[a-z]{{2}})|\(({lower})\)"),
+        foreign=re.compile(rf"(?<!\w)({foreign})(?!\w)"),
         tail=re.compile(  # Paris (C)
             rf"(?:[(\[]\s?(?:{_OPTION}\s)?[*_]{{0,2}}({upper})[*_]{{0,2}}\s?[)\]]"
             rf"|\b{_OPTION},?\s\(?({upper})\)?)[*_.]{{0,4}}\Z",
             re.IGNORECASE,
         ),
         closing=re.compile(  # so it's C
-            r"(?:\A|[\s,;:])(?:so|thus|hence|therefore|it(?:['’]s| is| must be)|say|definitely"
-            r"|probably|likely|clearly|choose|pick|select|think|believe|guess|👉|=>|->|→)[,:]?\s*"
-            rf"(?:it(?:['’]s| is) )?(?:{_OPTION}\s)?{marks}(?-i:({upper})){ends}\Z",
+            r"(?:(?:\A|[\s,;:，])(?:so|thus|hence|therefore|it(?:['’]s| is| must be)|say|definitely"
+            r"|probably|likely|clearly|choose|pick|select|think|believe|guess|i['’]d answer|👉|✅"
+            rf"|=>|->|→)[,:]?\s*(?:it(?:['’]s| is) )?|{is_it}|{label})"
+            rf"(?:{_OPTION}\s)?{marks}(?-i:({upper})){ends}\Z",
             re.IGNORECASE,
         ),
         marked=re.compile(rf"^[ \t>*_-]{{0,8}}[(\[]?({upper})[*_]{{0,2}}[).:\]]", re.MULTILINE),
+        lines=re.compile(rf"^[ \t>*_(\[]{{0,6}}({upper})[)\].*_ \t\r]{{0,6}}$", re.MULTILINE),
         subject=re.compile(
-            rf"{alone}(?:[).:\]]+[*_]{{0,3}} [^.;,\n]{{1,80}}|,[^.;,\n]{{1,80}},)?\Z"
+            rf"{alone}\Z|{alone}(?:[).:\]]+[*_]{{0,3}} (?![^\n]*\b[A-Z]\Z)[^.;,\n]{{1,80}}"
+            r"|,[^.;,\n]{1,80},)\Z"
         ),
-        alone=re.compile(rf"{alone}(?![\w'’])"),
+        checked=re.compile(
+            rf"{_BARE}({upper}){_ENDS}[^\n\w]{{0,6}}[✅☑✔]|[✅☑✔][^\n\w]{{0,6}}({upper}){_ENDS}"
+        ),
     )
 
 
-_MARKS, _AROUND = (".", ":", ")", "：", "。"), " .*_`)]}>\"'”$。\t\r"
+_MARKS, _AROUND = (".", ":", ")", "：", "。"), " .!*_`)]}>\"'”$。\t\r"
 _CLOSED, _DASHES = (")", "]", "）", "】"), ("- ", "– ", "— ")
-_SAYS = re.compile(r"(?:is|are|was|isn|can|could|cannot|seems|would|might|may|has|does|says)\b")
+_SAYS = re.compile(
+    r"(?:is|are|was|isn|can|could|cannot|seems|would|might|may|has|does|says)\b"
+    r"|I\s(?!\w+\Z)|I['’]|As an\b"
+)
 _GOES_ON = re.compile(
-    r"\s*(?:[-–—(=]|(?:because|since|as|is|are|and|or|for|due|given|with|which|by|but|"
-    r"weil|porque|car|parce)\b)",
+    r"\s*(?:[-–—(,;/|&+\\]|(?:because|since|as|is|are|and|or|for|due|given|with|which|by|but|rather"
+    r"|over|not|instead|at|if|vs|to|then|maybe|weil|porque|car|parce|ist|est|es|é|è|है|हैं)\b|\W)",
     re.IGNORECASE,
+)
+_EXPLAINS = re.compile(  # what comes behind is about the letter before, or about others
+    r"\b(?:because|since|as|not|rather|over|instead|due|given|unlike|whereas|while|weil|porque|car"
+    r"|parce|sondern)\b|因为|而不是|[.;]\s+(?:(?:the|other|all|both)\s){0,2}(?:options?|choices?)\b",
+    re.IGNORECASE,
+)
+_DENIES = re.compile(
+    r"\b(?:not|never|neither|nor|wrong|incorrect|false|fails?|cannot|excluded?|eliminated?|too)\b"
+    r"|n['’]t\b|不|错",
+    re.IGNORECASE,
+)
+_REFUSED = re.compile(  # A is wrong, and what is only supposed or doubted
+    r"[\W_]{0,4}(?:is|are|was|would|could|might|can|may|seems)(?:n['’]t)?\b(?:\s\w+)?\s"
+    r"(?:not|wrong|incorrect|false|unlikely|impossible)\b"
+    r"|[\W_]{0,4}(?:is|was|does|can|could|would)n['’]t\b|[\W_]{0,4}at first\b"
+    r"|\s(?:if|unless)\b|\s*\?|[^\n]{0,20}[❌✗✘]|[^\n]{0,12}(?:नहीं|아닙|아니|değil)"
+    r"|では(?:あり|な)|じゃ",
+    re.IGNORECASE,
+)
+_COPULA = re.compile(
+    r"(?:입니다|이다|です|だ|है|हैं|选?项|選?項|번|['’]d[iıuü]r)\W{0,4}", re.IGNORECASE
+)
+_SUMMED = re.compile(  # D. A and B; D (all of the above)
+    r"[\W_]*(?:both|all|none)\b|\s?[.):–—(-][\W_]*(?P<and>[A-Z](?:,\s?[A-Z])*,?\s(?:and|&)\s[A-Z])\b"
+    r"(?:\sonly|\sare\b|\W*\Z)"
 )
 _UNDECIDED = re.compile(
-    r"\b(?:not|never|neither|nor|or|if|whether|unlikely|cannot|between|maybe)\b|n['’]t\b",
+    r"\b(?:not|never|neither|nor|or|if|whether|unlikely|cannot|between|maybe|might|could|may|wrong"
+    r"|incorrect|false|eliminate|exclude|rule|except|consider|why|some|many|people|students?"
+    r"|others|they|sure|unclear|know|than)\b"
+    r"|n['’]t\b|\?|不|nicht|\bpas\b|\bnon\b|\bno\b",
     re.IGNORECASE,
 )
+_LISTED = re.compile(r"(?:,\s?[A-Z]\b|,?\s(?:and|or|&)\s[A-Z]\b){1,26}")
+_MOST = 30  # letters that are looked at
+_SENTENCES = re.compile(
+    r"(?<=\w\w)[.!?;]\s|[.!?;]\s(?=(?:I|It|So|The|In|But|Hence|Thus|Therefore)\b)|\n|。"
+)
+_CLAUSES = re.compile(r"[,;:!?\n，；。]|\.\s")
+_IS_OPTION = re.compile(
+    r"(?:\b(?:is|are|was|were|be|called|named|equals|ist|est|es|é|è)|['’]s|[:：=→])"
+    r"[\s*_]{0,4}(?:(?:the|an?|indeed|therefore|thus|clearly|in fact|option)\s){0,2}"
+    r"[\s*_\"'“(\[]{0,5}\Z",
+    re.IGNORECASE,
+)
+
+
+def named_in(
+    value: str, letters: str, options: Sequence[str], *, strict: bool = False
+) -> frozenset[str]:
+    """The options that what is stated names.
+
+    `strict`: nothing was stated, so that a letter must be alone or marked, as in `C) Paris`.
+    """
+    return named_by_words(value, letters, options) or named_by_head(
+        value, letters, options, strict=strict
+    )
 
 
 def named_by_head(
     value: str, letters: str, options: Sequence[str], *, strict: bool = False
 ) -> frozenset[str]:
-    """The letters at the beginning of what is stated.
-
-    `strict`: nothing was stated, so that a letter must be alone or marked, as in `C) Paris`.
-    """
+    """The letters that the value begins with, and any other in it that is meant as well."""
+    if len(value) == 1 and value in letters:  # as most are
+        return frozenset(value)
     value = folded(value[:2000])
-    patterns = patterns_of(letters)
-    found = patterns.head.match(value)
+    found = patterns_of(letters).head.match(value)
     if not found:
         return _several(value, letters)
-    written = found["letter"]
+    written, close, end = found["letter"], found["close"], found["end"]
     letter = glyphs_of(letters)[written]
-    chosen = [letter]
-    at = found.end("close")
-    while more := patterns.more.match(value, at):
-        chosen.append(more[1])
-        at = more.end()
-    rest = value[at:].strip(_AROUND)
-    if not rest:
-        return frozenset(chosen)
-    dashed = rest.startswith(_DASHES)
-    if strict and (apart := rest.strip(":- ")) in letters and apart:
-        # `A: C` is a dialogue, `A - C` a range.
+    behind = value[found.end("close") :]
+    rest = behind.strip(_AROUND)
+    if "?" in behind[:3]:
         return frozenset()
-    if not found["close"] and found["end"].isspace() and not (strict and dashed):
-        if not strict and (not _is_word(written, rest) or _GOES_ON.match(rest)):
-            return frozenset(chosen)
-        # `Answer: A dog`, unless that is the option's text.
-        option = dict(zip(letters, options, strict=False)).get(letter)
-        return frozenset(chosen if option is not None and _plain(option) == _plain(rest) else ())
+    if not rest or _COPULA.fullmatch(rest):
+        return frozenset(letter)
+    if rest[0] not in ".,:;)" and _REFUSED.match(behind):
+        return frozenset()
+    dashed = rest.startswith(_DASHES)
+    spaced = not close and end.isspace() and not (strict and dashed)
+    if spaced and _is_word(written, rest) and not _GOES_ON.match(rest):
+        return frozenset()  # `A dog`, `I think it's H`
+    summed = _SUMMED.match(value, found.end("letter"))
+    more = frozenset[str]()
+    if not summed or _exceeds(summed["and"], letter):
+        more = _others(written, letter, behind, letters)
+    own = dict(zip(letters, options, strict=False)).get(letter)
+    words = rest.lstrip(".,:;)）：，-–— *_")
+    if own is not None and _plain(own) == _plain(words):
+        return frozenset(letter)
     if strict:
-        marked = dashed or found["end"] in _MARKS or found["close"][-1:] in _CLOSED
-        return frozenset(chosen if len(chosen) == 1 and marked and not _SAYS.match(rest) else ())
-    return frozenset(chosen)
+        if spaced and not more and rest[0].isalnum():
+            return frozenset()
+        marked = dashed or end in _MARKS or close[-1:] in _CLOSED or bool(more)
+        marked = marked or not (rest[0].isalnum() or rest[0] in ",;")
+        roman = letter == "I" and not close and end in (".", ":")
+        if not marked or roman or _SAYS.match(words) or _is_dialogue(letter, end, options):
+            return frozenset()
+        if (end == ":" or dashed) and words.strip(": ") in tuple(letters):
+            return frozenset()  # `A: C` is a dialogue, `A - C` a range
+    elif spaced and not more and rest[0].isalpha() and not _GOES_ON.match(rest):
+        return frozenset()  # `B cells`: with options, only their own words
+    if more or own is None or not words:
+        return more | {letter}
+    return _agreeing(letter, behind, letters, options)
+
+
+def _is_dialogue(letter: str, end: str, options: Sequence[str]) -> bool:
+    return letter == "A" and end in (":", "：") and not options
+
+
+def _others(written: str, letter: str, behind: str, letters: str) -> frozenset[str]:
+    """Other letters in what follows the first one, which nothing explains or denies."""
+    if len(behind) < 2:
+        return frozenset()
+    patterns, glyphs = patterns_of(letters), glyphs_of(letters)
+    if explained := _EXPLAINS.search(behind):
+        behind = behind[: explained.start()]
+    named: set[str] = set()
+    searched = [patterns.others]
+    if written.islower():
+        searched.append(patterns.lower)
+    if not behind.isascii():
+        searched.append(patterns.foreign)
+    for pattern in searched:
+        for one in islice(pattern.finditer(behind), _MOST):
+            glyph = one[1] or one[2]
+            before, after = behind[: one.start()], behind[one.end() :]
+            if before.rstrip()[-1:].isdigit() or (
+                glyph in "AI"
+                and after[:1] == " "
+                and after[1:2].isalpha()
+                and after[1:2].islower()
+                and not re.match(r"\s(?:or|and|is)\b", after)
+            ):
+                continue  # 45 J, A dog
+            if listed := _LISTED.match(after):
+                after = after[listed.end() :]
+            clause = _CLAUSES.split(before)[-1] + _CLAUSES.split(after, maxsplit=1)[0]
+            if not _DENIES.search(clause):
+                named.add(glyphs[glyph])
+    return frozenset(named - {letter})
+
+
+def _exceeds(summed: str | None, letter: str) -> bool:
+    """Whether letters that an option may sum up (`D. A and B`) are not all before its own."""
+    return any(one.isupper() and one >= letter for one in summed or "")
+
+
+def _agreeing(letter: str, rest: str, letters: str, options: Sequence[str]) -> frozenset[str]:
+    """The letter, where the words behind it are its option's own, or no words of an option."""
+    if explained := _EXPLAINS.search(rest):
+        rest = rest[: explained.start()]
+    rest = rest.lstrip()
+    said = _tokens(rest)
+    if not said:
+        return frozenset(letter)
+    scores = {
+        name: len(said & tokens) / len(tokens)
+        for name, text in zip(letters, options, strict=False)
+        if (tokens := _tokens(text))
+    }
+    mine = scores.pop(letter, 0.0)
+    whole = frozenset(name for name, score in scores.items() if score == 1.0 and mine < 1.0)
+    if whole:
+        return whole | {letter}
+    if mine and mine >= max(scores.values(), default=0.0):
+        return frozenset(letter)
+    is_text = rest[:1] in (".", ":", ")", "：") or rest[:1].isalnum()
+    return frozenset() if is_text else frozenset(letter)
+
+
+def _tokens(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[^\W_]+", folded(text).casefold()))
 
 
 def _is_word(written: str, rest: str) -> bool:
     """Whether a letter before more words is a word itself, as the article in `A dog`."""
-    return written.islower() or (written in "AIАЯO" and rest.lstrip()[:1].islower())
+    return written.islower() or (written in "AIАЯO" and "a" <= rest.lstrip()[:1] <= "z")
 
 
 def _several(value: str, letters: str) -> frozenset[str]:
@@ -144,26 +320,76 @@ def named_by_tail(value: str, letters: str, options: Sequence[str]) -> frozenset
     return words | {found[1] or found[2]}
 
 
-def named_by_closing(text: str, letters: str) -> frozenset[str]:
-    """The one letter that a last sentence comes down to, `I think it's C.`"""
-    text = text[-200:].rstrip(" .!*_`\t")
-    if text.rstrip(")]")[-1:] not in tuple(letters):
+def named_by_closing(text: str, letters: str, options: Sequence[str] = ()) -> frozenset[str]:
+    """The one option that a last sentence comes down to: `I think it's C.`, `So it is Paris.`"""
+    text = text[-300:].rstrip(" .!*_`\t\r\n。")
+    is_letter = text.rstrip(")]")[-1:] in tuple(letters)
+    if not (is_letter or options):
         return frozenset()
-    sentence = re.split(r"(?<=\w\w)[.!?;]\s", text)[-1]
-    found = patterns_of(letters).closing.search(sentence, max(0, len(sentence) - 45))
-    if not found or _UNDECIDED.search(sentence):
+    sentence = _SENTENCES.split(text)[-1]
+    if _UNDECIDED.search(sentence):
         return frozenset()
-    others = patterns_of(letters).alone.findall(sentence[: found.start(1)])
-    return (frozenset(others) - {"I"}) | {found[1]}  # I think
+    if is_letter and (found := patterns_of(letters).closing.search(sentence)):
+        others = patterns_of(letters).others.findall(sentence[: found.start(1)])
+        return (frozenset(others) - {"I"}) | {found[1]}  # I think
+    return _by_own_text(sentence, letters, options) if options else frozenset()
+
+
+def _by_own_text(sentence: str, letters: str, options: Sequence[str]) -> frozenset[str]:
+    """The option whose text a sentence ends with, or that stands there with its letter."""
+    said = " ".join(folded(sentence).casefold().split()).replace("*", "").replace("_", "")
+    named: set[str] = set()
+    ends: set[str] = set()
+    for letter, option in zip(letters, options, strict=False):
+        text = _plain(option)
+        if not text:
+            continue
+        at = said.rfind(text)
+        while at > 0 and said[at - 1].isalnum() and said[at].isalnum():
+            at = said.rfind(text, 0, at)
+        behind = said[at + len(text) :]
+        if at < 0 or (behind[:1].isalnum() and text[-1].isalnum()):
+            continue
+        named.add(letter)
+        before = re.sub(
+            rf"(?:option\s)?[(\[]?\b{re.escape(letter.casefold())}[).:\]]+\s*\Z", "", said[:at]
+        )
+        marked = len(before) < at
+        if marked or (not behind.strip(" .!\"'”)]") and _IS_OPTION.search(before)):
+            ends.add(letter)
+    others = set(patterns_of(letters).others.findall(sentence)) - {"A", "I"}
+    return frozenset(named) if named == ends and len(ends) == 1 and others <= ends else frozenset()
 
 
 def named_by_words(value: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """The option whose whole text is what is stated."""
+    """The option whose whole text is what is stated, or is all that its first clause says."""
     if not options or len(value) > 2000:
         return frozenset()
     plain = _plain(value)
-    same = [letter for letter, text in zip(letters, options, strict=False) if _plain(text) == plain]
-    return frozenset(same) if len(same) == 1 and plain else frozenset()
+    texts = {letter: _plain(text) for letter, text in zip(letters, options, strict=False)}
+    same = [letter for letter, text in texts.items() if text == plain]
+    if same or not plain:
+        return frozenset(same) if len(same) == 1 else frozenset()
+    first, mark, rest = _clause(plain)
+    if not mark:
+        return frozenset()
+    same = [letter for letter, text in texts.items() if text == first]
+    if len(same) != 1 or any(
+        text and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", rest)
+        for letter, text in texts.items()
+        if letter not in same
+    ):
+        return frozenset()
+    mentioned = set(patterns_of(letters).others.findall(value))
+    return frozenset(same) if mentioned <= set(same) else frozenset()
+
+
+def _clause(plain: str) -> tuple[str, str, str]:
+    for mark in (", ", " because ", " since ", " – ", " — "):
+        first, found, rest = plain.partition(mark)
+        if found:
+            return first.strip(), found, rest
+    return plain, "", ""
 
 
 def _plain(text: str) -> str:

@@ -55,7 +55,8 @@ def grade_pattern(
 ) -> Grade:
     """1.0 where the pattern is found in the answer (`whole`: where it is all of the answer).
 
-    What was extracted is the last match: its first group, where the pattern has one.
+    What was extracted is the last match: its first group, where the pattern has one (nothing, where
+    that group took no part in the match).
     """
     expression = _compiled(pattern, ignore_case)
     said = answer_text(answer)
@@ -77,12 +78,18 @@ def grade_captured(
 
     `ignore_case` is for the comparison too; blank space around either does not count.
     """
-    if not isinstance(target, str | int | float):
-        raise InvalidInput(f"the target is a text or a number, got {target!r:.100}")
+    if isinstance(target, bool) or not isinstance(target, str | int | float):
+        raise InvalidInput(f"the target (ground_truth) is a text or a number, got {target!r:.100}")
+    if not str(target).strip():
+        raise InvalidInput(
+            "the target (ground_truth) is empty; a pattern that may capture nothing would meet it"
+        )
     grade = grade_pattern(answer, pattern=pattern, ignore_case=ignore_case)
     if grade.value == 0.0:
         return grade
-    seen, wanted = (grade.extracted or "").strip(), str(target).strip()
+    if grade.extracted is None:
+        return Grade(0.0, None, "the pattern matches, but its first group took no part")
+    seen, wanted = grade.extracted.strip(), str(target).strip()
     if ignore_case:
         seen, wanted = seen.casefold(), wanted.casefold()
     return Grade(float(seen == wanted), grade.extracted)

@@ -133,7 +133,7 @@ def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema)
     except NotJSON as problem:
         blocks = code_blocks(text)
         if not blocks:
-            return Grade(0.0, None, f"not JSON: {problem}")
+            return Grade(0.0, None, str(problem))
         if not blocks[-1].closed:
             return Grade(0.0, None, "the last code block never closes")
         text = blocks[-1].code.strip()

@@ -13,16 +13,42 @@ tokens / word size.
 from __future__ import annotations
 
 import re
-import unicodedata
+import string
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from itertools import filterfalse
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text, last_statement, shown, tidied
-from heldout.scoring.grades import Grade, grader
-from heldout.scoring.numerals import VULGAR, has_digit, parse_number
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
+from heldout.scoring.normalising import (
+    ARTICLES,
+    INVISIBLE,
+    UNSPACED,
+    compatible,
+    folded_case,
+    nfkc,
+    normalised,
+    split_words,
+    target_tokens,
+    tokens,
+    words_of,
+)
+
+__all__ = [
+    "TOKEN_LIMIT",
+    "Read",
+    "Targets",
+    "grade_exact",
+    "grade_f1",
+    "grade_includes",
+    "grade_match",
+    "grade_rouge_l",
+    "normalised",
+    "rouge_l",
+    "token_f1",
+    "tokens",
+]
 
 TOKEN_LIMIT = 10_000
 
@@ -32,127 +58,25 @@ the whole text."""
 
 Targets = str | int | Sequence[str | int]
 
-# --- Normalising --------------------------------------------------------------------------------
-
-_MARKS = '!"#$%&()*+,-./:;<=>?@[\\]^_`{|}~\x7f' + "".join(map(chr, range(32)))
-_PUNCTUATION = str.maketrans(dict.fromkeys(_MARKS, " ") | {"'": ""})
-_NOT_WORD = re.compile(r"(?:[^\w\s]|_)+")
-_INITIAL = re.compile(r"\.(?<=[a-z]\.)[a-z]")
-_ARTICLES = frozenset(("a", "an", "the"))
-_AROUND = "\"'()[]{}<>*_`!?;:,“”‘’"  # never part of a number or a word
 _NOT_IN_WORDS = str.maketrans(
     dict.fromkeys((c for c in map(chr, range(128)) if not re.match(r"\w", c)), " ")
 )
-_FRACTION = re.compile(rf"(\d{{0,9}})([{''.join(VULGAR)}])")
-_RAISED = re.compile(r"(?<=\d)[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
-# Scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-    "\U00020000-\U0003ffff]"
-)
+_NOTHING = INVISIBLE + string.whitespace + "\u00a0\u3000"
+_UNSPACED_RUN = re.compile(UNSPACED.pattern + "+")
 
 
-def normalised(text: str) -> str:
-    """A text with case, Unicode form, punctuation, articles and spaces folded."""
-    return " ".join(tokens(text))
-
-
-def tokens(text: str) -> list[str]:
-    """The words of a normalised text; numbers are one token each, `1,000.0` the same as `1000`."""
-    plain = text.isascii()
-    folded = (text if plain else _compatible(text)).casefold()
-    if not _has_special(folded):
-        words = _words(folded, plain)
-    else:
-        words = []
-        for piece in folded.split():
-            if piece.isalpha():
-                words.append(piece)
-                continue
-            core = piece.strip(_AROUND).rstrip(".")
-            if core.isalpha() or (plain and core.isdecimal() and core[0] != "0"):
-                words.append(core)
-            else:
-                words += _special(piece, core, plain)
-    kept = list(filterfalse(_ARTICLES.__contains__, words))
-    # Where nothing is left, what was there is the text: "+" is not "-", and "A" not "the".
-    return kept or words or folded.split()
-
-
-def _has_special(folded: str) -> bool:
-    """Whether there may be a number, or `c++`, or `u.s.`, found by what is rare in them."""
-    if "+" in folded or "#" in folded:
-        return True
-    return has_digit(folded) or _INITIAL.search(folded) is not None
-
-
-@lru_cache(maxsize=1024)
-def _target_tokens(target: str) -> list[str]:
-    """The same of a target, which is asked for once an answer; nobody changes the list."""
-    return tokens(target)
-
-
-def _compatible(text: str) -> str:
-    """In compatibility form, which alone would make 21/2 of 2½ and 102 of 10²."""
-    if _FRACTION.search(text):
-        text = _FRACTION.sub(_written_out, text)
-    text = _RAISED.sub(lambda found: "^" + found[0], text)
-    return unicodedata.normalize("NFKC", text)
-
-
-def _written_out(found: re.Match[str]) -> str:
-    above, below = VULGAR[found[2]]
-    return f"{int(found[1] or 0) * below + above}/{below}"
-
-
-def _words(text: str, plain: bool) -> list[str]:
-    if plain:
-        return text.translate(_PUNCTUATION).split()
-    return _NOT_WORD.sub(_space, text.replace("'", "").replace("’", "")).split()
-
-
-def _space(found: re.Match[str]) -> str:
-    """Marks that belong to the letter before them (`के` is not `की`); a space for any other."""
-    run = found[0]
-    if run.isascii() or not any(map(_belongs, set(run))):
-        return " "
-    return "".join(c if _belongs(c) else " " for c in run)
-
-
-@lru_cache(maxsize=4096)
-def _belongs(character: str) -> bool:
-    return unicodedata.category(character)[0] == "M"
-
-
-def _special(piece: str, core: str, plain: bool) -> list[str]:
-    """A piece whose punctuation may matter: a number, as its value, or `c++`, or `u.s.`"""
-    if _LETTER.search(core):
-        if _LANGUAGE.fullmatch(core):
-            return [core]
-        if _INITIALS.fullmatch(core):
-            return [core.replace(".", "")]
-        return _words(piece, plain)
-    token = _number_token(core) if len(core) <= 64 else None
-    return _words(piece, plain) if token is None else [token]
-
-
-@lru_cache(maxsize=4096)
-def _number_token(core: str) -> str | None:
-    number = parse_number(core)
-    if number is None or number.text != core:
-        return None
-    return f"{number.value}{'%' if number.percent else ''}"
-
-
-_LANGUAGE = re.compile(r"[a-z]{1,20}(?:\+{1,2}|#)")
-_INITIALS = re.compile(r"(?:[a-z]\.){1,9}[a-z]")
-_LETTER = re.compile(r"[^\W\d_]|:")
+def _check(*, read: Any = "stated", at_most: Any = None, **_: object) -> None:
+    if read not in ("stated", "whole"):
+        raise InvalidInput(f"read is 'stated' or 'whole', got {read!r:.100}")
+    number = isinstance(at_most, int) and not isinstance(at_most, bool)
+    if at_most is not None and not (number and at_most > 0):
+        raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
 
 
 # --- Whole texts --------------------------------------------------------------------------------
 
 
-@grader(version=1)
+@grader(version=1, check=_check)
 def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """1.0 where the answer is the target, character for character, spaces around it aside.
 
@@ -165,7 +89,7 @@ def _is(text: str, target: str, stated: bool) -> float:
     return float(text == target.strip() or (stated and text == tidied(target)))
 
 
-@grader(version=1)
+@grader(version=1, check=_check)
 def grade_match(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """1.0 where the answer is the target once both are normalised."""
     return _best(answer, target, read, lambda text, wanted, _: _matches(text, wanted))
@@ -181,47 +105,62 @@ def _is_word(token: str) -> bool:
 def _matches(text: str, target: str) -> float:
     if text == target:
         return 1.0
-    wanted = _target_tokens(target)
+    wanted = target_tokens(target)
     reach = 2 * len(target) + 60
     if len(text) > reach:  # most long answers differ before they end
-        cut = tokens(text[:reach])[:-1]  # the last one may not be whole
-        start = [word for word in cut if word not in _ARTICLES and _is_word(word)]
-        if len(start) > len(wanted) or start != wanted[: len(start)]:
+        cut = tokens(text[:reach].rpartition(" ")[0])[:-1]  # the last one may go on
+        start = [word for word in cut if word not in ARTICLES and _is_word(word)]
+        words = [word for word in wanted if _is_word(word)]
+        if len(start) > len(words) or start != words[: len(start)]:
             return 0.0
         if len(text) - reach > _LONGEST_PADDING:
             return 0.0
     return float(tokens(text) == wanted)
 
 
-@grader(version=1)
-def grade_includes(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
+@grader(version=1, check=_check)
+def grade_includes(
+    answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
+) -> Grade:
     """1.0 where the normalised target stands in the answer, as whole words.
 
-    In scripts that write no spaces, as any part of it.
+    In scripts that write no spaces, as any part of it. `at_most` bounds the words of the answer:
+    one that is longer is a 0. Without a bound, an answer that lists everything is right, which a
+    model in training learns at once: this is no reward.
     """
+    _check(read=read, at_most=at_most)
+    if at_most is not None:
+        text, _ = _read(answer, read)
+        if text is not None and (words := len(_apart(text).split())) > at_most:
+            return Grade(0.0, shown(text), f"{words} words, at most {at_most} are looked at")
     once = lru_cache(maxsize=1)(tokens) if isinstance(target, list | tuple) else tokens
     return _best(answer, target, read, lambda text, wanted, _: _includes(text, wanted, once))
 
 
 def _includes(text: str, target: str, read: Callable[[str], list[str]] = tokens) -> float:
-    wanted = _target_tokens(target)
-    plain = text if text.isascii() else _compatible(text)
-    if all(word in _ARTICLES for word in wanted):
-        return float(_within(wanted, _words(plain.casefold(), plain=plain.isascii())))
+    wanted = target_tokens(target)
+    plain = text if text.isascii() else compatible(text)
+    if all(word in ARTICLES for word in wanted):
+        return float(_within(wanted, words_of(folded_case(plain), plain=plain.isascii())))
     if not any(c.isalnum() for word in wanted for c in word):
-        marks = _compatible(target).casefold().split()
+        marks = compatible(target).casefold().split()
         return float(" ".join(marks) in " ".join(plain.casefold().split()))
-    if _UNSPACED.search(target):
-        return float(" ".join(wanted) in " ".join(read(plain)))
+    if UNSPACED.search(target):
+        # Parts of words, but not of numbers: 5歳 is not in 15歳.
+        before = "" if UNSPACED.match(wanted[0]) else " "
+        behind = "" if UNSPACED.match(wanted[-1][-1]) else " "
+        return float(f"{before}{' '.join(wanted)}{behind}" in f" {' '.join(read(plain))} ")
     words = [word for word in wanted if word.isalpha() and word.isascii()]
     if words:  # the rarest word is likely the longest: without it, or around it, all is said
         anchor = max(words, key=len)
-        folded = plain.casefold()
+        folded = folded_case(plain)
         if "'" not in folded and "’" not in folded and anchor not in folded:
             return 0.0
         at = folded.find(anchor)
-        near = folded[max(0, at - 20 - 2 * len(target)) : at + 20 + 2 * len(target)]
-        near = near.partition(" ")[2].rpartition(" ")[0]
+        start, end = at - 20 - 2 * len(target), at + 20 + 2 * len(target)
+        near = folded[max(0, start) : end]
+        near = near if start <= 0 else near.partition(" ")[2]  # words that are not whole
+        near = near if end >= len(folded) else near.rpartition(" ")[0]
         if at >= 0 and _within(wanted, tokens(near)):
             return 1.0
     return float(_within(wanted, read(plain)))
@@ -231,13 +170,13 @@ def _within(wanted: list[str], found: list[str]) -> bool:
     return f" {' '.join(wanted)} " in f" {' '.join(found)} "
 
 
-@grader(version=1)
+@grader(version=1, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """The F1 of the answer's normalised words against the target's."""
     return _with_tokens(answer, target, read, token_f1, tokens)
 
 
-@grader(version=1)
+@grader(version=1, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
     """ROUGE-L: the F1 of the longest common subsequence of words (case folded, no stemming)."""
     return _with_tokens(answer, target, read, rouge_l, _rouge_tokens)
@@ -249,7 +188,7 @@ def _best(
     wanted = _targets(target)
     text, stated = _read(answer, read)
     if text is None:
-        return Grade(0.0, None, "no answer")
+        return NO_ANSWER
     return Grade(max(value(text, one, stated) for one in wanted), shown(text))
 
 
@@ -263,21 +202,32 @@ def _with_tokens(
     wanted = _targets(target)
     text, _ = _read(answer, read)
     if text is None:
-        return Grade(0.0, None, "no answer")
+        return NO_ANSWER
     note = ""
-    considered = text
-    if len(text) > 20 * TOKEN_LIMIT:
-        considered = text[: 20 * TOKEN_LIMIT]
-    found = split(_apart(considered))
-    if considered is not text or len(found) > TOKEN_LIMIT:
+    found = split(_apart(_beginning(text)))
+    if len(found) > TOKEN_LIMIT or len(text) > _LONGEST_GRADED:
         found, note = found[:TOKEN_LIMIT], f"only the first {TOKEN_LIMIT} words are graded"
     best = max(value(found, split(_apart(one))[:TOKEN_LIMIT]) for one in wanted)
     return Grade(best, shown(text), note)
 
 
+_LONGEST_GRADED = 20 * TOKEN_LIMIT
+
+
+def _beginning(text: str) -> str:
+    """As much of a text as has the words that are graded, however much space is between them."""
+    if len(text) <= _LONGEST_GRADED:
+        return text
+    return " ".join(text.split(maxsplit=TOKEN_LIMIT)[:TOKEN_LIMIT])[:_LONGEST_GRADED]
+
+
 def _apart(text: str) -> str:
     """Spaces around every character of scripts that have none between words."""
-    return text if text.isascii() else _UNSPACED.sub(r" \g<0> ", text)
+    return text if text.isascii() else _UNSPACED_RUN.sub(_spaced, text)
+
+
+def _spaced(found: re.Match[str]) -> str:
+    return f" {'  '.join(found[0])} "
 
 
 def _targets(target: Any) -> list[str]:
@@ -286,7 +236,7 @@ def _targets(target: Any) -> list[str]:
     for one in given:
         if isinstance(one, int) and not isinstance(one, bool):
             wanted.append(str(one))
-        elif isinstance(one, str) and one.strip():
+        elif isinstance(one, str) and one.strip(_NOTHING):
             wanted.append(one)
     if not wanted or len(wanted) != len(given):
         raise InvalidInput(
@@ -298,8 +248,7 @@ def _targets(target: Any) -> list[str]:
 
 def _read(answer: str | None, read: Read) -> tuple[str | None, bool]:
     """What is graded, and whether it was stated."""
-    if read not in ("stated", "whole"):
-        raise InvalidInput(f"read is 'stated' or 'whole', got {read!r:.100}")
+    _check(read=read)
     text = answer_text(answer)
     if text is None or read == "whole":
         return text, False
@@ -327,7 +276,7 @@ def token_f1(found: Sequence[str], wanted: Sequence[str]) -> float:
 def _rouge_tokens(text: str) -> list[str]:
     if text.isascii():
         return text.lower().translate(_NOT_IN_WORDS).split()
-    return _NOT_WORD.sub(_space, unicodedata.normalize("NFKC", text).casefold()).split()
+    return split_words(nfkc(text).casefold())
 
 
 def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:

@@ -131,6 +131,12 @@ def _ends(line: str, stop: re.Match[str]) -> bool:
 
 def tidied(value: str) -> str:
     """Without the markup, quotes, maths signs and full stop around it."""
+    bare = value.strip()
+    if bare[:1].isalnum():  # as most are, and nothing to take off but a full stop
+        if bare[-1].isalnum():
+            return bare
+        if bare[-1] == "." and bare[-2].isalnum():
+            return bare[:-1]
     if value.count(".") > 1 and not value.strip(" .*_`"):
         return ""
     for _ in range(12):  # each round takes one layer off

@@ -38,6 +38,8 @@ HAS_BOXED = (
     Example(r"so $\boxed{42}$", _NONE, "42", 1.0),
     Example(r"\boxed{\frac{1}{2}}", _NONE, r"\frac{1}{2}", 1.0, "nested"),
     Example(r"\boxed{1} or rather \boxed{2}", _NONE, "2", 1.0, "the last one is seen"),
+    Example(r"\boxed{\quad}", _NONE, None, 0.0, "shows nothing"),
+    Example("\\boxed{\u200b}", _NONE, None, 0.0, "nor does what has no width"),
     Example(r"\boxed{1} or rather \boxed{2", _NONE, None, 0.0, "the last one is cut off"),
     Example(r"\boxed{\{1, 2\}}", _NONE, r"\{1, 2\}", 1.0, "escaped braces are text"),
     Example(r"\boxed 7", _NONE, "7", 1.0, "without braces"),

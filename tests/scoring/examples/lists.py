@@ -11,6 +11,7 @@ LISTS = (
     Example("Answer:\n1. x\n2. y", ["x", "y"], "x; y", 1.0, "lines"),
     Example("These two:\n- x\n- y\nEnjoy!", ["x", "y"], "x; y", 1.0, "what is no item aside"),
     Example("1,2,3", [1, 2, 3], "1; 2; 3", 1.0, "numbers"),
+    Example("100,200,300", [100, 200, 300], "100; 200; 300", 1.0, "or one number, if that suits"),
     Example("1,000, 2.50", [1000, 2.5], "1,000; 2.50", 1.0, "numbers by value"),
     Example(
         *("Queen, Simon and Garfunkel", ["Queen", "Simon and Garfunkel"]),
@@ -22,7 +23,10 @@ LISTS = (
 
 SETS = (
     Example("y, x, x", ["x", "y"], "y; x; x", 1.0, "order and number do not count"),
+    Example("1 and 2 and 3", [1, 2, 3], "1; 2; 3", 1.0, "many an `and`"),
     Example("x", ["x", "y"], "x", 0.0, "one is missing"),
+    Example("[]", [], "", 1.0, "no items"),
+    Example("...", [], "...", 0.0, "is no list"),
     Example("x, y, q", ["x", "y"], "x; y; q", 0.0, "one is too many"),
 )
 

@@ -29,6 +29,16 @@ MATCH = (
     Example("the U.S. Navy", "US Navy", "the U.S. Navy", 1.0, "initials"),
     Example("well-known", "well known", "well-known", 1.0, "a hyphen is a space"),
     Example("+", "-", "+", 0.0, "punctuation alone is not nothing"),
+    Example("x = -1", "x = 1", "x = -1", 0.0, "signs and operators are words"),
+    Example("x=-1", "x = -1", "x=-1", 1.0, "whatever the spaces"),
+    Example("x<y", "x>y", "x<y", 0.0, "comparisons"),
+    Example("A ∪ B", "A ∩ B", "A ∪ B", 0.0, "symbols"),
+    Example("Cl-", "Cl", "Cl-", 0.0, "a charge, a grade, a blood group"),
+    Example("B♭", "B", "B♭", 0.0, "a note"),
+    Example("m²", "m2", "m²", 0.0, "a power of a letter"),
+    Example("Paris - France", "Paris, France", "Paris - France", 1.0, "a dash is punctuation"),
+    Example("she'll", "shell", "she'll", 0.0, "a contraction that would be another word"),
+    Example("Answer: 5 percent", "5%", "5 percent", 1.0, "percent in words"),
     Example("Ｐａｒｉｓ", "paris", "Ｐａｒｉｓ", 1.0, "full-width"),
     Example("के", "की", "के", 0.0, "vowel signs are no punctuation"),
 )
@@ -39,6 +49,10 @@ INCLUDES = (
     Example("15 apples", "5", "15 apples", 0.0, "whole numbers"),
     Example("-5 degrees", "5", "-5 degrees", 0.0, "with their sign"),
     Example("It costs 1,000 now", "1000", "It costs 1,000 now", 1.0, "the same number"),
+    Example("x=-3", "3", "x=-3", 0.0, "wherever that stands"),
+    Example("at 3:30", "3", "at 3:30", 0.0, "a time is one thing"),
+    Example("15歳", "5歳", "15歳", 0.0, "whole numbers in every script"),
+    Example("答案是12", "12", "答案是12", 1.0, "with no spaces around them"),
     Example("首都是巴黎市", "巴黎", "首都是巴黎市", 1.0, "where no spaces are written, any part"),
 )
 
