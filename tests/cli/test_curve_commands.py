@@ -867,7 +867,7 @@ class Screen(Terminal):
     """One that is drawn on with more than ASCII: a character may come in two pieces."""
 
     def __init__(self, *arguments: str, columns: int) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         super().__init__(*arguments, columns=columns)
 
     def _read(self) -> bool:

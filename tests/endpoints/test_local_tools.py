@@ -335,7 +335,7 @@ def test_a_scripted_episode_with_tools_runs_to_its_end(
     scripted = Scripted(template).says("w5", BROKEN, f"w7 {CALL}")
     [result] = run(evaluated(scripted.endpoint, tmp_path)).results
     assert result.error is None
-    assert result.trajectory.stop == Stop("environment")
+    assert result.trajectory.stop == Stop("environment", finish_reason="stop")
     assert result.score["calls"] == 2.0
     said = [m for m in result.trajectory.messages if m.role == "assistant"]
     assert [call.id for m in said for call in m.tool_calls] == ["call00000", "call00001"]
@@ -349,8 +349,8 @@ def test_a_model_that_babbles_among_tools_is_evaluated_all_the_same(
     report = run(evaluated(LocalEndpoint(model, tokenizer), tmp_path, n=5))
     assert (report.summary["n_scored"], report.summary["n_errors"]) == (5, 0)
     assert {r.trajectory.stop for r in report.results} <= {
-        Stop("limit", "max_turns"),
-        Stop("limit", "max_turns", truncated=True),
+        Stop("limit", "max_turns", finish_reason="stop"),
+        Stop("limit", "max_turns", truncated=True, finish_reason="length"),
     }
 
 
@@ -362,7 +362,7 @@ def test_a_conversation_that_outgrows_the_context_ends_there_and_is_scored(
     scripted = Scripted(context=described + 11).says("w5 w6 w7")
     [result] = run(evaluated(scripted.endpoint, tmp_path)).results
     assert result.error is None
-    assert result.trajectory.stop == Stop("limit", "context")
+    assert result.trajectory.stop == Stop("limit", "context", finish_reason="stop")
     assert [m.role for m in result.trajectory.messages] == ["user", "assistant", "user"]
     assert result.score["calls"] == 0.0
 
