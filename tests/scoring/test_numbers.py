@@ -302,6 +302,23 @@ def test_the_fast_way_to_a_simple_number_gives_what_the_slow_one_gives(text: str
         assert (fast.value, fast.percent) == (slow.value, slow.percent)
 
 
+@pytest.mark.parametrize("latex", [False, True])
+@given(
+    st.sampled_from(
+        ["17", "-17.5e-3", "2E+05", "3 1/2", "12 25/50", "3 100/200", "1 3/2", "0 0/5"]
+    ),
+    st.sampled_from(
+        ["", "", " km", " pi", " promille", " million", " thirds", " and", " x", "%", " pro"]
+    ),
+)
+def test_the_fast_way_to_powers_and_mixed_numbers_gives_what_the_slow_one_gives(
+    latex: bool, number: str, unit: str
+) -> None:
+    fast = numerals._common(number + unit, latex)
+    with mock.patch.object(numerals, "_common", return_value=None):
+        assert fast is None or fast == parse_number(number + unit, latex=latex)
+
+
 @given(st.text(alphabet="0123456789.,-/ %$e^½×\\{}frac:+'x\n", max_size=40))
 def test_no_text_breaks_the_reading(text: str) -> None:
     parse_number(text)

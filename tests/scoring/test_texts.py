@@ -138,6 +138,18 @@ def test_the_short_ways_give_what_the_long_ones_give(text: str, target: str) -> 
     assert texts._matches(text, target) == float(found == wanted)
     if any(word.isalnum() and word != "a" for word in wanted):  # else marks are looked for
         assert texts._includes(text, target) == float(texts._within(wanted, found))
+    assert texts._counted_f1(text, wanted) in (None, texts.token_f1(found, wanted))
+
+
+def test_words_that_are_repeated_at_once_are_all_counted() -> None:
+    text = "The the a a an an cat cat cat dog. " * 10
+    assert texts._counted_f1(text, ["cat"] * 30 + ["dog"] * 10) == 1.0
+
+
+@given(st.text(alphabet="abx17.,-+#*/<=>!|&~'%_ \n\x1a", max_size=60))
+def test_a_long_text_has_the_words_that_its_end_has_alone(text: str) -> None:
+    alone = texts.tokens(f"word {text}")
+    assert texts.tokens("word " * 100 + text) == ["word"] * 99 + alone
 
 
 def test_more_words_than_are_read_are_noted() -> None:

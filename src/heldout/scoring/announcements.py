@@ -54,6 +54,8 @@ SEPARATOR = re.compile(
     r"|[-+−$€£¥]{0,2}[0-9]\S{0,40}[ \t]*(?:\n|\Z))))",
     re.IGNORECASE,
 )
+PLAIN_IS = re.compile(r"(?P<markup> )(?P<is>is)(?= (?:[^\w:：]|\d|[A-Z](?:[).,;*\n]|\Z)))")
+"""What the pattern above finds in `answer is (C)` and `answer is 42`, but much sooner."""
 BEFORE = re.compile(  # what may stand before the word where it opens a line
     r"[\s#>*_`~\-•|\[(\"'“]{0,12}(?:(?:so|thus|therefore|hence)[, ]{1,3})?"
     r"(?:(?:the|my|our|la|die)\s)?(?:(?:final|correct|short|best|right)\s)?[\s*_`]{0,4}\Z",

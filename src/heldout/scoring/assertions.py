@@ -10,7 +10,9 @@ Answer: 18. No wait, it is 19.       19
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
+from heldout.scoring.announcements import is_not_meant
 from heldout.scoring.values import first_sentence
 
 # --- Before -------------------------------------------------------------------------------------
@@ -74,12 +76,20 @@ def _may_say(before: str) -> bool:
 
 
 def is_asserted(before: str, *, is_colon: bool) -> bool:
-    """Whether the clause before an announcing word lets it assert anything."""
-    if not before or before[-1] == "\n":
+    """Whether the line before an announcing word lets it assert anything."""
+    if not before.strip(" *_#>"):
         return True
-    before = before[before.rfind("\n") + 1 :]
-    if len(before) < 7 and not before.strip(" *_#>"):
-        return True
+    if len(before) <= _COMMON:  # `the final `, `so the correct `: most are alike
+        return _is_asserted_once(before, is_colon)
+    return _is_asserted(before, is_colon)
+
+
+_COMMON = 48  # characters
+
+
+def _is_asserted(before: str, is_colon: bool) -> bool:
+    if is_not_meant(before[-40:]):
+        return False
     if before.rstrip(" *_")[-2:] in ("'s", "’s", "s'", "s’"):
         return False  # the student's answer
     if is_colon and _NO_LABEL.search(before):
@@ -96,6 +106,9 @@ def is_asserted(before: str, *, is_colon: bool) -> bool:
     if _NEGATED.search(sentence):
         return False
     return said["says"] not in _OTHERS or _SELF.search(sentence) is not None
+
+
+_is_asserted_once = lru_cache(maxsize=1024)(_is_asserted)
 
 
 _IF = re.compile(r"\b(?:if|suppose|supposing|assuming|had)\b[^.!?\n]{1,100}\Z")
@@ -148,7 +161,7 @@ def _shape(value: str) -> str:
 
 def is_plain(value: str | None) -> bool:
     """Whether it is a letter or a number, as no remark is."""
-    return bool(value) and _shape(value or "") in ("letter", "number")
+    return value is not None and bool(_LETTER.match(value) or _NUMBER.match(value))
 
 
 def replaces(later: str | None, earlier: str | None, *, weak: bool) -> bool:
@@ -197,8 +210,13 @@ def said_instead(behind: str, value: str) -> str | None:
 
     None where nothing is taken back.
     """
+    if not behind.strip(" .!$})\\]*_`\n"):
+        return None
     low = behind.lower()
-    if not any(hint in low for hint in _HINTS_OF):
+    for hint in _HINTS_OF:
+        if hint in low:
+            break
+    else:
         return None
     back = _TAKES_BACK.search(low)
     if not back or len(low) != len(behind):

@@ -30,7 +30,8 @@ def last_box(text: str, end: int | None = None, *, exactly: bool = False) -> Box
 def boxes_from_end(text: str, end: int | None = None, *, exactly: bool = False) -> Iterator[Box]:
     """All boxes that open before `end`, the last one first."""
     end = len(text) if end is None else end
-    boxed, framed = text.rfind("oxed", 0, end), text.rfind("fbox", 0, end)
+    boxed = text.rfind("oxed", 0, end)
+    framed = text.rfind("fbox", max(0, boxed), end)
     for _ in range(_TRIES):
         at = boxed if boxed > framed else framed
         if at < 1:
@@ -46,11 +47,10 @@ def boxes_from_end(text: str, end: int | None = None, *, exactly: bool = False) 
                     inside, behind = _braced(text, behind)
                 yield Box(inside, found.start(), behind)
                 at = found.start()
-        # Each is looked for anew only where it was passed.
+        # Looked for anew only where it was passed; and the other one only behind it.
         if boxed > at - 4:
             boxed = text.rfind("oxed", 0, at)
-        if framed > at - 4:
-            framed = text.rfind("fbox", 0, at)
+        framed = text.rfind("fbox", max(0, boxed), at)
 
 
 _JOINED = re.compile(
@@ -70,9 +70,16 @@ def joined_boxes(text: str) -> Iterator[list[Box]]:
             near = box.inside is not None and 0 < behind - box.end <= _GAP
             if near and len(group) < _MOST and _JOINED.fullmatch(text, box.end, behind):
                 group.insert(0, box)
-                continue
+            else:
+                yield group
+                group = [box]
+        else:
+            group = [box]
+        # The next box may be far away: it is only looked for where it could be joined.
+        gap = text[max(0, group[0].start - _GAP - 20) : group[0].start]
+        if "}" not in gap and "ox" not in gap:
             yield group
-        group = [box]
+            group = []
     if group:
         yield group
 

@@ -21,14 +21,10 @@ from heldout.errors import InvalidInput
 from heldout.reasoning import lowered
 from heldout.scoring.answers import answer_text, end_of, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
+from heldout.scoring.letterpatterns import has_any, patterns_of
 from heldout.scoring.letters import LETTERS, Shuffled, shuffled
-from heldout.scoring.options import (
-    named_by_closing,
-    named_by_tail,
-    named_by_words,
-    named_in,
-    patterns_of,
-)
+from heldout.scoring.options import named_by_closing, named_by_tail, named_in
+from heldout.scoring.optiontexts import named_by_words
 from heldout.scoring.values import first_sentence, shown, tidied
 
 __all__ = ["LETTERS", "Shuffled", "grade_choice", "read_choice", "shuffled"]
@@ -48,10 +44,13 @@ _KEYS: tuple[str, ...] = (
     *("option", "choice", "cho", "pick", "select", "with", "richtig", "op", "alternativa"),
     *("вариант", "选", "選"),
 )
-_BY_KEY = {  # most texts have none of the keys, which is sooner seen than that they have no phrase
-    key: tuple(p for p in _PHRASES if key in p and not any(k in p for k in _KEYS[:place]))
+_BY_KEY = tuple(  # most texts have none of the keys, as is sooner seen than that of all phrases
+    (key, tuple(p for p in _PHRASES if key in p and not any(k in p for k in _KEYS[:place])))
     for place, key in enumerate(_KEYS)
-}
+)
+_BY_KEY_PLAIN = tuple(
+    (key, plain) for key, some in _BY_KEY if (plain := tuple(p for p in some if p.isascii()))
+)
 _NOT_MEANT = re.compile(
     r"\b(?:wrong|incorrect|first|second|third|other|last|next|not|never|if|why|could|might|some|many"
     r"|people|students?|others|you|they|he|she|cannot)\b[^.\n]{0,24}\Z|n['’]t [^.\n]{0,12}\Z|不\Z"
@@ -98,7 +97,9 @@ def read_choice(
             or named_by_tail(value, letters, options)
             or named_by_closing(value, letters, options)
         )
-        return found and found | _beyond(text, statement.start, value, letters, options)
+        if found and text.find("\n", statement.start) >= 0:
+            return found | _beyond(text, statement.start, value, letters, options)
+        return found
     if found := _phrased(text[-_FAR:], letters, options) or _called(text[-_FAR:], letters, options):
         return found
     if "✅" in text or "✔" in text:
@@ -135,7 +136,7 @@ def _by_lines(text: str, letters: str, options: Sequence[str]) -> frozenset[str]
     end = text[text.rfind("\n") + 1 :]
     last = tidied(end[-40:])
     alone = patterns.head.match(last)
-    found = frozenset[str]()
+    found: frozenset[str] = frozenset()
     if alone and alone.end() == len(last):
         found = named_in(last, letters, options, strict=True)
         if found and len(others := set(patterns.lines.findall(text, max(0, len(text) - _FAR)))) > 1:
@@ -162,9 +163,12 @@ def _phrased(
     text: str, letters: str, options: Sequence[str], *, only_called: bool = False
 ) -> frozenset[str]:
     """The letter that is called the option, or gone with."""
-    low = lowered(text).replace("’", "'")
-    at, found = -1, frozenset[str]()
-    phrases = [phrase for key in _KEYS if low.rfind(key) >= 0 for phrase in _BY_KEY[key]]
+    found: frozenset[str] = frozenset()
+    at = -1
+    plain = text.isascii()
+    low, by_key = lowered(text), _BY_KEY_PLAIN if plain else _BY_KEY
+    low = low if plain else low.replace("’", "'")
+    phrases = [phrase for key, some in by_key if low.rfind(key) >= 0 for phrase in some]
     for phrase in phrases:
         if only_called and not phrase.endswith((" is", " be", " est", " es", "是")):
             continue
@@ -185,6 +189,8 @@ def _phrased(
 def _called(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
     """The letters, or the options, that are called correct: all, unless a `but` parts them."""
     found: frozenset[str] = frozenset()
+    if not options and not has_any(text, letters):
+        return found
     places: list[int] = []
     for word in _PRAISE:  # searched for by its last word, which is rare
         place = len(text)
@@ -280,7 +286,8 @@ def grade_choice(
     two = isinstance(target, str) and len(found) > 1
     several = "more than one option is named" if two else ""
     if not originals:
-        return Grade(float(found == wanted), shown(", ".join(sorted(found))), several)
+        named = ", ".join(sorted(found)) if len(found) > 1 else next(iter(found))
+        return Grade(float(found == wanted), shown(named), several)
     missing = found - originals.keys()
     if missing:
         raise InvalidInput(f"`originals` says nothing of the shown letters {sorted(missing)}")

@@ -16,6 +16,7 @@ from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.magnitudes import Decimal, Number
 from heldout.scoring.numerals import last_number, only_number, parse_number
 
+_EXACT = 0.0
 _NOT_STATED = "no number, or several and none stated as the answer; last=True takes the last number"
 
 
@@ -33,8 +34,8 @@ def grade_number(
     answer: str | None,
     target: float | str | Fraction,
     *,
-    absolute: float = 0.0,
-    relative: float = 0.0,
+    absolute: float = _EXACT,
+    relative: float = _EXACT,
     last: bool = False,
     decimal: Decimal = ".",
 ) -> Grade:
@@ -109,7 +110,8 @@ def _close(one: Fraction, other: Fraction, absolute: float, relative: float) -> 
 
 def _wanted(target: Any, absolute: float, relative: float, decimal: Decimal) -> Number:
     """The target as a number, once everything that was given is known to make sense."""
-    _check(absolute=absolute, relative=relative, decimal=decimal)
+    if not (absolute is relative is _EXACT) or decimal != ".":
+        _check(absolute=absolute, relative=relative, decimal=decimal)
     if isinstance(target, bool) or not isinstance(target, int | float | str | Fraction):
         raise InvalidInput(
             f"the target (ground_truth) is a number, or a text that is one, got {target!r:.100}"

@@ -35,6 +35,8 @@ _SIMPLE = re.compile(
     r"([-+]?)\$?(\d{1,15}|\d{1,3}(?:,\d{3}){1,5})(?:\.(?=\d))?((?<=\.)\d{1,15}|)(\\?%)?"
     r"(?: ([A-Za-z]{2,20}))?"
 )
+_POWER_OF_TEN = re.compile(r"(-?\d{1,15})(?:\.(\d{1,15}))?[eE]([-+]?\d{1,2})", re.ASCII)
+_MIXED = re.compile(r"(\d{1,9}) (\d{1,2})/(\d{1,9})(?: (?!pro)([a-z]{2,20}))?", re.ASCII)
 _HEAD = re.compile(
     r"[\s*_(\[{$~≈\"'“≃]{0,8}(?:(?:about|approximately|approx\.?|around|roughly|exactly|only"
     r"|minus|negative|US|USD|EUR|GBP|CHF|Rs\.?|INR|\\approx)[\s:]{0,2}){0,2}[*_($\\]{0,4}",
@@ -80,6 +82,8 @@ def parse_number(text: str, *, decimal: Decimal = ".", latex: bool = False) -> N
             digits = int(sign + whole.replace(",", "") + part)
             value = Fraction(digits, 10 ** len(part)) if part else Fraction(digits)
             return Number(value, bool(percent), text[: simple.start(5)].rstrip() if unit else text)
+    elif decimal == "." and len(text) < 60 and (number := _common(text, latex)):
+        return number
     text = text[:_LONGEST]
     if "^" in text:
         text = _without_unit_powers(text)
@@ -90,6 +94,24 @@ def parse_number(text: str, *, decimal: Decimal = ".", latex: bool = False) -> N
         if "=" in text:
             return _right_side(text, decimal, latex)
     return _value(text, decimal, latex)
+
+
+def _common(text: str, latex: bool) -> Number | None:
+    """The same as what follows would find for `-1.5e-3` and `3 1/2 km`, and faster."""
+    if power := _POWER_OF_TEN.fullmatch(text):
+        whole, part, exponent = power[1], power[2] or "", int(power[3])
+        above, below = int(whole + part), 10 ** len(part)
+        if exponent < 0:
+            return Number(Fraction(above, below * 10**-exponent), False, text)
+        return Number(Fraction(above * 10**exponent, below), False, text)
+    if mixed := _MIXED.fullmatch(text):
+        whole, over, under, unit = mixed.groups()
+        below = int(under)
+        if int(over) < below and (not unit or is_unit_word(unit, True, latex)):
+            return Number(
+                Fraction(int(whole) * below + int(over), below), False, text[: mixed.end(3)]
+            )
+    return None
 
 
 def _before(text: str, explains: re.Pattern[str]) -> str:

@@ -11,105 +11,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from itertools import islice, pairwise
 
+from heldout.scoring.letterpatterns import has_any, patterns_of
 from heldout.scoring.letters import folded, glyphs_of
-from heldout.scoring.values import tidied
-
-
-@dataclass(frozen=True, slots=True)
-class Patterns:
-    head: re.Pattern[str]
-    others: re.Pattern[str]
-    lower: re.Pattern[str]
-    foreign: re.Pattern[str]
-    tail: re.Pattern[str]
-    closing: re.Pattern[str]
-    marked: re.Pattern[str]
-    lines: re.Pattern[str]
-    subject: re.Pattern[str]
-    checked: re.Pattern[str]
-
-
-_OPTION = (
-    r"(?:option|choice|letter|answer|opción|opção|alternativa|letra|opzione|réponse|respuesta|вариант"
-    r"|选项|選項|選択肢|الخيار|विकल्प)"
-)
-_OPEN, _CLOSE = r"[\s*_`\"'“(\[{（【「《<$✅☑✔👉\ufe0f]{0,8}", r"[*_`\"'”)\]}）】」》>$]{0,8}"
-_FONT = r"(?:\\(?:text|textbf|textrm|textsf|mathrm|mathbf|mathsf|bf|rm)\s?)?"
-_BARE, _ENDS = r"(?<![A-Za-z0-9_\\])(?<![a-z]['’])", r"(?![A-Za-z0-9_]|['’][a-z])"
-# Signs that belong to the letter before them, which is then part of a word.
-_VOWELS = (
-    "\u0300-\u036f\u05b0-\u05c7\u064b-\u0652\u0900-\u0903\u093a-\u094f\u0981-\u0983"
-    "\u09bc-\u09cd\u0e31-\u0e4e"
-)
-# Names of species, whose first half is no option's letter.
-_SPECIES = (
-    r"(?:coli|pylori|difficile|elegans|melanogaster|thaliana|subtilis|cerevisiae|anthracis|sapiens"
-    r"|albicans|botulinum|tetani|perfringens|influenzae|jejuni|cereus|fragilis|erectus|habilis)\b"
-)
-
-
-@lru_cache(maxsize=256)
-def patterns_of(letters: str) -> Patterns:
-    glyphs = glyphs_of(letters)
-    letter = "[" + re.escape("".join(glyphs)) + "]"
-    foreign = "[" + re.escape("".join(g for g in glyphs if not g.isascii()) or "\0") + "]"
-    upper = "[" + re.escape(letters) + "]"
-    lower = "[" + re.escape(letters.lower()) + "]"
-    # Not C++, C#, A's, C-section, B-, B.C., 3.14, F = ma, A^{-1}, B(x), C. S. Lewis or E. coli.
-    edge = (
-        rf"(?![\w+#'’{_VOWELS}]|-(?:\w|\s*\Z)|\.[A-Za-z](?![A-Za-z])|[.,]\d|\s*[=^]|\([a-z0-9]\)"
-        rf"|\.\s?(?-i:[A-Z])\.\s?\w|\.\s(?-i:{_SPECIES}))"
-    )
-    marks, ends = r"[(\[*_]{0,4}", r"[)\]*_]{0,4}"
-    alone = rf"(?<![A-Za-z0-9_'’]){marks}({upper}){ends}"
-    is_it = (
-        r"(?:\b(?:it|this|that|which|one)(?:['’]s)?\s|(?:correct|right|best)\s(?:\w{2,12}\s){0,2}"
-        r"|richtig\s)(?:(?:is|are|has to be|must be|should be|would be|can only be"
-        r"|corresponds to|matches|ist|is therefore|is thus|is clearly)\s)?"
-    )
-    label = (
-        r"(?:\A\W*(?:(?:my|the|final|correct|selected|chosen|best|right)\s)*(?:final|correct|right"
-        r"|select(?:ed|ion)|solution|result|letter|choice|option|guess|verdict|conclusion|pick)\s?"
-        r"[*_]{0,4}[:：][*_]{0,4}\s*)"
-    )
-    return Patterns(
-        head=re.compile(
-            rf"{_OPEN}{_FONT}{_OPEN}(?:(?:(?:the|la|el|le|die|a|o)\s|l['’])?{_OPTION}\s?|(?:la|le)\s)?"
-            rf"{_OPEN}(?P<letter>{letter})(?P<close>{_CLOSE})"
-            rf"(?:{edge}|(?=입니다|です|だ|이다|选?项|選?項|번|['’]d[iıuü]r))"
-            r"(?P<end>\s*\Z|[.,:;)。，：；]|\s|입|で|だ|이|选?项|選?項|번|)",
-            re.IGNORECASE,
-        ),
-        others=re.compile(rf"{_BARE}({upper}){_ENDS}"),
-        lower=re.compile(rf"{_BARE}({lower}){_ENDS}(?!\s[a-z]{{2}})|\(({lower})\)"),
-        foreign=re.compile(rf"(?<!\w)({foreign})(?!\w)"),
-        tail=re.compile(  # Paris (C)
-            rf"(?:[(\[]\s?(?:{_OPTION}\s)?[*_]{{0,2}}({upper})[*_]{{0,2}}\s?[)\]]"
-            rf"|\b{_OPTION},?\s\(?({upper})\)?)[*_.]{{0,4}}\Z",
-            re.IGNORECASE,
-        ),
-        closing=re.compile(  # so it's C
-            r"(?:(?:\A|[\s,;:，])(?:so|thus|hence|therefore|it(?:['’]s| is| must be)|say|definitely"
-            r"|probably|likely|clearly|choose|pick|select|think|believe|guess|i['’]d answer|👉|✅"
-            rf"|=>|->|→)[,:]?\s*(?:it(?:['’]s| is) )?|{is_it}|{label})"
-            rf"(?:{_OPTION}\s)?{marks}(?-i:({upper})){ends}\Z",
-            re.IGNORECASE,
-        ),
-        marked=re.compile(rf"^[ \t>*_-]{{0,8}}[(\[]?({upper})[*_]{{0,2}}[).:\]]", re.MULTILINE),
-        lines=re.compile(rf"^[ \t>*_(\[]{{0,6}}({upper})[)\].*_ \t\r]{{0,6}}$", re.MULTILINE),
-        subject=re.compile(
-            rf"{alone}\Z|{alone}(?:[).:\]]+[*_]{{0,3}} (?![^\n]*\b[A-Z]\Z)[^.;,\n]{{1,80}}"
-            r"|,[^.;,\n]{1,80},)\Z"
-        ),
-        checked=re.compile(
-            rf"{_BARE}({upper}){_ENDS}[^\n\w]{{0,6}}[✅☑✔]|[✅☑✔][^\n\w]{{0,6}}({upper}){_ENDS}"
-        ),
-    )
-
+from heldout.scoring.optiontexts import by_own_text, named_by_words, plain_text
 
 _MARKS, _AROUND = (".", ":", ")", "：", "。"), " .!*_`)]}>\"'”$。\t\r"
 _CLOSED, _DASHES = (")", "]", "）", "】"), ("- ", "– ", "— ")
@@ -160,12 +66,6 @@ _SENTENCES = re.compile(
     r"(?<=\w\w)[.!?;]\s|[.!?;]\s(?=(?:I|It|So|The|In|But|Hence|Thus|Therefore)\b)|\n|。"
 )
 _CLAUSES = re.compile(r"[,;:!?\n，；。]|\.\s")
-_IS_OPTION = re.compile(
-    r"(?:\b(?:is|are|was|were|be|called|named|equals|ist|est|es|é|è)|['’]s|[:：=→])"
-    r"[\s*_]{0,4}(?:(?:the|an?|indeed|therefore|thus|clearly|in fact|option)\s){0,2}"
-    r"[\s*_\"'“(\[]{0,5}\Z",
-    re.IGNORECASE,
-)
 
 
 def named_in(
@@ -175,9 +75,9 @@ def named_in(
 
     `strict`: nothing was stated, so that a letter must be alone or marked, as in `C) Paris`.
     """
-    return named_by_words(value, letters, options) or named_by_head(
-        value, letters, options, strict=strict
-    )
+    if options and (named := named_by_words(value, letters, options)):
+        return named
+    return named_by_head(value, letters, options, strict=strict)
 
 
 def named_by_head(
@@ -205,12 +105,12 @@ def named_by_head(
     if spaced and _is_word(written, rest) and not _GOES_ON.match(rest):
         return frozenset()  # `A dog`, `I think it's H`
     summed = _SUMMED.match(value, found.end("letter"))
-    more = frozenset[str]()
+    more: frozenset[str] = frozenset()
     if not summed or _exceeds(summed["and"], letter):
         more = _others(written, letter, behind, letters)
-    own = dict(zip(letters, options, strict=False)).get(letter)
+    own = dict(zip(letters, options, strict=False)).get(letter) if options else None
     words = rest.lstrip(".,:;)）：，-–— *_")
-    if own is not None and _plain(own) == _plain(words):
+    if own is not None and plain_text(own) == plain_text(words):
         return frozenset(letter)
     if strict:
         if spaced and not more and rest[0].isalnum():
@@ -235,7 +135,8 @@ def _is_dialogue(letter: str, end: str, options: Sequence[str]) -> bool:
 
 def _others(written: str, letter: str, behind: str, letters: str) -> frozenset[str]:
     """Other letters in what follows the first one, which nothing explains or denies."""
-    if len(behind) < 2:
+    plain = behind.isascii() and not written.islower()
+    if len(behind) < 2 or (plain and not has_any(behind, letters)):
         return frozenset()
     patterns, glyphs = patterns_of(letters), glyphs_of(letters)
     if explained := _EXPLAINS.search(behind):
@@ -306,9 +207,10 @@ def _is_word(written: str, rest: str) -> bool:
 def _several(value: str, letters: str) -> frozenset[str]:
     """Letters written as one word, `ACD`: each once and in order, or it is just a word."""
     value = value.strip(" ()[]{}.*")
+    if not value.isalpha() or len(value) > len(letters):
+        return frozenset()
     rising = all(a < b for a, b in pairwise(value))
-    known = value.isalpha() and len(value) <= len(letters) and all(c in letters for c in value)
-    return frozenset(value) if known and rising else frozenset()
+    return frozenset(value) if rising and all(c in letters for c in value) else frozenset()
 
 
 def named_by_tail(value: str, letters: str, options: Sequence[str]) -> frozenset[str]:
@@ -332,65 +234,4 @@ def named_by_closing(text: str, letters: str, options: Sequence[str] = ()) -> fr
     if is_letter and (found := patterns_of(letters).closing.search(sentence)):
         others = patterns_of(letters).others.findall(sentence[: found.start(1)])
         return (frozenset(others) - {"I"}) | {found[1]}  # I think
-    return _by_own_text(sentence, letters, options) if options else frozenset()
-
-
-def _by_own_text(sentence: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """The option whose text a sentence ends with, or that stands there with its letter."""
-    said = " ".join(folded(sentence).casefold().split()).replace("*", "").replace("_", "")
-    named: set[str] = set()
-    ends: set[str] = set()
-    for letter, option in zip(letters, options, strict=False):
-        text = _plain(option)
-        if not text:
-            continue
-        at = said.rfind(text)
-        while at > 0 and said[at - 1].isalnum() and said[at].isalnum():
-            at = said.rfind(text, 0, at)
-        behind = said[at + len(text) :]
-        if at < 0 or (behind[:1].isalnum() and text[-1].isalnum()):
-            continue
-        named.add(letter)
-        before = re.sub(
-            rf"(?:option\s)?[(\[]?\b{re.escape(letter.casefold())}[).:\]]+\s*\Z", "", said[:at]
-        )
-        marked = len(before) < at
-        if marked or (not behind.strip(" .!\"'”)]") and _IS_OPTION.search(before)):
-            ends.add(letter)
-    others = set(patterns_of(letters).others.findall(sentence)) - {"A", "I"}
-    return frozenset(named) if named == ends and len(ends) == 1 and others <= ends else frozenset()
-
-
-def named_by_words(value: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """The option whose whole text is what is stated, or is all that its first clause says."""
-    if not options or len(value) > 2000:
-        return frozenset()
-    plain = _plain(value)
-    texts = {letter: _plain(text) for letter, text in zip(letters, options, strict=False)}
-    same = [letter for letter, text in texts.items() if text == plain]
-    if same or not plain:
-        return frozenset(same) if len(same) == 1 else frozenset()
-    first, mark, rest = _clause(plain)
-    if not mark:
-        return frozenset()
-    same = [letter for letter, text in texts.items() if text == first]
-    if len(same) != 1 or any(
-        text and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", rest)
-        for letter, text in texts.items()
-        if letter not in same
-    ):
-        return frozenset()
-    mentioned = set(patterns_of(letters).others.findall(value))
-    return frozenset(same) if mentioned <= set(same) else frozenset()
-
-
-def _clause(plain: str) -> tuple[str, str, str]:
-    for mark in (", ", " because ", " since ", " – ", " — "):
-        first, found, rest = plain.partition(mark)
-        if found:
-            return first.strip(), found, rest
-    return plain, "", ""
-
-
-def _plain(text: str) -> str:
-    return " ".join(folded(tidied(text)).casefold().split())
+    return by_own_text(sentence, letters, options) if options else frozenset()

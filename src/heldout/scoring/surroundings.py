@@ -152,6 +152,8 @@ def head_allows(head: str) -> bool:
     marks = head.strip(_HEAD_MARKS)
     if not marks:
         return True
+    if head.isascii() and head.replace(" ", "").isalpha():
+        return _words_allow(head)
     head = _plain(head)
     if "=" in head:
         left, _, head = head.rpartition("=")
@@ -176,7 +178,9 @@ def head_allows(head: str) -> bool:
 def _words_allow(head: str) -> bool:
     """Whether the words before a number deny, bound or label nothing."""
     lowered = head.lower()
-    if "n't" in lowered or "n’t" in lowered or _UP_TO.search(lowered):
+    if "n't" in lowered or "n’t" in lowered:
+        return False
+    if "up to" in lowered and _UP_TO.search(lowered):
         return False
     words = _LATIN.findall(lowered)
     if not _CHANGING.isdisjoint(words) and not (

@@ -24,16 +24,15 @@ from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.normalising import (
     ARTICLES,
     INVISIBLE,
-    UNSPACED,
     compatible,
+    counted,
     folded_case,
     nfkc,
     normalised,
-    split_words,
     target_tokens,
     tokens,
-    words_of,
 )
+from heldout.scoring.pieces import UNSPACED, split_words, words_of
 
 __all__ = [
     "TOKEN_LIMIT",
@@ -106,6 +105,8 @@ def _matches(text: str, target: str) -> float:
     if text == target:
         return 1.0
     wanted = target_tokens(target)
+    if _begins_otherwise(text, wanted):
+        return 0.0
     reach = 2 * len(target) + 60
     if len(text) > reach:  # most long answers differ before they end
         cut = tokens(text[:reach].rpartition(" ")[0])[:-1]  # the last one may go on
@@ -116,6 +117,15 @@ def _matches(text: str, target: str) -> float:
         if len(text) - reach > _LONGEST_PADDING:
             return 0.0
     return float(tokens(text) == wanted)
+
+
+def _begins_otherwise(text: str, wanted: list[str]) -> bool:
+    """Whether the first word alone, where it is a plain one, says that a text is another."""
+    pieces = text[:60].split(maxsplit=1) if text.isascii() else []
+    if len(pieces) < 2 or not pieces[0].isalpha():
+        return False
+    word = pieces[0].lower()
+    return word not in ARTICLES and wanted[:1] != [word]
 
 
 @grader(version=1, check=_check)
@@ -138,25 +148,23 @@ def grade_includes(
 
 
 def _includes(text: str, target: str, read: Callable[[str], list[str]] = tokens) -> float:
-    wanted = target_tokens(target)
+    wanted, kind, anchor = _sought(target)
     plain = text if text.isascii() else compatible(text)
-    if all(word in ARTICLES for word in wanted):
+    if kind == "articles":
         return float(_within(wanted, words_of(folded_case(plain), plain=plain.isascii())))
-    if not any(c.isalnum() for word in wanted for c in word):
+    if kind == "marks":
         marks = compatible(target).casefold().split()
         return float(" ".join(marks) in " ".join(plain.casefold().split()))
-    if UNSPACED.search(target):
+    if kind == "unspaced":
         # Parts of words, but not of numbers: 5歳 is not in 15歳.
         before = "" if UNSPACED.match(wanted[0]) else " "
         behind = "" if UNSPACED.match(wanted[-1][-1]) else " "
         return float(f"{before}{' '.join(wanted)}{behind}" in f" {' '.join(read(plain))} ")
-    words = [word for word in wanted if word.isalpha() and word.isascii()]
-    if words:  # the rarest word is likely the longest: without it, or around it, all is said
-        anchor = max(words, key=len)
+    if anchor:
         folded = folded_case(plain)
-        if "'" not in folded and "’" not in folded and anchor not in folded:
-            return 0.0
         at = folded.find(anchor)
+        if at < 0 and "'" not in folded and "’" not in folded:
+            return 0.0
         start, end = at - 20 - 2 * len(target), at + 20 + 2 * len(target)
         near = folded[max(0, start) : end]
         near = near if start <= 0 else near.partition(" ")[2]  # words that are not whole
@@ -166,6 +174,21 @@ def _includes(text: str, target: str, read: Callable[[str], list[str]] = tokens)
     return float(_within(wanted, read(plain)))
 
 
+@lru_cache(maxsize=1024)
+def _sought(target: str) -> tuple[list[str], str, str]:
+    """The words of a target, of what kind they are, and the one of them that is likely the rarest,
+    the longest: without it, or around it, all is said."""
+    wanted = target_tokens(target)
+    if all(word in ARTICLES for word in wanted):
+        return wanted, "articles", ""
+    if not any(c.isalnum() for word in wanted for c in word):
+        return wanted, "marks", ""
+    if UNSPACED.search(target):
+        return wanted, "unspaced", ""
+    words = [word for word in wanted if word.isalpha() and word.isascii()]
+    return wanted, "words", max(words, key=len, default="")
+
+
 def _within(wanted: list[str], found: list[str]) -> bool:
     return f" {' '.join(wanted)} " in f" {' '.join(found)} "
 
@@ -173,13 +196,35 @@ def _within(wanted: list[str], found: list[str]) -> bool:
 @grader(version=1, check=_check)
 def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
     """The F1 of the answer's normalised words against the target's."""
-    return _with_tokens(answer, target, read, token_f1, tokens)
+    wanted = _targets(target)
+    text, _ = _read(answer, read)
+    if text is None:
+        return NO_ANSWER
+    if len(wanted) == 1 and 200 < len(text) <= _LONGEST_GRADED and len(wanted[0]) <= 60:
+        value = _counted_f1(text, target_tokens(_apart(wanted[0])))
+        if value is not None:
+            return Grade(value, shown(text))
+    return _with_tokens(text, [target_tokens(_apart(one)) for one in wanted], token_f1, tokens)
+
+
+def _counted_f1(text: str, wanted: list[str]) -> float | None:
+    """The same as `token_f1`, without a list of the text's words; None where it takes one."""
+    words = {word: wanted.count(word) for word in wanted}
+    found = counted(text, words)
+    if found is None or found[0] > TOKEN_LIMIT:
+        return None
+    count, times = found
+    return 2 * sum(map(min, times, words.values())) / (count + len(wanted))
 
 
 @grader(version=1, check=_check)
 def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
     """ROUGE-L: the F1 of the longest common subsequence of words (case folded, no stemming)."""
-    return _with_tokens(answer, target, read, rouge_l, _rouge_tokens)
+    wanted = _targets(target)
+    text, _ = _read(answer, read)
+    if text is None:
+        return NO_ANSWER
+    return _with_tokens(text, [_rouge_target(one) for one in wanted], rouge_l, _rouge_tokens)
 
 
 def _best(
@@ -189,25 +234,20 @@ def _best(
     text, stated = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    return Grade(max(value(text, one, stated) for one in wanted), shown(text))
+    return Grade(max([value(text, one, stated) for one in wanted]), shown(text))
 
 
 def _with_tokens(
-    answer: str | None,
-    target: Targets,
-    read: Read,
+    text: str,
+    targets: list[list[str]],
     value: Callable[[list[str], list[str]], float],
     split: Callable[[str], list[str]],
 ) -> Grade:
-    wanted = _targets(target)
-    text, _ = _read(answer, read)
-    if text is None:
-        return NO_ANSWER
     note = ""
     found = split(_apart(_beginning(text)))
     if len(found) > TOKEN_LIMIT or len(text) > _LONGEST_GRADED:
         found, note = found[:TOKEN_LIMIT], f"only the first {TOKEN_LIMIT} words are graded"
-    best = max(value(found, split(_apart(one))[:TOKEN_LIMIT]) for one in wanted)
+    best = max(value(found, wanted[:TOKEN_LIMIT]) for wanted in targets)
     return Grade(best, shown(text), note)
 
 
@@ -231,6 +271,8 @@ def _spaced(found: re.Match[str]) -> str:
 
 
 def _targets(target: Any) -> list[str]:
+    if target.__class__ is str and target.strip(_NOTHING):
+        return [target]
     given = target if isinstance(target, list | tuple) else [target]
     wanted: list[str] = []
     for one in given:
@@ -248,7 +290,8 @@ def _targets(target: Any) -> list[str]:
 
 def _read(answer: str | None, read: Read) -> tuple[str | None, bool]:
     """What is graded, and whether it was stated."""
-    _check(read=read)
+    if read not in ("stated", "whole"):
+        _check(read=read)
     text = answer_text(answer)
     if text is None or read == "whole":
         return text, False
@@ -277,6 +320,11 @@ def _rouge_tokens(text: str) -> list[str]:
     if text.isascii():
         return text.lower().translate(_NOT_IN_WORDS).split()
     return split_words(nfkc(text).casefold())
+
+
+@lru_cache(maxsize=1024)
+def _rouge_target(target: str) -> list[str]:
+    return _rouge_tokens(_apart(target))
 
 
 def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:

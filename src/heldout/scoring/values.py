@@ -40,13 +40,18 @@ _LATEX = (
     *(("\\(", "\\)"), ("\\[", "\\]"), ("\\text{", "}"), ("\\mathrm{", "}")),
     *(("\\textbf{", "}"), ("\\mathbf{", "}")),
 )
+# What a value may begin, or end with, that is no part of it.
+_STOPS = ".。,;"
+_FIRST, _LAST = frozenset((*_PAIRED, *"*`\\<.,;:-")), frozenset((*_STOPS, *"*`_>"))
 _decoder = json.JSONDecoder()
 
 
 def value_at(text: str, at: int) -> str | None:
     """What is stated at a place: the rest of the line, or what comes next below it."""
     end = text.find("\n", at)
-    line = text[at : min(end if end >= 0 else len(text), at + LONGEST)]
+    line = text[at : min(end if end >= 0 else len(text), at + LONGEST)].strip()
+    if len(line) < 4 and line.isalnum():  # a letter, or a number
+        return line
     value = first_sentence(line)
     if value and not _FOLLOWS.match(value):
         return value
@@ -103,11 +108,13 @@ def first_sentence(line: str) -> str:
         line = line[:close]
     if "~~" in line:
         line = _STRUCK.sub("", line)
-    for stop in _SENTENCE.finditer(line):
+    stop = _SENTENCE.search(line)
+    while stop:
         if _ends(line, stop):
             return tidied(line[: stop.end()])
         if stop.start() > 400:
             break
+        stop = _SENTENCE.search(line, stop.end())
     return tidied(line)
 
 
@@ -132,17 +139,23 @@ def _ends(line: str, stop: re.Match[str]) -> bool:
 def tidied(value: str) -> str:
     """Without the markup, quotes, maths signs and full stop around it."""
     bare = value.strip()
-    if bare[:1].isalnum():  # as most are, and nothing to take off but a full stop
-        if bare[-1].isalnum():
+    if bare and bare[0] not in _FIRST:  # as most are, and nothing to take off but a full stop
+        if bare[-1] not in _LAST:
             return bare
-        if bare[-1] == "." and bare[-2].isalnum():
-            return bare[:-1]
+        shorter = bare[:-1]
+        if (
+            bare[-1] in _STOPS
+            and shorter
+            and shorter[-1] not in _LAST
+            and not shorter[-1].isspace()
+        ):
+            return shorter
     if value.count(".") > 1 and not value.strip(" .*_`"):
         return ""
     for _ in range(12):  # each round takes one layer off
         before = value
         value = value.strip().strip("*`").strip()
-        if len(value) > 1 and value[-1] in ".。,;":
+        if len(value) > 1 and value[-1] in _STOPS:
             value = value[:-1]
         if len(value) > 1 and value[-1] == "_" and value.count("_") == 1:
             value = value[:-1]
@@ -159,8 +172,10 @@ def tidied(value: str) -> str:
             value = value[tag.end() :]
         if value[-1:] == ">" and (tag := _HTML.fullmatch(value, max(0, value.rfind("<")))):
             value = value[: tag.start()]
-        if value == before:
+        if value == before or value.isalnum():
             break
+        if value and value[0] not in _FIRST and value[-1] not in _LAST and value == value.strip():
+            return value
     return value if value.strip(".,;:-*_`\"'$ ") or value in ("-", ",", ".", ";", ":") else ""
 
 
