@@ -85,7 +85,7 @@ _BEHIND = re.compile(  # the same behind it
     re.IGNORECASE,
 )
 _CHANGES = re.compile(  # the first word behind it, which would change it
-    rf"(?:{_PARTS}|(?!square\Z)(?:{_FUNCTIONS})|{_WORD_NUMBER}|per\s?mil\w{{0,2}}|per\s?cent\w?|pct|prozent|choose|plus"
+    rf"(?:{_PARTS}|(?!square\Z)(?:{_FUNCTIONS})|{_WORD_NUMBER}|p(?:er|ro)\s?mil\w{{0,2}}|per\s?cent\w?|pct|prozent|choose|plus"
     r"|minus|divided|over|pi|or|and|to|through|bis|oder|und|maybe|perhaps|possibly|mod"
     r"|remainder|if|unless|wrong|incorrect|false)\Z",
     re.IGNORECASE,
