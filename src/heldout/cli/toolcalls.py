@@ -181,8 +181,9 @@ def _asked(
         return asyncio.run(ask())
     except ResumeMismatch as mismatch:
         said = str(mismatch).replace("another experiment_name", "another --name")
-        said = said.replace("the dataset", "FILE").replace("sample", "request")
-        raise ResumeMismatch(f"{said}. {path} may go on with lines added at the end") from None
+        raise ResumeMismatch(
+            f"{said}. A sample is a line of FILE; {path} may go on with lines added at the end"
+        ) from None
     except KeyboardInterrupt:
         kept = f" What was answered is kept in {path}; the same command goes on."
         click.echo("Interrupted." + printable(kept) * RunDir(path).exists(), err=True)
