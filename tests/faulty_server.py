@@ -21,6 +21,18 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Self
 
+import pytest
+
+KEY = "sk-test-0123456789abcdefghij"
+
+
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that is none, no proxy, no other address."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_BASE_URL"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+
 
 @dataclass(frozen=True)
 class Request:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from heldout.errors import InvalidInput
+from heldout.words import cut
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,4 +86,4 @@ def format_of(file: Path) -> Format:
 def shortened(text: str, longest: int = 40) -> str:
     """On one line, and no longer than a label may be."""
     line = text.replace("\n", " ")
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    return cut(line, longest)

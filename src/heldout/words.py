@@ -1,4 +1,4 @@
-"""Numbers as people read them, the same wherever they are said."""
+"""Numbers and texts as people read them, the same wherever they are said."""
 
 from __future__ import annotations
 
@@ -15,6 +15,11 @@ def number(value: float | None, *, sign: bool = False) -> str:
 
 def interval(low: float | None, high: float | None) -> str:
     return "–" if low is None else f"{number(low)} … {number(high)}"
+
+
+def cut(text: str, longest: int) -> str:
+    """Its beginning, where it is longer than that."""
+    return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def samples(count: int) -> str:

@@ -17,17 +17,21 @@ import pytest
 from heldout.cli.judge_check import progress_line
 from tests.analysis.test_attempts import C, I, N, report_of
 from tests.cli.conftest import Heldout
-from tests.faulty_server import Action, FaultyServer, Request, answer, hang, status
-
-KEY = "sk-test-0123456789abcdefghij"
+from tests.faulty_server import (
+    KEY,
+    Action,
+    FaultyServer,
+    Request,
+    answer,
+    hang,
+    nothing_from_outside,
+    status,
+)
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    nothing_from_outside(monkeypatch)
     with FaultyServer() as server:
         yield server
 

@@ -27,9 +27,17 @@ from heldout.endpoints.requests import open_requests
 from heldout.engine import evaluate
 from heldout.scoring.calls import score_calls
 from tests.cli.conftest import Heldout, Outcome, command_of
-from tests.faulty_server import Action, FaultyServer, Request, answer, hang, status
+from tests.faulty_server import (
+    KEY,
+    Action,
+    FaultyServer,
+    Request,
+    answer,
+    hang,
+    nothing_from_outside,
+    status,
+)
 
-KEY = "sk-test-0123456789abcdefghij"
 WEATHER = {
     "type": "function",
     "function": {
@@ -78,10 +86,7 @@ def by_word(request: Request) -> Action:
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    nothing_from_outside(monkeypatch)
     monkeypatch.setattr(base, "_FIRST_WAIT", 0.001)
     with FaultyServer() as server:
         server.behave = by_word

@@ -6,9 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.faulty_server import FaultyServer
-
-KEY = "sk-test-0123456789abcdefghij"
+from tests.faulty_server import KEY, FaultyServer, nothing_from_outside
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -30,8 +28,5 @@ def server() -> Iterator[FaultyServer]:
 @pytest.fixture(autouse=True)
 def key(monkeypatch: pytest.MonkeyPatch) -> str:
     """Nothing from outside: a key that is none, no proxy, no other address."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    nothing_from_outside(monkeypatch)
     return KEY

@@ -16,7 +16,7 @@ from heldout.scoring.triggers import (
 )
 from heldout.stats import Rate
 from heldout.store.report import EvalReport
-from heldout.words import interval, number
+from heldout.words import cut, interval, number
 
 LONGEST_REASON = 40
 """Characters of a finish reason that are shown; a server may send any."""
@@ -50,7 +50,7 @@ def print_calls(
         + as_line(f"{candidate.errored} errored", "red" if candidate.errored else "")
     )
     counts = finish_reasons(candidate.responses)
-    said = [f"{_cut(reason)} {count}" for reason, count in [*counts.items()][:SHOWN]]
+    said = [f"{cut(reason, LONGEST_REASON)} {count}" for reason, count in [*counts.items()][:SHOWN]]
     said += [f"{len(counts) - SHOWN} others {sum([*counts.values()][SHOWN:])}"] * (
         len(counts) > SHOWN
     )
@@ -115,10 +115,6 @@ def _notes(report: EvalReport, candidate: CallSet, references: Sequence[CallSet]
         if not one.complete
     ]
     return notes
-
-
-def _cut(reason: str) -> str:
-    return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"
 
 
 def calls_as_dict(

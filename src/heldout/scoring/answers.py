@@ -58,10 +58,8 @@ def final_answer(trajectory: Trajectory) -> str | None:
 
     Reasoning in a field of its own is never read, not even where there is no other text.
     """
-    for message in reversed(trajectory.messages):
-        if message.role == "assistant":
-            return None if trajectory.stop.truncated else answer_text(message.text)
-    return None
+    turn = trajectory.last_turn
+    return None if turn is None or trajectory.stop.truncated else answer_text(turn.text)
 
 
 # --- Statements ---------------------------------------------------------------------------------

@@ -27,6 +27,7 @@ from heldout.types import (
     ToolSpec,
     Trajectory,
 )
+from heldout.words import cut
 
 POSITIVE = "tool_calls"
 LONGEST_NAME = 100
@@ -74,7 +75,7 @@ def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCal
 
 
 def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | None:
-    name = _short(call.name, LONGEST_NAME)
+    name = cut(call.name, LONGEST_NAME)
     if call.name not in parameters:
         return f"{name}: no such tool"
     try:
@@ -119,10 +120,6 @@ def _comparable(value: Any) -> Hashable:
     if isinstance(value, dict):
         return ("object", frozenset((key, _comparable(item)) for key, item in value.items()))
     return value  # type: ignore[no-any-return]
-
-
-def _short(text: str, length: int) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
 
 
 # --- As a score and as a grade ------------------------------------------------------------------
@@ -175,7 +172,7 @@ def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
             is the reward, since it is the one that every response has
     """
     response = response_of(trajectory, tools_of(sample.input))
-    listed = [_short(name, LONGEST_NAME) for name in response.tools[:MOST_LISTED]]
+    listed = [cut(name, LONGEST_NAME) for name in response.tools[:MOST_LISTED]]
     seen = {"finish_reason": response.finish_reason, "tools": listed}
     metrics = [Metric("calls", response.positive, metadata=seen)]
     if response.valid is not None:
@@ -197,7 +194,7 @@ def grade_calls(trajectory: Trajectory, target: Any, *, ordered: bool = False) -
     theirs = _target_calls(target)
     ours = _last_turn(trajectory).tool_calls
     shown = "; ".join(_written(call) for call in ours[:MOST_LISTED])
-    extracted = _short(shown, 500) if ours else None
+    extracted = cut(shown, 500) if ours else None
     if same_calls(ours, theirs, ordered=ordered):
         return Grade(1.0, extracted)
     return Grade(0.0, extracted, _difference(ours, theirs))
@@ -226,9 +223,9 @@ def _target_calls(target: Any) -> tuple[ToolCall, ...]:
 def _difference(ours: Sequence[ToolCall], theirs: Sequence[ToolCall]) -> str:
     if sorted(call.name for call in ours) == sorted(call.name for call in theirs):
         return "the same tools, with other arguments or in another order"
-    wanted = ", ".join(_short(call.name, LONGEST_NAME) for call in theirs[:MOST_LISTED])
+    wanted = ", ".join(cut(call.name, LONGEST_NAME) for call in theirs[:MOST_LISTED])
     return f"other tools: the target calls {wanted or 'nothing'}"
 
 
 def _written(call: ToolCall) -> str:
-    return f"{_short(call.name, LONGEST_NAME)}({_short(call.arguments, 200)})"
+    return f"{cut(call.name, LONGEST_NAME)}({cut(call.arguments, 200)})"

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from heldout.fingerprints import set_version
 from heldout.types import Metric
+from heldout.words import cut
 
 LONGEST_KEPT = 2000
 """Characters of what was extracted that a metric keeps: the trajectory has the rest."""
@@ -25,9 +26,7 @@ class Grade:
 
     def metric(self, name: str, weight: float = 0.0) -> Metric:
         """As a metric, which carries what was extracted so that a person can see why."""
-        read = self.extracted
-        if read is not None and len(read) > LONGEST_KEPT:
-            read = read[: LONGEST_KEPT - 1] + "…"
+        read = None if self.extracted is None else cut(self.extracted, LONGEST_KEPT)
         seen = {"extracted": read} | ({"note": self.note} if self.note else {})
         return Metric(name, self.value, weight, seen)
 

@@ -37,7 +37,20 @@ from heldout.scoring.answers import final_answer
 from heldout.scoring.grades import Grade, check_options
 from heldout.types import Metric, Sample, Score, Trajectory
 
-GIVEN = ("answer", "text", "target", "sample", "trajectory")
+
+def _text(trajectory: Trajectory) -> str:
+    turn = trajectory.last_turn
+    return "" if turn is None else turn.text
+
+
+_MAKE: Mapping[str, Callable[[Trajectory, Sample], Any]] = {
+    "answer": lambda trajectory, sample: final_answer(trajectory) or "",
+    "text": lambda trajectory, sample: _text(trajectory),
+    "target": lambda trajectory, sample: sample.ground_truth,
+    "sample": lambda trajectory, sample: sample,
+    "trajectory": lambda trajectory, sample: trajectory,
+}
+GIVEN = tuple(_MAKE)
 """What a part may ask for."""
 
 
@@ -158,6 +171,7 @@ class Rubric:
                     f"two parts are named {name!r}; part(function, name=…) names one otherwise, "
                     "and judge.equality(name=…) a judge"
                 )
+        self._asked_for = {name for p in self.parts for name in p.asks_for}
         if all(p.weight == 0 for p in self.parts):
             raise InvalidInput(
                 "no part counts: all weights are 0, so that every reward would be 0. Give one a "
@@ -173,13 +187,7 @@ class Rubric:
 
     def __call__(self, trajectory: Trajectory, sample: Sample) -> Score | Awaitable[Score]:
         """A Score where every part is plain, so that it serves where nothing can be awaited."""
-        given = {
-            "answer": final_answer(trajectory) or "",
-            "text": turn.text if (turn := trajectory.last_turn) is not None else "",
-            "target": sample.ground_truth,
-            "sample": sample,
-            "trajectory": trajectory,
-        }
+        given = {name: _MAKE[name](trajectory, sample) for name in self._asked_for}
         values: list[Any] = []
         try:
             for each in self.parts:

@@ -30,6 +30,7 @@ from heldout.scoring.answers import answer_text
 from heldout.scoring.codeblocks import code_blocks
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
+from heldout.words import cut
 
 KEPT = 512
 """Compiled schemas that are kept."""
@@ -227,5 +228,5 @@ def _path(parts: list[str | int]) -> str:
     return _short("$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts))
 
 
-def _short(text: str, length: int = 200) -> str:
-    return text if len(text) <= length else text[: length - 1] + "…"
+def _short(text: str) -> str:
+    return cut(text, 200)

@@ -12,6 +12,7 @@ import json
 import re
 
 from heldout.fences import fenced
+from heldout.words import cut
 
 LONGEST = 2000
 """Characters of one line, or of an unclosed tag, that are read."""
@@ -186,4 +187,4 @@ def _wraps(value: str, mark: str) -> bool:
 
 def shown(text: str, limit: int = 500) -> str:
     """A text as it is kept in a metric: its beginning, where it is very long."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return cut(text, limit)

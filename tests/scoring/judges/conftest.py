@@ -6,9 +6,7 @@ from typing import Any
 import anyio
 import pytest
 
-from tests.faulty_server import FaultyServer
-
-KEY = "sk-test-0123456789abcdefghij"
+from tests.faulty_server import FaultyServer, nothing_from_outside
 
 
 @pytest.fixture(params=["asyncio", "trio"])
@@ -24,9 +22,6 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
     """Nothing from outside: a key that is none, no proxy, no other address."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_BASE_URL"):
-        monkeypatch.delenv(name, raising=False)
-        monkeypatch.delenv(name.lower(), raising=False)
-    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    nothing_from_outside(monkeypatch)
     with FaultyServer() as server:
         yield server

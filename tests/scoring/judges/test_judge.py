@@ -31,8 +31,7 @@ from heldout.scoring.judges import (
 )
 from heldout.scoring.judges.standing import QUESTIONS_IN_VAIN
 from heldout.types import Completion, Message, Sample, Score, Trajectory, Usage
-from tests.faulty_server import FaultyServer, answer, status
-from tests.scoring.judges.conftest import KEY
+from tests.faulty_server import KEY, FaultyServer, answer, status
 from tests.scoring.judges.scripted import Scripted, said
 
 Run = Callable[..., Any]

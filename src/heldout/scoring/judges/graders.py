@@ -28,6 +28,7 @@ from heldout.scoring.judges.questions import (
 )
 from heldout.scoring.judges.samples import TextOf, asked_text, given_text, target_text
 from heldout.types import Metric, Sample
+from heldout.words import cut
 
 if TYPE_CHECKING:
     from heldout.scoring.judges.judge import Judge, Verdict
@@ -265,4 +266,4 @@ async def _both(judge: Judge, one: Question[V], two: Question[V]) -> tuple[Verdi
 
 
 def _shown(text: str) -> str:
-    return text if len(text) <= LONGEST_SHOWN else text[: LONGEST_SHOWN - 1] + "…"
+    return cut(text, LONGEST_SHOWN)
