@@ -173,14 +173,40 @@ def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
         "eval_heldout_reward_scored": 0.75,
         "eval_heldout_pass_rate": 0.75,
         "eval_heldout_metric_reward": 0.75,
+        "eval_heldout_metric_reward_n": 4,
         "eval_heldout_metric_twice": 1.5,
+        "eval_heldout_metric_twice_n": 4,
         "eval_heldout_n": 4,
+        "eval_heldout_n_scored": 4,
         "eval_heldout_n_errors": 0,
         "eval_heldout_best_step": 2,
         "eval_heldout_step": 2,
         "epoch": 0.5,
         "step": 2,
     }
+
+
+def test_two_callbacks_that_would_log_under_one_name_are_refused(tmp_path: Path) -> None:
+    first, second = (make_evals(tmp_path, run_dir=tmp_path / name) for name in "ab")
+    trainer = make_trainer(tmp_path, HeldoutCallback(first), HeldoutCallback(second))
+    with pytest.raises(InvalidInput, match="two HeldoutCallbacks would log as eval_heldout_"):
+        trainer.train()
+
+
+def test_a_turn_is_as_long_as_a_completion_of_trl(tmp_path: Path) -> None:
+    limits: list[int] = []
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return ["?"] * len(prompts)
+
+    judge = score_answer(lambda answer, sample: 1.0)
+    runner = functions(lambda messages: messages[-1].text, answers, judge)
+    evals = make_evals(tmp_path, builder=runner)
+    trainer = make_trainer(tmp_path, HeldoutCallback(evals), steps=2)
+    trainer.args.max_completion_length = 40  # as GRPOConfig has it
+    trainer.train()
+    assert limits == [40]
 
 
 def test_the_trainings_own_rows_are_all_there_and_as_they_were(tmp_path: Path) -> None:
@@ -429,9 +455,10 @@ def test_the_trainer_is_answered_at_steps_of_its_own_and_with_whole_evals(tmp_pa
     trainer.train()
     assert [row["step"] for row in heard.evaluated] == [2, 4, 6]
     assert [row["eval_heldout_n"] for row in heard.evaluated] == [4, 4, 4]
-    assert [(row["step"], row["eval_heldout_n"]) for row in eval_rows(heard.rows)] == [
+    assert [(row["step"], row.get("eval_heldout_n")) for row in eval_rows(heard.rows)] == [
         (2, 1),  # what the budget allows, on the eval's own cadence
         (2, 4),
+        (4, None),  # … which is nothing: a skip
         (4, 4),
         (6, 4),
     ]

@@ -244,7 +244,7 @@ def budget_of_the_first(home: Path) -> Any:
         clock=clock,
     )
     asked = []
-    for step, trained in enumerate((1.0, 1.0, 30.0, 100.0), start=1):
+    for step, trained in enumerate((1.0, 1.0, 40.0, 100.0), start=1):
         clock.now += trained
         model.batches.clear()
         point = evals.maybe_run(step)

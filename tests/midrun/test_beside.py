@@ -714,7 +714,7 @@ def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
         evals.finish(pending, Counter(2))
 
 
-def test_what_the_budget_cannot_afford_is_not_scheduled(tmp_path: Path, gates: Gates) -> None:
+def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, gates: Gates) -> None:
     clock = Clock()
     evals = evals_of(tmp_path, Counter(2), gates, max_overhead=0.1, clock=clock)
     with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
@@ -724,7 +724,10 @@ def test_what_the_budget_cannot_afford_is_not_scheduled(tmp_path: Path, gates: G
         evals.maybe_run(10)
         clock.now += 100.0
         evals.maybe_run(20)
-    assert [p.step for p in points_of(tmp_path)] == [20]
+    first, second = points_of(tmp_path)
+    assert (first.step, second.step) == (10, 20)
+    assert first.skipped == "max_overhead=0.1: evals have taken 5 s beside 10 s of training"
+    assert second.has_result
 
 
 @pytest.mark.parametrize(

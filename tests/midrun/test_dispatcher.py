@@ -181,6 +181,21 @@ def test_schedule_does_not_wait_for_the_eval(tmp_path: Path) -> None:
     assert [p.step for p in points_of(tmp_path)] == [1]
 
 
+def test_two_evals_of_one_name_and_step_are_both_on_the_curve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        evals.schedule(lambda: {"accuracy": 0.25}, step=10)
+        evals.schedule(lambda: {"accuracy": 0.75}, step=10)
+        evals.schedule(half, step=20)
+    found = {
+        (p.label, p.step): p.number("metric_accuracy")
+        for p in current_points(read_points(tmp_path / "run" / "curve.jsonl"))
+    }
+    assert found == {("eval", 10): 0.25, ("eval-2", 10): 0.75, ("eval", 20): 0.5}
+    assert "Give each a name= of its own" in caplog.text
+
+
 def test_results_come_in_any_order_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
     rows, gates = Rows(), {10: Gate(), 20: Gate()}
     with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:

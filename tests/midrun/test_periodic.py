@@ -18,7 +18,13 @@ import pytest
 
 from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, Trajectory
 from heldout.environment import Reply
-from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch, RunDirectoryError
+from heldout.errors import (
+    DuplicateSampleId,
+    EvalFailed,
+    InvalidInput,
+    ResumeMismatch,
+    RunDirectoryError,
+)
 from heldout.midrun import (
     CurveMonitor,
     Judgement,
@@ -32,7 +38,16 @@ from heldout.midrun.curve import request_stop
 from heldout.scoring import Rubric, grade_exact, part
 from heldout.store.rundir import RunDir
 from tests.midrun.test_verdicts import CLIMB, curve
-from tests.midrun.toys import Clock, Heartbeats, Model, builder, periodic, questions, score
+from tests.midrun.toys import (
+    Clock,
+    Heartbeats,
+    Model,
+    builder,
+    periodic,
+    questions,
+    score,
+    weighted,
+)
 
 
 def steps(evals: PeriodicEval) -> list[int]:
@@ -80,7 +95,7 @@ def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
 
 
 def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) -> None:
-    evals = periodic(tmp_path)
+    evals = periodic(tmp_path, weighted())
     evals.maybe_run(10)
     assert evals.run_final(13) is not None
     assert evals.run_final(13) is evals.history[-1]
@@ -89,7 +104,7 @@ def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) ->
 
 
 def test_the_last_step_on_cadence_is_not_doubled(tmp_path: Path) -> None:
-    evals = periodic(tmp_path)
+    evals = periodic(tmp_path, weighted())
     evals.maybe_run(10)
     assert evals.run_final(10) is evals.history[-1]
     assert steps(evals) == [10]
@@ -105,7 +120,7 @@ def test_a_last_step_whose_eval_was_cut_short_is_not_doubled(tmp_path: Path) -> 
 
         return Runner(answer, score, rows=4)
 
-    evals = periodic(tmp_path, runner_builder=build, max_seconds=3.0, clock=clock)
+    evals = periodic(tmp_path, weighted(), runner_builder=build, max_seconds=3.0, clock=clock)
     assert evals.maybe_run(10).n == 4  # type: ignore[union-attr]
     assert evals.run_final(10) is evals.history[-1]
     assert steps(evals) == [10]
@@ -359,6 +374,8 @@ def test_an_answer_that_is_waited_for_in_vain_times_out_and_the_others_count(
         {"samples": ["no sample"]},
         {"num": 0},
         {"max_overhead": 0.0},
+        {"pass_threshold": "0.4"},
+        {"on_error": "stop"},
         {"max_seconds": -1},
         {"runner_builder": "no"},
         {"label": "../x"},
@@ -618,13 +635,17 @@ def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path
     for step in range(1, 201):
         clock.now += 1.0 if step <= 100 else 32.0
         evals.maybe_run(step)
-    taken = [(p.step, len(p.outcomes)) for p in evals.history]
+    assert [p.step for p in evals.history] == list(range(10, 201, 10))
+    assert evals.history[1].skipped == (
+        "max_overhead=0.1: evals have taken 4 s beside 19 s of training; 4 samples take 4 s"
+    )
+    taken = [(p.step, len(p.outcomes)) for p in evals.history if p.has_result]
     # The first four take 4 s; training buys 0.1 s a second, so the next four come at 80 s.
     assert taken[:3] == [(10, 4), (90, 4), (110, 32)]
     assert taken[3][0] > 110
     trained = 100 + 100 * 32.0
     assert sum(p.seconds for p in evals.history) <= 0.1 * trained
-    first, second = evals.history[0], evals.history[2]
+    first, second = (p for p in evals.history if p.step in (10, 110))
     assert second.budget is not None
     assert second.budget["samples"] == second.budget["of"] == 32
     assert second.budget["steps_since_last"] == 20
@@ -646,7 +667,8 @@ def test_what_cannot_be_afforded_does_not_even_look_at_the_model(tmp_path: Path)
     for step in range(1, 121):
         clock.now += 1.0
         evals.maybe_run(step)
-    assert asked[0] == len(evals.history) == 2
+    assert asked[0] == len([p for p in evals.history if p.has_result]) == 2
+    assert len(evals.history) == 120
 
 
 def test_a_final_eval_is_whole_where_an_earlier_start_has_only_a_part(tmp_path: Path) -> None:
@@ -836,8 +858,8 @@ def test_what_earlier_starts_have_spent_is_spent(tmp_path: Path) -> None:
         (again or first).maybe_run(step)
     assert again is not None
     # 10 s are spent at the first step; the next 10 s take 200 s of training.
-    assert [point.step for point in first.history] == [1]
-    assert again.history == []
+    assert [point.step for point in first.history if point.has_result] == [1]
+    assert [point.step for point in again.history if point.has_result] == []
 
 
 def test_the_time_that_watching_takes_is_not_training(tmp_path: Path) -> None:
@@ -852,7 +874,7 @@ def test_the_time_that_watching_takes_is_not_training(tmp_path: Path) -> None:
     for step in range(1, 51):
         clock.now += 1.0
         evals.maybe_run(step)
-    assert len(evals.history) == 1
+    assert [point.step for point in evals.history if point.has_result] == [1]
 
 
 # --- Restarts -----------------------------------------------------------------------------------
@@ -861,10 +883,10 @@ def test_the_time_that_watching_takes_is_not_training(tmp_path: Path) -> None:
 def test_a_restart_goes_on_with_the_curve_and_repeats_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = periodic(tmp_path)
+    first = periodic(tmp_path, weighted())
     for step in range(1, 21):
         first.maybe_run(step)
-    again = periodic(tmp_path)
+    again = periodic(tmp_path, weighted())
     for step in range(11, 31):  # from the checkpoint at step 10
         again.maybe_run(step)
     assert steps(again) == [10, 20, 30]
@@ -915,17 +937,20 @@ def test_last_weights_that_are_others_than_those_of_the_cadence_are_measured(
     assert evals.run_final(10, model) is not None
 
 
-def test_two_in_one_run_directory_are_told_that_they_hide_each_other(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_of_two_evals_on_one_run_directory_the_first_is_a_skip_that_says_so(
+    tmp_path: Path,
 ) -> None:
     first = periodic(tmp_path)
     first.maybe_run(10)
-    second = periodic(tmp_path)
-    second.maybe_run(10)
-    assert "hide those of the other" not in caplog.text  # a notebook that was run again
-    first.maybe_run(20)
-    first.maybe_run(30)
-    assert caplog.text.count("hide those of the other") == 1
+    second = periodic(tmp_path, Model(knows=8))  # a notebook that was run again
+    assert second.maybe_run(10).reward == 1.0  # type: ignore[union-attr]
+    point = first.maybe_run(20)
+    assert point is not None
+    assert point.skipped is not None
+    assert "another PeriodicEval was set up on" in point.skipped
+    assert "a label and a run_dir of its own" in point.skipped
+    second.maybe_run(20)
+    assert [(p.step, p.reward) for p in second.points] == [(10, 1.0), (20, 1.0)]
 
 
 def test_a_counter_that_goes_back_is_another_start(tmp_path: Path) -> None:
@@ -966,27 +991,118 @@ def test_other_samples_or_another_threshold_are_refused_on_the_same_curve(tmp_pa
         periodic(tmp_path, pass_threshold=0.9)
 
 
-def test_another_scorer_is_a_skip_on_the_same_curve(tmp_path: Path) -> None:
-    periodic(tmp_path).maybe_run(10)
+def other_score(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("right", 1.0, 1.0),))
 
-    def other(model: Model) -> Runner:
-        def answer(requests: Any, keep_going: Any) -> Any:
-            return model.answer([r.messages[-1].text for r in requests])
 
-        return Runner(answer, lambda trajectory, sample: score_value(1.0))
+def other_prompt(sample: Sample) -> list[Message]:
+    return [Message("user", sample.ground_truth)]
 
-    point = periodic(tmp_path, runner_builder=other).maybe_run(20)
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"score_fn": other_score}, "another score_fn"),
+        ({"prepare_messages": other_prompt}, "another prepare_messages"),
+        ({"render": lambda messages: "7"}, "another render"),
+        ({"max_new": 7}, r"another max_tokens \(was 256, is now 7\)"),
+        ({"repeats": 3}, r"another repeats \(was 1, is now 3\)"),
+        ({"sampling": Sampling(temperature=1.0)}, r"another temperature"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_curve_is_not_continued_by_another_eval(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    """Equal weights are not enough: in a repeatable training they are equal at every step."""
+
+    def evals(**changed: Any) -> PeriodicEval:
+        given = {"render": lambda messages: messages[-1].text, "score_fn": score, "max_new": 256}
+        given |= changed
+        render, score_fn = given.pop("render"), given.pop("score_fn")
+        return periodic(
+            tmp_path, weighted(), runner_builder=functions(render, answers, score_fn, **given)
+        )
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[Any]:
+        return model.answer(prompts)  # type: ignore[no-any-return]
+
+    evals().maybe_run(10)
+    assert evals().maybe_run(10) is not None
+    with pytest.raises(ResumeMismatch, match=said):
+        evals(**settings)
+
+
+def test_a_curve_is_not_continued_with_another_chat_template(tmp_path: Path) -> None:
+    from heldout.midrun import live_model
+    from tests.tiny_model import tiny_model
+
+    model, tokenizer = tiny_model()
+
+    def evals() -> PeriodicEval:
+        return periodic(tmp_path, model, runner_builder=live_model(tokenizer, score, max_new=2))
+
+    evals().maybe_run(10)
+    assert evals().maybe_run(10) is not None
+    tokenizer.chat_template += " "
+    with pytest.raises(ResumeMismatch, match="another chat_template"):
+        evals()
+
+
+def test_a_builder_of_ones_own_is_known_by_its_code(tmp_path: Path) -> None:
+    periodic(tmp_path, runner_builder=answering()).maybe_run(10)
+    periodic(tmp_path, runner_builder=answering()).maybe_run(20)
+    with pytest.raises(ResumeMismatch, match="another runner_builder"):
+        periodic(tmp_path, runner_builder=lambda model: Runner(boom, score))
+
+
+def test_what_only_a_built_runner_tells_is_a_skip_and_no_old_point_is_shown(
+    tmp_path: Path,
+) -> None:
+    scorers = [score]
+
+    def build(model: Any) -> Runner:
+        return answering(score_fn=scorers[0])(model)  # type: ignore[no-any-return]
+
+    periodic(tmp_path, weighted(), runner_builder=build).maybe_run(10)
+    scorers[0] = other_score
+    point = periodic(tmp_path, weighted(), runner_builder=build).maybe_run(10)
     assert point is not None
     assert point.skipped is not None
-    assert "score_fn" in point.skipped
+    assert "another score_fn" in point.skipped
 
 
-def test_other_settings_are_a_skip_on_the_same_curve(tmp_path: Path) -> None:
-    periodic(tmp_path).maybe_run(10)
-    point = periodic(tmp_path, runner_builder=builder(repeats=3)).maybe_run(20)
+def test_a_curve_without_results_may_be_begun_with_another_eval(tmp_path: Path) -> None:
+    periodic(tmp_path, runner_builder=lambda model: Runner(boom, score)).maybe_run(10)
+    assert periodic(tmp_path).maybe_run(10).reward == 0.5  # type: ignore[union-attr]
+
+
+# --- Weights that nobody knows ------------------------------------------------------------------
+
+
+def test_a_policy_without_a_hash_is_measured_again_by_a_second_training(tmp_path: Path) -> None:
+    assert periodic(tmp_path, Model(knows=2)).maybe_run(10).reward == 0.25  # type: ignore[union-attr]
+    again = periodic(tmp_path, Model(knows=8))
+    assert again.maybe_run(10).reward == 1.0  # type: ignore[union-attr]
+    assert [p.reward for p in again.points] == [1.0]
+
+
+def test_the_last_point_of_a_policy_without_a_hash_is_of_the_last_weights(tmp_path: Path) -> None:
+    model = Model(knows=2)
+    evals = periodic(tmp_path, model)
+    evals.maybe_run(10)
+    model.knows = 8
+    assert evals.run_final(10).reward == 1.0  # type: ignore[union-attr]
+
+
+def test_weights_that_came_back_at_one_step_have_the_last_point(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.run_eval(10, weighted(2))
+    evals.run_eval(10, weighted(8))
+    point = evals.run_final(10, weighted(2))
     assert point is not None
-    assert point.skipped is not None
-    assert "settings" in point.skipped
+    assert point.reward == 0.25
+    assert [p.reward for p in evals.points] == [0.25]
 
 
 def test_another_label_is_refused_on_the_same_curve(tmp_path: Path) -> None:
@@ -1200,8 +1316,8 @@ def test_a_monitor_that_is_interrupted_loses_no_point(tmp_path: Path) -> None:
 
 
 def test_a_point_of_an_earlier_start_that_asked_to_stop_asks_again(tmp_path: Path) -> None:
-    periodic(tmp_path, monitor=lambda points: "it got worse").maybe_run(10)
-    again = periodic(tmp_path)
+    periodic(tmp_path, weighted(), monitor=lambda points: "it got worse").maybe_run(10)
+    again = periodic(tmp_path, weighted())
     assert again.stop_requested is None
     again.maybe_run(10)
     assert again.stop_requested == "it got worse"
@@ -1275,6 +1391,112 @@ def test_the_environment_variables_configure_it(
     assert point.summary["pass_rate"] == 1.0
 
 
+def test_what_an_operator_sets_wins_over_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "7")
+    monkeypatch.setenv("HELDOUT_EVAL_NUM", "3")
+    monkeypatch.setenv("HELDOUT_EVAL_MAX_NEW", "5")
+    monkeypatch.setenv("HELDOUT_EVAL_PASS_THRESHOLD", "0")
+    limits: list[int] = []
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return ["?"] * len(prompts)
+
+    runner = functions(lambda messages: messages[-1].text, answers, score, max_new=99)
+    settings: dict[str, Any] = {"every_steps": 10, "num": 8, "pass_threshold": 0.9}
+    point = periodic(tmp_path, runner_builder=runner, **settings).maybe_run(7)
+    assert point is not None
+    assert point.n == 3
+    assert point.summary is not None
+    assert point.summary["pass_rate"] == 1.0
+    assert limits == [5]
+
+
+def test_evals_turned_on_by_the_environment_take_32_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(periodic(tmp_path / "code", samples=questions(40)).samples) == 40
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "7")
+    evals = PeriodicEval(questions(40), builder(), run_dir=tmp_path / "environment")
+    assert len(evals.samples) == 32
+
+
+def test_a_turn_is_as_long_as_the_trainings_where_nothing_else_is_said(tmp_path: Path) -> None:
+    limits: list[int] = []
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return ["?"] * len(prompts)
+
+    def evals(name: str, **settings: Any) -> PeriodicEval:
+        runner = functions(lambda messages: messages[-1].text, answers, score, **settings)
+        return periodic(tmp_path / name, runner_builder=runner)
+
+    evals("alone").maybe_run(10)
+    told = evals("told")
+    told.use_completion_length(40)
+    told.maybe_run(10)
+    set_here = evals("set", max_new=7)
+    set_here.use_completion_length(40)
+    set_here.maybe_run(10)
+    assert limits == [256, 40, 7]
+    again = evals("told")
+    with pytest.raises(ResumeMismatch, match=r"another max_tokens \(was 40, is now 50\)"):
+        again.use_completion_length(50)
+
+
+# --- Heartbeats ---------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_may_take_its_fields_by_name(tmp_path: Path) -> None:
+    heard: dict[str, Any] = {}
+
+    def beat(name: str, **fields: Any) -> None:
+        heard[name] = fields
+
+    periodic(tmp_path, heartbeat_fn=beat).maybe_run(10)
+    assert heard["rl_eval"]["eval_reward"] == 0.5
+
+
+@pytest.mark.parametrize("wrong", [lambda fields: None, lambda a, b, c: None, 3])
+def test_a_heartbeat_that_could_not_be_called_is_refused_before_training(
+    tmp_path: Path, wrong: Any
+) -> None:
+    with pytest.raises(InvalidInput, match="heartbeat_fn is"):
+        periodic(tmp_path, heartbeat_fn=wrong)
+
+
+def test_the_least_reward_counts_errored_items_as_the_mean_does(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    periodic(tmp_path, Model(8, fails=["3"]), heartbeat_fn=beats).maybe_run(10)
+    [fields] = beats.named("rl_eval")
+    assert fields["eval_reward"] == 7 / 8
+    assert (fields["eval_reward_min"], fields["eval_reward_max"]) == (0.0, 1.0)
+    assert (fields["eval_reward_scored"], fields["eval_n_scored"]) == (1.0, 7)
+
+
+# --- Debugging ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_getter": boom}, "rl_eval at step 10: model: ValueError: boom"),
+        ({"model_getter": lambda: Model(8, fails=["3"])}, "sample 'q3': .*no 3"),
+    ],
+    ids=["skip", "item"],
+)
+def test_errors_are_raised_where_that_is_asked_for_and_their_line_is_written(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    evals = periodic(tmp_path, on_error="raise", **settings)
+    with pytest.raises(EvalFailed, match=said):
+        evals.maybe_run(10)
+    assert steps(evals) == [10]
+
+
 class ThreadRanks:
     """Ranks that are threads, which fail instead of waiting for ever."""
 
@@ -1294,12 +1516,12 @@ class ThreadRanks:
 
 
 def test_all_ranks_leave_a_final_eval_that_is_there_already(tmp_path: Path) -> None:
-    table, barrier = [b"", b""], threading.Barrier(2)
+    table, barrier, model = [b"", b""], threading.Barrier(2), weighted()
     found: dict[int, list[Any]] = {}
 
     def train(rank: int) -> None:
         ranks = ThreadRanks(rank, table, barrier)
-        evals = periodic(tmp_path, Model(), across="all", ranks=ranks)
+        evals = periodic(tmp_path, model, across="all", ranks=ranks)
         found[rank] = [evals.maybe_run(10), evals.run_final(10), evals.run_final(13)]
 
     threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]

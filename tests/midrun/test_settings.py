@@ -6,8 +6,8 @@ from heldout.errors import InvalidInput
 from heldout.midrun.settings import Settings
 
 
-def test_nothing_set_is_off_with_the_defaults() -> None:
-    assert Settings.from_environment({}) == Settings(0, 32, 256, 0.5)
+def test_what_is_not_set_says_nothing() -> None:
+    assert Settings.from_environment({}) == Settings(None, None, None, None)
 
 
 def test_all_four_are_read() -> None:

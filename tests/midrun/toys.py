@@ -35,6 +35,21 @@ class Model:
         ]
 
 
+def weighted(knows: int = 4) -> Any:
+    """A `Model` that is a torch module: its weights have a hash, so points of it are recognised."""
+    import torch
+
+    class Weighted(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.knows = torch.nn.Parameter(torch.tensor(float(knows)))
+
+        def answer(self, prompts: list[str]) -> list[Any]:
+            return Model(int(self.knows.item())).answer(prompts)
+
+    return Weighted()
+
+
 def builder(**settings: Any) -> Any:
     def generate(model: Model, prompts: list[str], max_new: int) -> list[Any]:
         return model.answer(prompts)
@@ -68,4 +83,14 @@ def periodic(folder: Path, model: Any = None, **settings: Any) -> PeriodicEval:
     return PeriodicEval(run_dir=folder / "run", **settings)
 
 
-__all__ = ["Clock", "Heartbeats", "Model", "Runner", "builder", "periodic", "questions", "score"]
+__all__ = [
+    "Clock",
+    "Heartbeats",
+    "Model",
+    "Runner",
+    "builder",
+    "periodic",
+    "questions",
+    "score",
+    "weighted",
+]

@@ -55,8 +55,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     trainer's `callbacks` writes to `log_history` and cannot reach reporters.
 
     A result is logged as `eval_<name>_reward`, `_reward_ci_low`, `_reward_ci_high`, `_pass_rate`,
-    `_n`, `_n_errors`, `_metric_<metric>`, `_seconds`, and `_step`, which says whose weights these
-    are; `_partial` is 1 where it ended early. What the curve allows one to say is `_verdict`
+    `_n`, `_n_scored`, `_n_errors`, `_metric_<metric>` with `_metric_<metric>_n` (the items it is
+    of), `_seconds`, and `_step`, which says whose weights these are; `_partial` is 1 where it ended
+    early. What the curve allows one to say is `_verdict`
     (improving 1, plateau 0, regressing -1, left out where nobody can tell), `_gain`,
     `_gain_ci_low`, `_gain_ci_high` and `_best_step`. The name is the eval's label, or "heldout" for
     the label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of
@@ -110,7 +111,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         """One eval as the HELDOUT_EVAL_* variables have it; none at all where they do not turn it
         on. `settings` are further ones of `PeriodicEval`."""
         outside = Settings.from_environment()
-        if outside.every_steps == 0 or outside.num == 0:
+        if not outside.every_steps or outside.num == 0:
             return cls()
         return cls(PeriodicEval(samples, runner_builder, heartbeat_fn=heartbeat_fn, **settings))
 
@@ -133,6 +134,11 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         if not self._on:
             return
         self._check_best_metric(args)
+        self._check_names(state)
+        tokens = getattr(args, "max_completion_length", None)  # TRL's
+        for each in self._on:
+            if tokens is not None:
+                each.use_completion_length(tokens)
         if self._trainer is None and args.report_to:
             log.warning(
                 "heldout: results go to the trainer's log_history and to the curve, not to %s; "
@@ -293,7 +299,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return {key: value for row in made.values() for key, value in row.fields.items()}
 
     def _row(self, point: CurvePoint) -> _Row:
-        cut = point.summary is not None and (point.partial is not None or point.asked < point.of)
+        if point.summary is None:
+            cut = point.weights is None  # not even begun: max_overhead left no time for it
+        else:
+            cut = point.partial is not None or point.asked < point.of
         return _Row(point.step, log_fields(point, self._names[point.label]), cut)
 
     def _agreed(self, mine: Any, kind: Any = bool) -> Any:
@@ -362,6 +371,17 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             and bool(self._cadenced)
         )
 
+    def _check_names(self, state: Any) -> None:
+        """Before training begins: two callbacks that log under one name hide each other's rows."""
+        # Callbacks do not know each other, but a training run has one state.
+        taken = vars(state).setdefault("_heldout_names", {})
+        for name in self._names.values():
+            if taken.setdefault(name, self) is not self:
+                raise InvalidInput(
+                    f"two HeldoutCallbacks would log as eval_{name}_…; give each PeriodicEval a "
+                    "label and a run_dir of its own"
+                )
+
     def _check_best_metric(self, args: Any) -> None:
         """Before training begins. Later the trainer would raise, or never find a best model."""
         wanted = _best_metric(args)
@@ -407,7 +427,7 @@ class _Row(msgspec.Struct):
     step: int
     fields: dict[str, float]
     cut: bool = False
-    """Whether it is of fewer items than the whole set."""
+    """Whether it is of fewer items than the whole set, or of none."""
 
 
 class _Replaced:
@@ -446,7 +466,12 @@ def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
             "pass_rate": point.number("pass_rate"),
             "n": point.number("n"),
             "n_errors": point.number("n_errors"),
-            **{f"metric_{m}": point.number(f"metric_{m}") for m in point.metrics()},
+            "n_scored": point.number("n_scored"),
+            **{
+                f"metric_{m}{end}": point.number(f"metric_{m}{end}")
+                for m in point.metrics()
+                for end in ("", "_n")
+            },
         }
         if point.partial is not None:
             fields["partial"] = 1.0

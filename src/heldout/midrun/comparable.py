@@ -6,32 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from heldout.errors import InvalidInput, ResumeMismatch
-from heldout.fingerprints import describe_callable
-from heldout.midrun.runners import Runner
-
-
-def describe_runner(runner: Runner) -> dict[str, Any]:
-    """What of a runner would change results if it changed."""
-    return {
-        "score_fn": describe_callable(runner.score_fn),
-        "prepare_messages": describe_callable(runner.prepare_messages),
-        "environment_factory": describe_callable(runner.environment_factory, docstrings=True),
-        "answer_filter": describe_callable(runner.answer_filter),
-        "settings": {
-            "repeats": runner.repeats,
-            "max_turns": runner.max_turns,
-            "token_budget": runner.token_budget,
-            "temperature": runner.sampling.temperature,
-            "top_p": runner.sampling.top_p,
-            "max_tokens": runner.sampling.max_tokens,
-            "stop": list(runner.sampling.stop),
-        },
-    }
+from heldout.errors import ResumeMismatch
 
 
 def check_config(
-    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], *, has_points: bool
+    path: Path, before: Mapping[str, Any], now: Mapping[str, Any], *, has_results: bool
 ) -> None:
     """ResumeMismatch where this run directory has the curve of another eval."""
     different = [
@@ -39,7 +18,7 @@ def check_config(
         for key in now
         if key != "every_steps" and before.get(key) != now[key]
     ]
-    if different and (has_points or before.get("label") != now["label"]):
+    if different and (has_results or before.get("label") != now["label"]):
         raise ResumeMismatch(
             f"{path} has a curve whose points could not be compared with these: "
             + "; ".join(different)
@@ -48,9 +27,18 @@ def check_config(
 
 
 def check_functions(path: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    changed = [name for name in now if before.get(name) != now[name]]
+    """ResumeMismatch where the curve was measured or scored in another way."""
+    changed = [name for name in now if name not in before or before[name] != now[name]]
+    if "settings" in changed:
+        old, new = before.get("settings") or {}, now["settings"]
+        changed.remove("settings")
+        changed += [
+            f"{key} (was {old.get(key)!r}, is now {new[key]!r})"
+            for key in new
+            if old.get(key) != new[key]
+        ]
     if changed:
-        raise InvalidInput(
-            f"{' and '.join(changed)}: not what it was when the curve in {path} began, so its "
-            "points could not be compared; use another run_dir"
+        raise ResumeMismatch(
+            f"the curve in {path} was measured with another {' and another '.join(changed)}, so "
+            "new points could not be compared with it. Undo the change, or use another run_dir"
         )

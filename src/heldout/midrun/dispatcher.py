@@ -24,6 +24,7 @@ import os
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -125,6 +126,7 @@ class AsyncEvalDispatcher:
         nothing."""
         self.drain_timeout = drain_timeout
         self._clock = clock
+        self._names: Counter[tuple[str, str, int]] = Counter()
         self._visitors: list[weakref.WeakMethod[Callable[[], object]]] = []
         queue: Queue[Job] = Queue(max_pending, max_running, when_full)
         self._home: Home | None = None
@@ -157,7 +159,8 @@ class AsyncEvalDispatcher:
         saved_at: str | Path | None = None,
         snapshot: Callable[[], Snapshot | None] | None = None,
     ) -> Scheduled:
-        """Have it run while training goes on; its result is that of `step`.
+        """Have it run while training goes on; its result is that of `step`. A second eval of one
+        name and step is numbered (`eval-2`).
 
         `weights` is a hash of those it measures, `saved_at` where they can be had again, for
         `pending_evals` after a crash. Waits only where `when_full="wait"` and it is full; in the
@@ -239,14 +242,31 @@ class AsyncEvalDispatcher:
             raise InvalidInput(
                 "an evaluator on a snapshot is a plain function: it has a thread of its own"
             )
+        session = self._home.session if self._home is not None else ""
         pending = PendingEval(
-            checked_name(name),
+            self._distinct(checked_name(name), checked_step(step), session),
             checked_step(step),
-            self._home.session if self._home is not None else "",
+            session,
             checked_weights(weights),
             checked_place(saved_at),
         )
         return self._new_job(evaluator, pending, self._home, snapshot)
+
+    def _distinct(self, name: str, step: int, session: str) -> str:
+        """The name that an eval has on the curve: a second one of a step is numbered, since one
+        result would hide the other."""
+        self._names[(session, name, step)] += 1
+        number = self._names[(session, name, step)]
+        if number == 1:
+            return name
+        log.warning(
+            "two evals called %r were scheduled at step %s; this one is %r on the curve. Give each "
+            "a name= of its own",
+            name,
+            step,
+            f"{name}-{number}",
+        )
+        return f"{name}-{number}"
 
     def _new_job(
         self,

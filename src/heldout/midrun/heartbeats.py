@@ -2,13 +2,54 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+from heldout.errors import InvalidInput
 from heldout.midrun.curve import CurvePoint
 
-Heartbeat = Callable[[str, dict[str, Any]], object]
-"""`heartbeat(name, fields)`: name is the eval's label, or that with `_progress` added."""
+Heartbeat = Callable[..., object]
+"""`heartbeat(name, fields)` or `heartbeat(name, **fields)`: name is the eval's label, or that with
+`_progress` added."""
+
+
+def checked_heartbeat(heartbeat: Any) -> Callable[[str, dict[str, Any]], object] | None:
+    """Check that a heartbeat function can be called, before training does.
+
+    Args:
+        heartbeat: A function of `(name, fields)` or `(name, **fields)`, or None.
+
+    Returns:
+        A function of `(name, fields)`.
+
+    Raises:
+        InvalidInput: It takes neither.
+    """
+    if heartbeat is None:
+        return None
+    if not callable(heartbeat):
+        raise InvalidInput(f"heartbeat_fn is a function (name, fields), got {heartbeat!r:.100}")
+    try:
+        signature = inspect.signature(heartbeat)
+    except (TypeError, ValueError):  # built in: nothing is known of it
+        return cast(Callable[[str, dict[str, Any]], object], heartbeat)
+    if _takes(signature, "", {}):
+        return cast(Callable[[str, dict[str, Any]], object], heartbeat)
+    if _takes(signature, "", step=0, eval_n=0, eval_metric_some_name=0):
+        return lambda name, fields: heartbeat(name, **fields)
+    raise InvalidInput(
+        f"heartbeat_fn is called as heartbeat_fn(name, fields), or (name, **fields), which "
+        f"{getattr(heartbeat, '__qualname__', heartbeat)!s:.100}{signature} does not take"
+    )
+
+
+def _takes(signature: inspect.Signature, *args: Any, **fields: Any) -> bool:
+    try:
+        signature.bind(*args, **fields)
+    except TypeError:
+        return False
+    return True
 
 
 def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
@@ -19,16 +60,20 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
     if point.summary is None:
         return {**fields, "eval_skipped": True, "eval_reason": point.skipped}
     summary = point.summary
+    # The mean reads an errored item as 0, and so do these.
+    errored = [0.0] if summary["n_errors"] else []
+    known = [value for value in (summary["min"], summary["max"]) if value is not None]
     fields |= {
         "eval_n": summary["n"],
+        "eval_n_scored": summary["n_scored"],
         "eval_n_errors": summary["n_errors"],
         "eval_n_truncated": summary["n_truncated"],
         "eval_reward": summary["mean"],
         "eval_reward_scored": summary["mean_scored"],
         "eval_reward_ci_low": summary["ci_low"],
         "eval_reward_ci_high": summary["ci_high"],
-        "eval_reward_min": summary["min"],
-        "eval_reward_max": summary["max"],
+        "eval_reward_min": min([*known, *errored], default=None),
+        "eval_reward_max": max([*known, *errored], default=None),
         "eval_pass_rate": summary["pass_rate"],
         **{f"eval_{key}": value for key, value in summary.items() if key.startswith("metric_")},
     }

@@ -57,6 +57,8 @@ class Home:
     def join(self, periodic: Any) -> str:
         """The session of a `PeriodicEval` that is set up here: that of the dispatcher, if one was
         here before; a new one, if it is a second start of the training in one process."""
+        if self.is_of(periodic):
+            return self.session
         first, self._eval = self._eval is None, weakref.ref(periodic)
         return self.session if first else self.begin_session()
 

@@ -24,7 +24,13 @@ from heldout.concurrency import Abandoned, Here, run_beside
 from heldout.config import EvalConfig
 from heldout.endpoints.batch import Answered, BatchEndpoint, Request
 from heldout.engine import evaluate
-from heldout.errors import EndpointError, EvalFailed, InvalidInput, printable_error
+from heldout.errors import (
+    EndpointError,
+    EvalFailed,
+    InvalidInput,
+    ResumeMismatch,
+    printable_error,
+)
 from heldout.isolation import (
     NotBeside,
     beside_training,
@@ -33,10 +39,9 @@ from heldout.isolation import (
     untouched_random_state,
     wait_for_device,
 )
-from heldout.midrun.comparable import describe_runner
 from heldout.midrun.errands import NobodyCame
 from heldout.midrun.ranks import Ranks, RanksApart
-from heldout.midrun.runners import Answer, Runner, RunnerBuilder
+from heldout.midrun.runners import Answer, Runner, RunnerBuilder, describe_runner
 from heldout.store.journal import Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
@@ -180,17 +185,26 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
                     weights = task.version(model)
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped = f"model: {describe(problem)}"
+            runner = None
+            if part.skipped is None:
+                try:
+                    runner = _built(task, model)
+                    if ranks.rank == 0:
+                        # Before `decide`: a point that is known already may be of another eval.
+                        task.admit(describe_runner(runner))
+                except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+                    part.skipped = describe(problem)
             decided = 0
             if ranks.rank == 0:
                 try:
-                    decided = task.decide(weights)
+                    decided = task.decide(weights if part.skipped is None else None)
                 except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                     refused = describe(problem)
             size = int(ranks.from_first(str(decided).encode()))
-            if size and part.skipped is None:
+            if size and runner is not None and part.skipped is None:
                 mine = range(size)[ranks.rank :: ranks.world]
                 try:
-                    part = _run_part(task, model, mine, ranks)
+                    part = _run_part(task, model, runner, mine, ranks)
                 except Exception as problem:
                     log.debug("mid-run eval at step %s", task.step, exc_info=problem)
                     part.skipped = describe(problem)
@@ -218,7 +232,7 @@ def _sent(part: Part) -> bytes:
 
 def describe(problem: BaseException) -> str:
     said = printable_error(problem)
-    if isinstance(problem, EvalFailed | InvalidInput):
+    if isinstance(problem, EvalFailed | InvalidInput | ResumeMismatch):
         return said[:2000]
     return f"{type(problem).__name__}: {said}"[:2000]
 
@@ -226,7 +240,7 @@ def describe(problem: BaseException) -> str:
 # --- One rank's part ----------------------------------------------------------------------------
 
 
-def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Part:
+def _built(task: Task, model: Any) -> Runner:
     assert callable(task.builder)
     try:
         runner = task.builder(model)
@@ -234,8 +248,10 @@ def _run_part(task: Task, model: Any, places: Sequence[int], ranks: Ranks) -> Pa
         raise InvalidInput(f"runner_builder: {describe(problem)}") from problem
     if not isinstance(runner, Runner):
         raise InvalidInput(f"runner_builder returns a heldout.midrun.Runner, got {runner!r:.100}")
-    if ranks.rank == 0:
-        task.admit(describe_runner(runner))
+    return runner
+
+
+def _run_part(task: Task, model: Any, runner: Runner, places: Sequence[int], ranks: Ranks) -> Part:
     if not places:  # more ranks than samples
         return Part(repeats=runner.repeats)
     with ExitStack() as stack:

@@ -18,7 +18,6 @@ None, and the eval runs beside the training; its point is that of the step it wa
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
@@ -28,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import EvalFailed, InvalidInput
 from heldout.isolation import is_beside_training, modules_of, untouched_random_state
 from heldout.midrun.beside import Beside
 from heldout.midrun.budget import SMALLEST, Budget
@@ -40,15 +39,23 @@ from heldout.midrun.curve import (
     stop_requested,
 )
 from heldout.midrun.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
-from heldout.midrun.heartbeats import Heartbeat, heartbeat_fields
+from heldout.midrun.heartbeats import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.midrun.measure import Elsewhere, Measured, Task, describe, measure
 from heldout.midrun.monitor import CurveMonitor, Judgement
 from heldout.midrun.pending import PendingEval, Scheduled, checked_place, checked_step
 from heldout.midrun.ranks import Alone, Ranks, current_ranks, is_first_process
 from heldout.midrun.results import Known
-from heldout.midrun.runners import RunnerBuilder
+from heldout.midrun.runners import KnownBuilder, RunnerBuilder, describe_builder
 from heldout.midrun.samples import checked, digest, fixed_order
-from heldout.midrun.settings import NUM, Settings, check_counts, check_seconds
+from heldout.midrun.settings import (
+    DEFAULT_NUM,
+    DEFAULT_PASS_THRESHOLD,
+    Settings,
+    check_counts,
+    check_seconds,
+    check_threshold,
+    first_set,
+)
 from heldout.midrun.spending import Spending
 from heldout.midrun.trail import Trail
 from heldout.store.rundir import now
@@ -99,22 +106,29 @@ class PeriodicEval:
         monitor: Monitor | None = None,
         progress_seconds: float = 10.0,
         across: Literal["first", "all"] = "first",
+        on_error: Literal["skip", "raise"] = "skip",
         shadows: Shadows | None = None,
         ranks: Ranks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         outside = Settings.from_environment()
-        self.every_steps = outside.every_steps if every_steps is None else every_steps
-        if num is None and os.environ.get(NUM, "").strip():
-            num = outside.num
-            if num == 0:
-                self.every_steps, num = 0, None
-        check_counts(every_steps=self.every_steps, min_samples=min_samples, num=num, seed=seed)
+        if outside.every_steps is not None and every_steps is None and num is None:
+            num = DEFAULT_NUM
+        every_steps = first_set(outside.every_steps, every_steps, 0)
+        num = first_set(outside.num, num)
+        if outside.num == 0:
+            every_steps, num = 0, None
+        pass_threshold = first_set(outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD)
+        check_counts(every_steps=every_steps, min_samples=min_samples, num=num, seed=seed)
+        check_threshold(pass_threshold)
+        self.every_steps: int = every_steps
         check_seconds(
             max_overhead=max_overhead, max_seconds=max_seconds, progress_seconds=progress_seconds
         )
         if across not in ("first", "all"):
             raise InvalidInput(f"across is 'first' or 'all', got {across!r}")
+        if on_error not in ("skip", "raise"):
+            raise InvalidInput(f"on_error is 'skip' or 'raise', got {on_error!r}")
         if not callable(runner_builder) and not isinstance(runner_builder, Elsewhere):
             raise InvalidInput(
                 "runner_builder is a function (model) -> Runner, or an EvalWorker, got "
@@ -137,10 +151,12 @@ class PeriodicEval:
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
         self.samples = fixed_order(checked(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
-        self.runner_builder, self._heartbeat, self._monitor = runner_builder, heartbeat_fn, monitor
+        self.runner_builder, self._monitor = runner_builder, monitor
+        self._heartbeat = checked_heartbeat(heartbeat_fn)
         self._curve_monitor = CurveMonitor()
-        self._threshold = outside.pass_threshold if pass_threshold is None else pass_threshold
+        self._threshold = pass_threshold
         self._seed, self._at_start, self._across = seed, at_start, across
+        self._on_error = on_error
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
         self._clock, self._ranks = clock, ranks
         self._trail = Trail(label, self.run_dir, self)
@@ -199,11 +215,15 @@ class PeriodicEval:
             if live is not None:
                 if self._spending.affordable:
                     self._schedule(dispatcher, step, live, saved_at=saved_at)
+                else:
+                    self._skip_unaffordable(step)
                 return None
-        # Where others take part the first one says so to all of them, further down.
-        if not due or (self._across == "first" and self._spending.affordable == 0):
+        if not due:
             return None
-        point = self._run(step, model, lambda weights: self._spending.affordable)
+        # Where others take part the first one says so to all of them, further down.
+        if self._across == "first" and self._spending.affordable == 0:
+            return self._skip_unaffordable(step)
+        point = self._run(step, model, lambda weights: self._spending.afford())
         self._agree_to_stop()
         return point
 
@@ -232,7 +252,7 @@ class PeriodicEval:
         elif not any(handle.step == step for handle in self._beside.under_way):
             point = self._run(step, model, partial(self._missing, step), final=True, whole=True)
         self._trail.say_complete()
-        return point or self._trail.result_at(step)
+        return point or self._trail.last_at(step)
 
     def finish(self, pending: PendingEval, model: Any) -> CurvePoint | None:
         """One of `pending_evals`, now, on the weights that it was to measure.
@@ -258,6 +278,20 @@ class PeriodicEval:
             whole=True,
             instead_of=pending,
         )
+
+    def use_completion_length(self, tokens: int) -> None:
+        """Let model turns be as long as the training's completions, unless a limit was set.
+
+        Args:
+            tokens: Longest completion of the training run.
+
+        Raises:
+            ResumeMismatch: The curve in the run directory was measured with another limit.
+        """
+        builder = self.runner_builder
+        if isinstance(builder, KnownBuilder):
+            builder.use_completion_length(tokens)
+            self._trail.check_functions(describe_builder(builder))
 
     def _missing(self, step: int, weights: str | None) -> int:
         """How many samples the last weights still need. Asked of the first process alone: the
@@ -333,6 +367,8 @@ class PeriodicEval:
                 if ranks.rank != 0:
                     return None
                 ranks = Alone()
+            if ranks.rank == 0:
+                self._trail.check_current()
             task = self._task(step, self._model(model), began, alive=ranks.rank == 0)
             decide = partial(self._decide, step, affordable, known, whole=whole)
             measured = measure(replace(task, decide=decide), ranks)
@@ -351,7 +387,28 @@ class PeriodicEval:
         with untouched_random_state():
             point = self._publish(point, instead_of)
         self._spending.waited(self._clock() - measured_at)
+        self._raise_if_asked(point)
         return point
+
+    def _skip_unaffordable(self, step: int) -> CurvePoint | None:
+        """The line of an eval that is due and that `max_overhead` leaves no time for."""
+        if (self._ranks or current_ranks()).rank != 0:
+            return None
+        began = self._clock()
+        skip = Measured(0, skipped=self._spending.why_not)
+        with untouched_random_state():
+            point = self._publish(self._point(step, skip, 0.0, final=False, charged=False))
+        self._spending.waited(self._clock() - began)
+        return point
+
+    def _raise_if_asked(self, point: CurvePoint) -> None:
+        """For debugging: what would be a skip, or errors among the items, ends the training."""
+        if self._on_error != "raise":
+            return
+        errors = [f"sample {each.id!r}: {each.error}" for each in point.outcomes if each.error]
+        reason = point.skipped or "; ".join(errors[:1])
+        if reason:
+            raise EvalFailed(f"{self.label} at step {point.step}: {reason} (on_error='raise')")
 
     def _task(
         self, step: int, getter: Callable[[], Any], began: float, *, alive: bool = True
@@ -411,6 +468,7 @@ class PeriodicEval:
                 return None
             if not self._trail.entered:
                 self._enter()
+            self._trail.check_current()
             return self._beside.schedule(
                 dispatcher,
                 self._trail.home,
@@ -429,7 +487,8 @@ class PeriodicEval:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             skip = Measured(0, skipped=describe(problem))
             with untouched_random_state():
-                self._publish(self._point(step, skip, self._clock() - began, final=final))
+                point = self._publish(self._point(step, skip, self._clock() - began, final=final))
+            self._raise_if_asked(point)
             return None
         finally:
             self._spending.waited(self._clock() - began)
@@ -460,7 +519,7 @@ class PeriodicEval:
         if known or measured is None:
             return Known(known[0] if known else None)
         seconds = self._clock() - began
-        return self._point(step, measured, seconds, final=final, beside=True)
+        return self._point(step, measured, seconds, final=final, charged=False)
 
     def collect(self) -> None:
         """In the thread that trains: take in what evals beside it have come to. `maybe_run` does
@@ -482,6 +541,7 @@ class PeriodicEval:
                 if point.stop is not None:
                     self._ask_to_stop(point.stop)
                 self._take_in(point)
+                self._raise_if_asked(point)
         if self._finishing and not self._beside.under_way:
             self._trail.say_complete()
 
@@ -542,10 +602,10 @@ class PeriodicEval:
         return keep_going
 
     def _point(
-        self, step: int, measured: Measured, seconds: float, *, final: bool, beside: bool = False
+        self, step: int, measured: Measured, seconds: float, *, final: bool, charged: bool = True
     ) -> CurvePoint:
         budget = None
-        if not beside:
+        if charged:
             budget = self._spending.spend(step, measured, seconds, self.every_steps)
         cut = measured.partial
         if cut is not None and self._max_seconds is not None:
@@ -570,7 +630,6 @@ class PeriodicEval:
         )
 
     def _publish(self, point: CurvePoint, instead_of: PendingEval | None = None) -> CurvePoint:
-        self._trail.check_alone()
         if instead_of is not None:
             point = msgspec.structs.replace(point, session=instead_of.session)
             self._trail.home.begun(instead_of)
@@ -662,7 +721,10 @@ class PeriodicEval:
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,
         }
-        self._spending.take_over(self._trail.enter(config))
+        builder = self.runner_builder
+        # A worker says what it runs once it runs.
+        functions = {} if isinstance(builder, Elsewhere) else describe_builder(builder)
+        self._spending.take_over(self._trail.enter(config, functions))
 
 
 def _check_monitor(monitor: Any) -> None:

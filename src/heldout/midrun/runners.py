@@ -8,6 +8,8 @@ environments, single- or multi-turn.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,8 +21,9 @@ from heldout.concurrency import settle
 from heldout.config import Sampling
 from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
+from heldout.fingerprints import describe_callable
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
-from heldout.midrun.settings import Settings
+from heldout.midrun.settings import DEFAULT_MAX_NEW, Settings
 from heldout.reasoning import without_reasoning
 from heldout.scoring.rubrics import Rubric
 from heldout.types import Message, Metric, Sample, Score, Trajectory
@@ -59,6 +62,9 @@ class Runner:
     describe: Callable[[], dict[str, Any]] = dict
     """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
     that a batch costs the same when it is not full."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What else makes the numbers and is the same at every eval: the chat template, the tokenizer.
+    A curve is continued only where it has not changed."""
 
     def scoring(self) -> ScoreFn:
         answer_filter = self.answer_filter or str
@@ -68,6 +74,97 @@ class Runner:
 
 
 RunnerBuilder = Callable[[Any], Runner]
+
+
+def describe_runner(runner: Runner) -> dict[str, Any]:
+    """Everything that makes a runner's numbers, apart from the weights and the samples.
+
+    Args:
+        runner: The runner, with or without a model behind it.
+
+    Returns:
+        Parts by name, as JSON holds them. Two runners that differ in a part do not share a curve.
+    """
+    return {
+        "score_fn": describe_callable(runner.score_fn),
+        "prepare_messages": describe_callable(runner.prepare_messages),
+        "environment_factory": describe_callable(runner.environment_factory, docstrings=True),
+        "answer_filter": describe_callable(runner.answer_filter),
+        **runner.identity,
+        "settings": {
+            "repeats": runner.repeats,
+            "max_turns": runner.max_turns,
+            "token_budget": runner.token_budget,
+            "temperature": runner.sampling.temperature,
+            "top_p": runner.sampling.top_p,
+            "stop": list(runner.sampling.stop),
+            "seed": runner.sampling.seed,
+            # Of a prototype it may not be known yet.
+            **({"max_tokens": limit} if (limit := runner.sampling.max_tokens) else {}),
+        },
+    }
+
+
+@dataclass(eq=False, slots=True)
+class KnownBuilder:
+    """A runner builder that can tell what it will run before there is a model."""
+
+    prototype: Runner
+    """The runner without its model."""
+    bind: Callable[[Any], dict[str, Any]]
+    """Given the model, the fields of the runner that depend on it."""
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    """Fingerprints of the functions that `bind` calls."""
+
+    def __call__(self, model: Any) -> Runner:
+        runner = replace(self.prototype, **self.bind(model))
+        if runner.sampling.max_tokens is None:
+            sampling = replace(runner.sampling, max_tokens=DEFAULT_MAX_NEW)
+            runner = replace(runner, sampling=sampling)
+        return runner
+
+    def use_completion_length(self, tokens: int) -> None:
+        """Let model turns be as long as the training's, where no other limit was set."""
+        sampling = self.prototype.sampling
+        if sampling.max_tokens is None:
+            self.prototype = replace(self.prototype, sampling=replace(sampling, max_tokens=tokens))
+
+
+def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
+    """What can be said of a builder's runners before there is a model.
+
+    Args:
+        builder: What makes the runner of each eval.
+
+    Returns:
+        `describe_runner` of what it will make, for a builder that can tell (those of `live_model`,
+        `functions` and `in_rollout_window`); of any other the fingerprint of its code.
+    """
+    prototype = getattr(builder, "prototype", None)
+    if not isinstance(prototype, Runner):
+        return {"runner_builder": describe_callable(builder)}
+    return {**describe_runner(prototype), **getattr(builder, "functions", {})}
+
+
+def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Hashes of what decides which prompt a conversation becomes: template and vocabulary."""
+    template = getattr(tokenizer, "chat_template", None)
+    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+    special = getattr(tokenizer, "special_tokens_map", None)
+    return {
+        "chat_template": _digest(template),
+        "tokenizer": _digest([sorted(vocabulary.items()), special]),
+    }
+
+
+def _digest(value: Any) -> str:
+    content = json.dumps(value, sort_keys=True, default=str).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
+    """The `answer` of a prototype."""
+    raise AssertionError("a prototype has no model")
 
 
 def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
@@ -144,8 +241,10 @@ def functions(
     """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
     `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s."""
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
+    prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
+    called = {"render": describe_callable(render), "generate": describe_callable(generate)}
 
-    def build(model: Any) -> Runner:
+    def bind(model: Any) -> dict[str, Any]:
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
             prompts: list[Any] = []
             answers: list[Answered] = [None] * len(requests)
@@ -156,8 +255,9 @@ def functions(
                     rendered.append(place)
                 except Exception as problem:  # noqa: BLE001 - the error of this item
                     answers[place] = problem
-            assert sampling.max_tokens is not None
-            turns = list(generate(model, prompts, sampling.max_tokens)) if prompts else []
+            limit = requests[0].sampling.max_tokens
+            assert limit is not None
+            turns = list(generate(model, prompts, limit)) if prompts else []
             if len(turns) != len(prompts):
                 raise InvalidInput(
                     f"generate was given {len(prompts)} prompts and returned {len(turns)} turns"
@@ -166,16 +266,15 @@ def functions(
                 answers[place] = turn
             return answers
 
-        return Runner(answer, score_fn, sampling=sampling, **settings)
+        return {"answer": answer}
 
-    return build
+    return KnownBuilder(prototype, bind, called)
 
 
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
-    """With a longest turn: as given here, or there, or by the environment."""
-    if max_new is None and sampling.max_tokens is not None:
-        return sampling
-    limit = Settings.from_environment().max_new if max_new is None else max_new
+    """With the longest turn that was asked for: by the environment, by name, or in `sampling`.
+    None of them: it is the trainer's own, or 256."""
+    limit = Settings.from_environment().max_new or max_new or sampling.max_tokens
     return replace(sampling, max_tokens=limit)
 
 
@@ -197,11 +296,20 @@ def live_model(
     from heldout.decoding.chat import ChatModel, answer_all
 
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
+    prototype = Runner(
+        no_model,
+        score_fn,
+        sampling=sampling,
+        rows=rows,
+        own_random=True,
+        identity=describe_tokenizer(tokenizer),
+        **settings,
+    )
     kept: list[tuple[Any, ChatModel, Decoder]] = []
     """For the models met last: the one in training, and shadows of it."""
     finding = threading.Lock()
 
-    def build(model: Any) -> Runner:
+    def bind(model: Any) -> dict[str, Any]:
         if (reason := why_not_whole(model)) is not None:
             raise InvalidInput(reason)
         with finding:
@@ -217,17 +325,9 @@ def live_model(
             answer_all(chat, decoder, requests, answers.__setitem__, keep_going=keep_going)
             return answers
 
-        return Runner(
-            answer,
-            score_fn,
-            sampling=sampling,
-            rows=rows,
-            own_random=True,
-            describe=decoder.describe,
-            **settings,
-        )
+        return {"answer": answer, "describe": decoder.describe}
 
-    return build
+    return KnownBuilder(prototype, bind)
 
 
 __all__ = [

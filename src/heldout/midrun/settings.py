@@ -1,7 +1,8 @@
-"""Mid-run evaluation configured from outside, by the HELDOUT_EVAL_* variables.
+"""Evals configured from outside, by the HELDOUT_EVAL_* variables.
 
-An argument given in code comes first, then the variable, then the default. A negative count is
-read as 0, a token limit as at least 1; what cannot be read is an error that names the variable.
+A variable that is set wins over the argument in code: whoever launches a run can change its evals
+without touching it. A negative count is read as 0, a token limit as at least 1; what cannot be
+read is an error that names the variable.
 """
 
 from __future__ import annotations
@@ -22,34 +23,54 @@ PASS_THRESHOLD = "HELDOUT_EVAL_PASS_THRESHOLD"
 T = TypeVar("T", int, float)
 
 
+DEFAULT_NUM = 32
+"""Held-out samples, where the environment turns evals on and says nothing else."""
+DEFAULT_MAX_NEW = 256
+"""Tokens of a model turn, where neither the code nor the trainer has a limit."""
+DEFAULT_PASS_THRESHOLD = 0.5
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the variables say."""
+    """What the variables say; None where one is not set."""
 
-    every_steps: int = 0
+    every_steps: int | None = None
     """Optimizer steps from one eval to the next; 0 is off."""
-    num: int = 32
-    """Held-out samples an eval takes, at most."""
-    max_new: int = 256
+    num: int | None = None
+    """Held-out samples an eval takes, at most; 0 is off."""
+    max_new: int | None = None
     """Longest model turn, in tokens."""
-    pass_threshold: float = 0.5
+    pass_threshold: float | None = None
     """Reward from which an item counts as passed."""
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> Settings:
-        environ, default = os.environ if environ is None else environ, cls()
+        """Read the variables.
+
+        Args:
+            environ: Where to read them; the environment of this process unless given.
+
+        Returns:
+            The settings.
+
+        Raises:
+            InvalidInput: A variable is not a number.
+        """
+        environ = os.environ if environ is None else environ
         return cls(
-            every_steps=max(0, _read(environ, EVERY_STEPS, int, default.every_steps)),
-            num=max(0, _read(environ, NUM, int, default.num)),
-            max_new=max(1, _read(environ, MAX_NEW, int, default.max_new)),
-            pass_threshold=_read(environ, PASS_THRESHOLD, float, default.pass_threshold),
+            every_steps=_read(environ, EVERY_STEPS, int, least=0),
+            num=_read(environ, NUM, int, least=0),
+            max_new=_read(environ, MAX_NEW, int, least=1),
+            pass_threshold=_read(environ, PASS_THRESHOLD, float),
         )
 
 
-def _read(environ: Mapping[str, str], name: str, kind: Callable[[str], T], default: T) -> T:
+def _read(
+    environ: Mapping[str, str], name: str, kind: Callable[[str], T], *, least: T | None = None
+) -> T | None:
     text = environ.get(name, "").strip()
     if not text:
-        return default
+        return None
     try:
         value = kind(text)
     except ValueError:
@@ -57,7 +78,18 @@ def _read(environ: Mapping[str, str], name: str, kind: Callable[[str], T], defau
     if value is None or not math.isfinite(value):
         wanted = "a whole number" if kind is int else "a finite number"
         raise InvalidInput(f"the environment variable {name} is {wanted}, got {text!r:.60}")
-    return value
+    return value if least is None else max(least, value)
+
+
+def first_set(*choices: Any) -> Any:
+    """The first that is not None."""
+    return next((choice for choice in choices if choice is not None), None)
+
+
+def check_threshold(value: Any) -> None:
+    """A pass threshold is a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidInput(f"pass_threshold is a finite number, got {value!r}")
 
 
 LEAST = {"every_steps": 0, "num": 1, "min_samples": 1, "seed": 0}

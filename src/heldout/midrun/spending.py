@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from heldout.errors import InvalidInput
 from heldout.midrun.budget import Budget
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.measure import Measured
@@ -36,6 +37,24 @@ class Spending:
     def affordable(self) -> int:
         """How many samples may be evaluated now."""
         return self._total if self._budget is None else self._budget.plan(self.trained)
+
+    def afford(self) -> int:
+        """How many samples may be evaluated now; InvalidInput says why none may."""
+        if (samples := self.affordable) == 0:
+            raise InvalidInput(self.why_not)
+        return samples
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing is affordable now."""
+        assert self._budget is not None
+        budget, trained = self._budget, self.trained
+        expected = budget.seconds(budget.sizes()[-1])
+        cost = "" if expected is None else f"; {budget.sizes()[-1]} samples take {expected:.3g} s"
+        return (
+            f"max_overhead={budget.max_overhead:g}: evals have taken {budget.spent:.3g} s beside "
+            f"{trained:.3g} s of training{cost}"
+        )
 
     def evaluated(self, seconds: float) -> None:
         """Training waited for so long; what it cost is said with the point."""

@@ -10,7 +10,7 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from heldout.errors import RunDirectoryError
+from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.midrun.comparable import check_config, check_functions
 from heldout.midrun.curve import CurvePoint, current_points, forget_stop, read_points
 from heldout.midrun.home import home_of
@@ -26,12 +26,12 @@ class Trail:
         self.history: list[CurvePoint] = []
         """Points of this start of the training."""
         self.home = home_of(run_dir, owner)
-        self.session = self.home.join(owner)
+        self.session = self.home.session
         self.entered = False
         self._label, self._run_dir, self._owner = label, run_dir, owner
         self._earlier: list[CurvePoint] = []
-        self._functions: dict[str, Any] | None = None
-        self._said_not_alone = False
+        self._functions: dict[str, Any] = {}
+        self._has_results = False
 
     # --- Which points there are ---
 
@@ -74,40 +74,51 @@ class Trail:
         return None
 
     def is_settled(self, step: int, weights: str | None) -> bool:
-        """Whether these last weights need no further eval."""
-        for point in self.history:
-            if point.step != step:
-                continue
-            # The same weights would be skipped for the same reason, or cut at the same limit;
-            # beside a training the reason may have been that there was no time or no place.
-            if not point.has_result and None not in (weights, point.weights):
-                known = point.lag_steps is None
-            else:
-                known = _is_whole(point) or point.partial is not None
-            if known and _same(point.weights, weights):
-                return True
-        return False
+        """Whether these last weights need no further eval: the last line of the step is theirs."""
+        point = self.last_at(step)
+        if point is None or not _same(point.weights, weights):
+            return False
+        if not point.has_result:
+            # The same weights would be skipped for the same reason. In the background the reason
+            # may have been that there was no time, or no room.
+            return point.lag_steps is None
+        return _is_whole(point) or point.partial is not None
 
-    def result_at(self, step: int) -> CurvePoint | None:
-        results = [p for p in self.history if p.step == step and p.has_result]
-        return results[-1] if results else None
+    def last_at(self, step: int) -> CurvePoint | None:
+        """The last line of this attempt at a step; None where there is none."""
+        return next((p for p in reversed(self.history) if p.step == step), None)
 
     # --- The run directory ---
 
-    def enter(self, config: dict[str, Any]) -> list[CurvePoint]:
-        """Points of earlier starts. A curve of something else is refused, before training
-        begins."""
+    def enter(self, config: dict[str, Any], functions: dict[str, Any]) -> list[CurvePoint]:
+        """Continue the curve in the run directory, or begin one.
+
+        Args:
+            config: What is evaluated.
+            functions: What is known, before training, of how it is run and scored.
+
+        Returns:
+            Points of earlier attempts.
+
+        Raises:
+            ResumeMismatch: The curve is of something else.
+        """
         run = self.home.run
         self.home.enter()
-        earlier = self._own_points()
+        self.session = self.home.join(self._owner)
+        has_results = any(p.has_result for p in self._own_points())
         info = self.home.read_config()
         if info is not None:
-            check_config(run.path, info.config, config, has_points=bool(earlier))
-            self._functions = info.functions if earlier else None
+            check_config(run.path, info.config, config, has_results=has_results)
+            if has_results:
+                check_functions(run.path, info.functions, functions)
+                functions = info.functions
+        self._functions = functions
+        self._has_results = has_results
         self.home.take_over()
         self._earlier = self._own_points()
         self.entered = True
-        run.write_info(RunInfo.new(config, self._functions or {}))
+        run.write_info(RunInfo.new(config, self._functions))
         forget_stop(run.path)
         return self._earlier
 
@@ -115,26 +126,30 @@ class Trail:
         return [p for p in read_points(self.home.run.curve) if p.label == self._label]
 
     def admit(self, functions: dict[str, Any]) -> None:
-        """One curve, one scorer."""
-        if self._functions:
-            check_functions(self._run_dir, self._functions, functions)
+        """Let a runner's results onto the curve; ResumeMismatch where they do not belong there."""
+        if self._has_results:
+            self.check_functions(functions)
             return
-        self._functions = functions
+        self._has_results = True  # all that follow are held to this one
+        self._functions = {**self._functions, **functions}
         run = self.home.run
         if run.run.exists():
             info = run.read_info()
-            info.functions = functions
+            info.functions = self._functions
             run.write_info(info)
 
-    def check_alone(self) -> None:
-        """Two trainings, or one that was set up twice by mistake."""
-        if not self._said_not_alone and not self.home.is_of(self._owner):
-            self._said_not_alone = True
-            log.warning(
-                "%s: another PeriodicEval of this process was set up on %s after this one, and "
-                "points of one hide those of the other; each needs a run_dir of its own",
-                self._label,
-                self._run_dir,
+    def check_functions(self, functions: dict[str, Any]) -> None:
+        """ResumeMismatch where the curve has results that were measured in another way."""
+        if self._has_results:
+            check_functions(self._run_dir, self._functions, functions)
+
+    def check_current(self) -> None:
+        """InvalidInput where another `PeriodicEval` has taken over the run directory: the points
+        of one would hide those of the other."""
+        if self.entered and not self.home.is_of(self._owner):
+            raise InvalidInput(
+                f"another PeriodicEval was set up on {self._run_dir} after this one; give each a "
+                "label and a run_dir of its own"
             )
 
     def say_complete(self) -> None:
@@ -152,5 +167,5 @@ def _is_whole(point: CurvePoint) -> bool:
 
 
 def _same(before: str | None, now: str | None) -> bool:
-    """Whether these are the same weights, as far as can be told."""
-    return before is None or now is None or before == now
+    """Whether these are known to be the same weights. Unknown ones never are."""
+    return before is not None and before == now

@@ -15,11 +15,9 @@ trainer's own transformers model, and `decoding` of that point says so.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from heldout.config import Sampling
@@ -28,8 +26,14 @@ from heldout.errors import InvalidInput
 from heldout.integrations.trl.generation import by_transformers, by_vllm, cut
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
-from heldout.midrun.runners import AnswerFilter, KeepGoing, Runner
-from heldout.midrun.settings import MAX_NEW, Settings
+from heldout.midrun.runners import (
+    AnswerFilter,
+    KeepGoing,
+    Runner,
+    describe_tokenizer,
+    no_model,
+)
+from heldout.midrun.settings import Settings
 from heldout.reasoning import without_reasoning
 from heldout.rendering.segments import Template
 from heldout.tokens import Generated, Transcript
@@ -61,18 +65,18 @@ def in_rollout_window(
     for name, value in (("max_turns", max_turns), ("max_new", max_new), ("rows", rows)):
         if value is not None and value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
-    if max_new is None and os.environ.get(MAX_NEW, "").strip():
-        max_new = Settings.from_environment().max_new
-    runner = partial(
-        Runner,
-        score_fn=score_fn,
+    max_new = Settings.from_environment().max_new or max_new
+    prototype = Runner(
+        no_model,
+        score_fn,
+        sampling=Sampling(max_tokens=max_new),
         prepare_messages=prepare_messages,
         environment_factory=environment_factory,
         answer_filter=answer_filter,
         max_turns=max_turns,
         timeout=timeout,
     )
-    return InRolloutWindow(runner, max_new, rows)
+    return InRolloutWindow(prototype, max_new, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +94,8 @@ class Window:
 class InRolloutWindow:
     """The builder; `in_rollout_window` makes it, and a rollout function opens it."""
 
-    _runner: Callable[..., Runner]
+    prototype: Runner
+    """The runner without its trainer."""
     _max_new: int | None
     _rows: int | None
     _window: Window | None = None
@@ -134,8 +139,13 @@ class InRolloutWindow:
             rows = self._rows or TRANSFORMERS_ROWS
             engine = self._transformers_engine(trainer, rows, said)
         answer = _InTokens(window, limit, engine).answer
-        return self._runner(
-            answer, sampling=Sampling(max_tokens=limit), rows=rows, describe=lambda: dict(said)
+        return replace(
+            self.prototype,
+            answer=answer,
+            sampling=Sampling(max_tokens=limit),
+            rows=rows,
+            describe=lambda: dict(said),
+            identity=describe_tokenizer(trainer._tokenizer),
         )
 
     def _transformers_engine(self, trainer: Any, rows: int, said: dict[str, Any]) -> Engine:
