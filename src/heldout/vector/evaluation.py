@@ -17,6 +17,7 @@ import numpy as np
 
 from heldout.episodes import Bools, Ended, Slots, advance, begin, episode_seed
 from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout.isolation import held_by, isolated
 from heldout.vector.driver import Driver, Step, as_numpy, check_actions, is_tensor
 from heldout.vector.drivers import drive
 from heldout.vector.report import Books, VectorReport, summarize
@@ -55,11 +56,16 @@ def evaluate_env(
     Success is what `success` says; without it what the environment says (`is_success` or
     `success` in the info of the last step); without that, that the episode terminated.
     `max_steps` truncates longer episodes. `trajectory` names a file for every step.
+
+    Random state (python's, numpy's and torch's, and generators that the policy holds) starts from
+    `seed`, torch modules that it holds are in eval mode, without gradients, and all of that is put
+    back at the end.
     """
     check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
     dump = TrajectoryFile(trajectory) if trajectory is not None else None
-    driver = drive(make_env, num_envs, episodes)
-    with ExitStack() as stack:
+    modules, generators = held_by(policy_fn)
+    with isolated(modules, seed=int(seed), generators=generators), ExitStack() as stack:
+        driver = drive(make_env, num_envs, episodes)
         stack.enter_context(_closed_afterwards(driver))
         check_normalised_once(driver, policy_fn)
         if max_steps is not None and not driver.cuts:
