@@ -14,12 +14,15 @@ Torch counts only where it has been imported, and is never imported from here.
 
 from __future__ import annotations
 
+import gc
 import random
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import cache, partial
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -28,24 +31,29 @@ Restore = Callable[[], object]
 
 
 @contextmanager
-def isolated(model: Any = None, *, seed: int | None = None) -> Iterator[None]:
+def isolated(
+    model: Any = None, *, seed: int | None = None, generators: Sequence[Any] = ()
+) -> Iterator[None]:
     """Run what is inside in eval mode and without gradients, and leave no trace of it.
 
     `model` is a torch module, or a list or dict of them; what is none (a plain function, a client)
     is left alone. With `seed`, random state inside starts from it. Put back are: random state
-    (python, numpy, torch on every device in use), each module's own train/eval flag, gradient
-    checkpointing, `forward` and adapters, `requires_grad` of parameters, configs and generation
-    configs with all that is in them, autocast, and torch's global settings.
+    (python, numpy, torch on every device in use, and `generators`), each module's own train/eval
+    flag, gradient checkpointing, `forward` and adapters, `requires_grad` of parameters, configs and
+    generation configs with all that is in them, autocast, and torch's global settings.
     """
     modules, torch = modules_of(model), _torch()
     with _put_back() as restores:
         restores += _random_state()
+        restores += [_generator_state(generator) for generator in generators]
         if torch is not None:
             restores += _torch_settings(torch)
             restores += _autocast(torch)
         restores += _on_modules(modules)
         if seed is not None:
             _seed_everything(seed)
+            for number, generator in enumerate(generators):
+                _seed_generator(generator, np.random.SeedSequence(seed, spawn_key=(number,)))
         if torch is not None and _in_autocast(torch):
             # A caller's autocast region keeps casts of weights until it ends. One made here would
             # outlive us: without a graph, so that the weight gets no gradient (seen in torch 2.9),
@@ -187,6 +195,60 @@ def modules_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
+_MOST_SEARCHED, _LARGE = 10_000, 1_000
+
+
+def held_by(function: Any) -> tuple[list[Any], list[Any]]:
+    """The torch modules that a function reaches, and the objects that it may draw numbers from."""
+    torch, found = _torch(), list(reached(function))
+    modules = [] if torch is None else [m for m in found if issubclass(type(m), torch.nn.Module)]
+    return modules_of(modules), [value for value in found if _is_generator(value, torch)]
+
+
+def reached(function: Any) -> Iterator[Any]:
+    """What a function closes over, is bound to or reads by name from modules, and what is in there.
+
+    Containers of more than a thousand values are data and are not searched.
+    """
+    torch, home = _torch(), getattr(function, "__module__", None)
+    waiting, seen = deque([function]), set[int]()
+    while waiting and len(seen) < _MOST_SEARCHED:
+        value = waiting.popleft()
+        kind = type(value)  # not isinstance: what pretends to be something else may run code
+        if id(value) in seen or issubclass(kind, type | ModuleType):
+            continue
+        seen.add(id(value))
+        yield value
+        if torch is not None and issubclass(kind, torch.nn.Module):
+            continue  # it lists its parts itself
+        if issubclass(kind, FunctionType):
+            waiting += _used_by(value)
+        elif gc.is_tracked(value) and _size(value) <= _LARGE:
+            waiting += gc.get_referents(value)
+            if kind.__module__ == home:  # its methods may read what they use from globals
+                waiting += [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+
+
+def _size(value: Any) -> int:
+    return len(value) if isinstance(value, dict | list | tuple | set | frozenset | deque) else 0
+
+
+def _used_by(function: FunctionType) -> list[Any]:
+    """What a function holds, and what its code may read by name of its module and of others."""
+    found = [function.__closure__, function.__defaults__, function.__kwdefaults__, vars(function)]
+    codes, namespaces = [function.__code__], [function.__globals__]
+    for code in codes:
+        codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+        for name in code.co_names:
+            for namespace in namespaces:
+                if isinstance(value := namespace.get(name), ModuleType):
+                    if not any(vars(value) is known for known in namespaces):
+                        namespaces.append(vars(value))
+                elif value is not None:
+                    found.append(value)
+    return found
+
+
 def _set_training(modules: Sequence[Any], flags: Sequence[bool]) -> None:
     for module, flag in zip(modules, flags, strict=True):
         if module.training is not flag:
@@ -306,16 +368,58 @@ def _unstarted(devices: Any) -> Restore:
     return restore
 
 
+def _is_generator(value: Any, torch: Any) -> bool:
+    kind = type(value)
+    if issubclass(kind, random.Random):
+        return not issubclass(kind, random.SystemRandom)  # it has no state
+    if torch is not None and issubclass(kind, torch.Generator):
+        return True
+    return issubclass(kind, np.random.Generator | np.random.RandomState) or _draws_later(value)
+
+
+def _draws_later(value: Any) -> bool:
+    """A space of Gymnasium's that has drawn nothing makes its generator when it first does."""
+    gymnasium = sys.modules.get("gymnasium")
+    spaces = getattr(gymnasium, "Space", None)
+    return spaces is not None and issubclass(type(value), spaces) and value._np_random is None
+
+
+def _generator_state(generator: Any) -> Restore:
+    if isinstance(generator, np.random.Generator):
+        bits = generator.bit_generator
+        return partial(setattr, bits, "state", bits.state)
+    if isinstance(generator, np.random.RandomState):
+        return partial(generator.set_state, generator.get_state(legacy=False))
+    if isinstance(generator, random.Random):
+        return partial(generator.setstate, generator.getstate())
+    if _draws_later(generator):
+        return partial(setattr, generator, "_np_random", None)
+    return partial(generator.set_state, generator.get_state())
+
+
+def _seed_generator(generator: Any, sequence: np.random.SeedSequence) -> None:
+    word = int(sequence.generate_state(1)[0])
+    if isinstance(generator, np.random.Generator):
+        bits: Any = generator.bit_generator
+        bits.state = type(bits)(sequence).state
+    elif isinstance(generator, np.random.RandomState | random.Random):
+        generator.seed(word)
+    elif _draws_later(generator):
+        generator._np_random = np.random.default_rng(sequence)
+    else:
+        generator.manual_seed(word)
+
+
 def _seed_everything(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch = _torch()
     if torch is not None:
-        torch.random.default_generator.manual_seed(seed)
+        torch.random.default_generator.manual_seed(seed % 2**64)
         if torch.backends.mps.is_available():
-            torch.mps.manual_seed(seed)
+            torch.mps.manual_seed(seed % 2**64)
         for devices in _late(torch):
-            devices.manual_seed_all(seed)
+            devices.manual_seed_all(seed % 2**64)
 
 
 # --- Torch's settings ---------------------------------------------------------------------------

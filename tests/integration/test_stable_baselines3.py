@@ -30,8 +30,6 @@ from heldout.errors import InvalidInput
 from heldout.integrations.stable_baselines3 import (
     ROWS,
     HeldoutEvalCallback,
-    _generators,
-    _put_back,
     load_policy,
     policy_of,
 )
@@ -556,27 +554,6 @@ def test_an_evaluation_that_explores_leaves_the_training_as_it_was() -> None:
     assert callback.drawn, "a test that all would pass"
     for part, value in plain.items():
         assert watched[part] == value, part
-
-
-def test_generators_of_spaces_inside_spaces_are_put_back() -> None:
-    def make() -> Any:
-        inner = SPACES.Tuple([SPACES.Discrete(9), SPACES.Box(0, 1, (2,))])
-        return SPACES.Dict({"a": inner, "b": SPACES.Discrete(9)})
-
-    space, untouched = make(), make()
-    space.seed(3)
-    untouched.seed(3)
-    states = _generators(space)
-    assert str(space.sample()) == str(untouched.sample())
-    _put_back(states)
-    untouched.seed(3)
-    assert str(space.sample()) == str(untouched.sample())
-    # One that has drawn nothing yet has no generator to put back.
-    space = SPACES.Discrete(9)
-    states = _generators(space)
-    space.sample()
-    _put_back(states)
-    assert space._np_random is None
 
 
 def test_every_steps_counts_steps_of_the_environments_however_many_they_are() -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from heldout import EvalReport
 from heldout.cli.main import run_cli
+from heldout.episodes import episode_seed
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
 from heldout.stats import median_interval, wilson
 from heldout.vector import VectorReport, evaluate_env
@@ -22,13 +23,14 @@ from tests.vector.worlds import Walk, good_policy, played
 
 
 class Plan(gymnasium.Env[Any, Any]):
-    """Plays episodes from a plan, in turn: (steps, terminated, truncated, last info)."""
+    """Plays episodes from a plan, by their seeds: (steps, terminated, truncated, last info)."""
 
     def __init__(self, plan: list[tuple[int, bool, bool, dict[str, Any]]]) -> None:
-        self.plan, self.at = plan, -1
+        self.plan = plan
+        self.seeds = [episode_seed(0, index) for index in range(len(plan))]
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        self.at += 1
+        self.at = self.seeds.index(seed or 0)
         self.t = 0
         return np.zeros(1), {}
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import random
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
+from gymnasium.vector import SyncVectorEnv
 from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.isolation import eval_mode, modules_of, untouched_random_state
+from heldout.testing import assert_neutral
 from heldout.vector import evaluate_env
 from heldout.vector.training import EvalEvery
 from tests.vector.worlds import Walk, good_policy, played
@@ -169,3 +173,122 @@ def test_what_could_not_be_meant_is_refused_before_training(settings: Any) -> No
     given = {"every_steps": 1, "make_env": Walk, "policy_fn": good_policy, "episodes": 1}
     with pytest.raises(InvalidInput):
         EvalEvery(**{**given, **settings})
+
+
+# --- Modules and environments that nobody named -------------------------------------------------
+
+
+class Agent:
+    def __init__(self, network: Any) -> None:
+        self.parts = {"actor": network}
+        self.replay = [(0.0,)] * 5_000
+
+    def act(self, observations: Any) -> Any:
+        return self.parts["actor"](torch.as_tensor(observations)).argmax(1).numpy()
+
+    __call__ = act
+
+
+NETWORK = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2), torch.nn.Dropout())
+
+
+AGENT = Agent(NETWORK)
+
+
+def of_a_global(observations: Any) -> Any:
+    return helper(observations)
+
+
+def helper(observations: Any) -> Any:
+    return NETWORK(torch.as_tensor(observations)).argmax(1).numpy()
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Agent(NETWORK).act,
+        Agent(NETWORK),
+        functools.partial(Agent.act, Agent(NETWORK)),
+        lambda observations: AGENT.act(observations),
+        of_a_global,
+    ],
+)
+def test_batch_norm_does_not_learn_from_evaluations_though_no_model_was_named(policy: Any) -> None:
+    seen: list[Any] = []
+
+    def look(network: Any, given: Any) -> None:
+        seen.append(([m.training for m in network.modules()], torch.is_grad_enabled()))
+
+    hook = NETWORK.register_forward_pre_hook(look)
+    before = {name: value.clone() for name, value in NETWORK.state_dict().items()}
+    evals = EvalEvery(1, Walk, policy, 3, num_envs=2)
+    assert evals.run(1) is not None
+    hook.remove()
+    assert seen
+    assert not any(any(flags) or grad for flags, grad in seen)
+    assert all(module.training for module in NETWORK.modules())
+    assert torch.is_grad_enabled()
+    assert all(torch.equal(before[name], value) for name, value in NETWORK.state_dict().items())
+
+
+@functools.cache
+def cached() -> Walk:
+    return Walk()
+
+
+def test_an_environment_that_was_there_before_is_refused_and_left_as_it_is() -> None:
+    env = Walk()
+    env.reset(seed=0)
+    vector = SyncVectorEnv([lambda: env])
+    before = env.np_random.bit_generator.state
+    cached()
+    for make_env in (
+        lambda: env,
+        lambda: gymnasium.wrappers.TimeLimit(env, 5),
+        lambda: vector,
+        lambda: SyncVectorEnv([lambda: env]),
+        cached,
+    ):
+        evals = EvalEvery(10, make_env, good_policy, 2)
+        assert evals.maybe_run(10) is None
+        assert "a new environment at every call" in str(evals.history[0].skipped)
+    assert env.np_random.bit_generator.state == before
+    assert not env.closed
+    assert not cached().closed
+    assert env.length
+
+
+def test_training_is_bit_for_bit_the_same_with_a_policy_that_draws_and_learns() -> None:
+    def train(evaluating: bool) -> Any:
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        own = np.random.default_rng(0)
+        network = torch.nn.Sequential(
+            torch.nn.Linear(2, 8),
+            torch.nn.BatchNorm1d(8),
+            torch.nn.Dropout(),
+            torch.nn.Linear(8, 2),
+        )
+        optimizer = torch.optim.Adam(network.parameters())
+        env = Walk()
+        env.reset(seed=0)
+
+        def policy(observations: Any) -> Any:
+            scores = network(torch.as_tensor(observations)).detach().numpy()
+            noise = own.normal(size=scores.shape) + np.random.normal() + random.random()
+            return (scores + noise).argmax(1)
+
+        evals = EvalEvery(2, Walk, policy, 3, num_envs=2)
+        for step in range(1, 9):
+            batch = torch.as_tensor(own.normal(size=(4, 2)) + np.random.normal()).float()
+            network(batch + random.random()).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            _, _, terminated, truncated, _ = env.step(1)
+            if terminated or truncated:
+                env.reset()
+            if evaluating:
+                evals.maybe_run(step)
+        assert [point.skipped for point in evals.history] == [None] * (4 * evaluating)
+        return network, [{"next": own.random(), "env": env.np_random.random()}]
+
+    assert_neutral(train)

@@ -10,7 +10,6 @@ environment steps as the model does (`num_timesteps`), however many environments
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import platform
@@ -36,7 +35,7 @@ from torch import no_grad
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.isolation import eval_mode
-from heldout.vector.driver import as_numpy
+from heldout.vector.driver import as_numpy, layers
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import VectorReport
 from heldout.vector.sb3_vector import NORMALISED_TWICE, normalizes
@@ -348,8 +347,6 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         self._best_by = best_by
         self._evaluated: tuple[int, int] | None = None
         """Step and number of updates of the last evaluation."""
-        self._generators: list[tuple[Any, Any]] = []
-        """Spaces of the model and their generators as the evaluation under way has found them."""
         self._evals = EvalEvery(
             every_steps,
             self._own_env if callable(make_env) else make_env,
@@ -386,11 +383,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
 
     def _take(self, run: Callable[[int], VectorReport | None]) -> None:
         known = len(self.history)
-        try:
-            report = run(self.num_timesteps)
-        finally:
-            _put_back(self._generators)
-            self._generators = []
+        report = run(self.num_timesteps)
         if len(self.history) == known:
             return
         self._evaluated = self._now()
@@ -410,12 +403,9 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         return self._act(observations)
 
     def _own_env(self) -> Any:
-        # Where it explores, DQN draws from the generator of the model's action space. Looked at
-        # here, where an evaluation begins, and not at every step.
-        self._generators = self._generators or _generators(self.model.action_space)
         env = self._make_env()
-        taken = {id(inner) for inner in _all(self.model.get_env())}
-        if any(id(inner) in taken for inner in _all(env)):
+        taken = {id(inner) for inner in layers(self.model.get_env())}
+        if any(id(inner) in taken for inner in layers(env)):
             raise InvalidInput(
                 "make_env() returned an environment that training uses; evaluation needs its own"
             )
@@ -465,31 +455,3 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         if normalize:
             normalize.save(str(self._keep_best / "vecnormalize.pkl"))
         return path
-
-
-def _generators(space: Any) -> list[tuple[Any, Any]]:
-    """A Gymnasium space and all that it is made of, each with a copy of its generator."""
-    inner = getattr(space, "spaces", ())
-    parts = inner.values() if hasattr(inner, "values") else inner
-    found = [(space, copy.deepcopy(space._np_random))]
-    return found + [pair for part in parts for pair in _generators(part)]
-
-
-def _put_back(generators: list[tuple[Any, Any]]) -> None:
-    for space, was in generators:
-        if was is None or space._np_random is None:
-            space._np_random = was
-        else:
-            # In place: whoever holds the generator itself goes on with it.
-            space._np_random.bit_generator.state = was.bit_generator.state
-
-
-def _all(env: Any) -> list[Any]:
-    """An environment, all that it wraps, and all that those wrap."""
-    found = []
-    while env is not None:
-        found.append(env)
-        if isinstance(vars(env).get("envs"), list):
-            return found + [inner for part in env.envs for inner in _all(part)]
-        env = getattr(env, "venv", None) or getattr(env, "env", None)
-    return found

@@ -164,6 +164,18 @@ def wrappers(env: Any) -> Iterator[Any]:
         env = getattr(env, "env", None)
 
 
+def layers(env: Any) -> list[Any]:
+    """An environment, all that it wraps, and all that those are made of."""
+    found = []
+    while env is not None:
+        found.append(env)
+        held = getattr(env, "__dict__", {})
+        if isinstance(held.get("envs"), list | tuple):
+            return found + [inner for part in held["envs"] for inner in layers(part)]
+        env = held.get("venv") or held.get("env")
+    return found
+
+
 def name_of(env: Any) -> str:
     spec_id = getattr(getattr(env, "spec", None), "id", None)
     return str(spec_id or type(getattr(env, "unwrapped", env)).__name__)

@@ -6,6 +6,8 @@ decided in episodes.py, how a convention resets in drivers.py, what the numbers 
 
 from __future__ import annotations
 
+import copy
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,9 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from heldout.episodes import Ended, Slots, advance, begin, episode_seed
+from heldout.episodes import Bools, Ended, Slots, advance, begin, episode_seed
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.vector.driver import Driver, check_actions
+from heldout.isolation import held_by, isolated
+from heldout.vector.driver import Driver, Step, as_numpy, check_actions, is_tensor
 from heldout.vector.drivers import drive
 from heldout.vector.report import Books, VectorReport, summarize
 from heldout.vector.sb3_vector import check_normalised_once
@@ -26,6 +29,9 @@ SuccessFn = Callable[[Mapping[str, Any], bool, bool, float, int], bool]
 """`success(info, terminated, truncated, ret, steps)` of an episode's last step."""
 
 SILENT = -1
+
+REPLAYED = 16
+"""How many steps are played again at the end, to see whether environments follow their seeds."""
 
 
 def evaluate_env(
@@ -50,11 +56,16 @@ def evaluate_env(
     Success is what `success` says; without it what the environment says (`is_success` or
     `success` in the info of the last step); without that, that the episode terminated.
     `max_steps` truncates longer episodes. `trajectory` names a file for every step.
+
+    Random state (python's, numpy's and torch's, and generators that the policy holds) starts from
+    `seed`, torch modules that it holds are in eval mode, without gradients, and all of that is put
+    back at the end.
     """
     check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
     dump = TrajectoryFile(trajectory) if trajectory is not None else None
-    driver = drive(make_env, num_envs, episodes)
-    with ExitStack() as stack:
+    modules, generators = held_by(policy_fn)
+    with isolated(modules, seed=int(seed), generators=generators), ExitStack() as stack:
+        driver = drive(make_env, num_envs, episodes)
         stack.enter_context(_closed_afterwards(driver))
         check_normalised_once(driver, policy_fn)
         if max_steps is not None and not driver.cuts:
@@ -132,6 +143,50 @@ def _tell_beginnings(begins: Callable[[list[int]], object], slots: Slots) -> Non
         begins(np.flatnonzero(starting).tolist())
 
 
+class _Beginning:
+    """The first steps of an evaluation, until an episode ends, to be played again at its end."""
+
+    def __init__(self, driver: Driver, seeds: Sequence[int], playing: Bools | None) -> None:
+        self._driver, self._seeds, self._playing = driver, seeds, playing
+        self._start = _checksum(driver.observe())
+        self._steps: list[tuple[Any, bool, int]] = []
+
+    def add(self, actions: Any, step: Step, ended: bool) -> bool:
+        """Returns whether the next step is to be added too."""
+        self._steps.append((actions, ended, self._outcome(step, ended)))
+        return not ended and len(self._steps) < REPLAYED
+
+    def repeats(self) -> bool:
+        self._driver.reset(self._seeds)
+        return self._start == _checksum(self._driver.observe()) and all(
+            self._outcome(self._driver.step(actions, self._playing), ended) == outcome
+            for actions, ended, outcome in self._steps
+        )
+
+    def _outcome(self, step: Step, ended: bool) -> int:
+        # Where an episode ended, what is observed may be of the next one.
+        return _checksum((*step, None if ended else self._driver.observe()))
+
+
+def _checksum(values: Any) -> int:
+    """Of all arrays, numbers and texts in there: a few bytes in place of a batch of images."""
+    if isinstance(values, Mapping):
+        values = [part for item in values.items() for part in item]
+    if isinstance(values, tuple | list):
+        return hash(tuple(map(_checksum, values)))
+    array = as_numpy(values)
+    return 0 if array.dtype.hasobject else zlib.crc32(np.ascontiguousarray(array).tobytes())
+
+
+def _copied(actions: Any) -> Any:
+    """As the environments were given them: they may work on them in place."""
+    if isinstance(actions, Mapping):
+        return {key: _copied(part) for key, part in actions.items()}
+    if isinstance(actions, tuple | list):
+        return type(actions)(map(_copied, actions))
+    return actions.detach().clone() if is_tensor(actions) else copy.deepcopy(actions)
+
+
 class _Evaluation:
     def __init__(self, driver: Driver, episodes: int, seed: int, success: SuccessFn | None) -> None:
         self._driver, self._seed, self._success = driver, int(seed), success
@@ -140,6 +195,7 @@ class _Evaluation:
         self._told = np.full(episodes, SILENT, dtype=np.int8)
         """What was said of each episode's success: 1, 0, or nothing."""
         self._said_by: set[str] = set()
+        self._beginning: _Beginning | None = None
 
     def run(self, policy_fn: PolicyFn, max_steps: int | None, dump: TrajectoryFile | None) -> None:
         driver = self._driver
@@ -148,6 +204,9 @@ class _Evaluation:
         try:
             driver.reset(seeds)
             self._note_seeds(slots.episode, seeds)
+            if driver.restarts:
+                self._beginning = _Beginning(driver, seeds, slots.playing)
+            recording = self._beginning is not None and driver.cuts
             begins = getattr(policy_fn, "begin", None)
             while not slots.finished:
                 if begins is not None:
@@ -156,10 +215,13 @@ class _Evaluation:
                 check_actions(actions, driver.num_envs)
                 if dump is not None:
                     dump.check(actions)
+                given = _copied(actions) if recording else None
                 step = driver.step(actions, slots.playing)
                 if dump is not None:
                     dump.write(slots, actions, step, driver.info, max_steps)
                 slots, ended = advance(slots, *step, max_steps=max_steps, rests=driver.rests)
+                if recording and self._beginning is not None:
+                    recording = self._beginning.add(given, step, ended is not None)
                 if ended is not None:
                     self._enter(ended)
                     self._restart(ended)
@@ -207,15 +269,25 @@ class _Evaluation:
         return SILENT
 
     def check_seeding(self) -> None:
-        """An environment that takes a seed and does not follow it was not seeded."""
-        follows = getattr(self._driver, "follows_seed", None)
-        if follows is not None and not follows(self._seed_of(0)):
-            self._seeded = False
-            self._books.seed[:] = -1
-            self._driver.notes.append(
-                "reset twice with the same seed, the environment began differently: it does not "
-                "follow its seed, so numbers do not repeat"
+        """What went differently when it was played again was not seeded."""
+        if self._beginning is None:
+            return
+        try:
+            if self._beginning.repeats():
+                return
+            note = (
+                "replayed with the same seeds and actions, the first episodes went differently: "
+                "the environment does not follow its seed, or not its seed alone, so numbers may "
+                "differ from run to run and with num_envs"
             )
+        except Exception as problem:  # noqa: BLE001 - the episodes that were played are kept
+            note = (
+                "whether the environment follows its seed is not known, because its first steps "
+                f"could not be replayed: {type(problem).__name__}: {problem}"
+            )
+        self._seeded = False
+        self._books.seed[:] = -1
+        self._driver.notes.append(note)
 
     def _restart(self, ended: Ended) -> None:
         if not self._driver.restarts:

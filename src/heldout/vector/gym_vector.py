@@ -67,6 +67,7 @@ class GymVector:
         # One that restarts by itself is seeded as a whole, as Gymnasium's contract has it.
         seed: Any = list(seeds) if self.restarts else int(seeds[0])
         self._observations, self._infos = self._env.reset(seed=seed)
+        self._over[:] = False
 
     def observe(self) -> Any:
         return self._observations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -90,24 +89,6 @@ class PlainEnvs:
 
     def close(self) -> None:
         close_all(self._envs)
-
-    def follows_seed(self, seed: int) -> bool:
-        """Whether the same seed gives the same first observation, as far as one env can tell."""
-        first, _ = self._envs[0].reset(seed=seed)
-        kept = copy.deepcopy(first)
-        again, _ = self._envs[0].reset(seed=seed)
-        return _equal(kept, again)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, tuple | list):
-        return len(a) == len(b) and all(map(_equal, a, b))
-    try:
-        return bool(np.array_equal(as_numpy(a), as_numpy(b), equal_nan=True))
-    except (TypeError, ValueError):  # texts and other objects
-        return bool(a == b)
 
 
 def close_all(envs: Iterable[Any]) -> None:

@@ -17,12 +17,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from heldout.errors import InvalidInput
-from heldout.isolation import eval_mode, modules_of, untouched_random_state
+from heldout.isolation import eval_mode, modules_of, reached
+from heldout.vector.driver import layers
 from heldout.vector.evaluation import PolicyFn, SuccessFn, check_arguments, evaluate_env
 from heldout.vector.report import VectorReport
 
@@ -43,9 +45,10 @@ class EvalEvery:
     """Evaluates whenever `every_steps` more steps have been trained; 0 leaves it to `run`.
 
     Steps are whatever you count: a counter that jumps (by the number of training environments,
-    say) is due when it passes a multiple. `model` is a torch module, or several: they are put into
-    eval mode, without gradients, and then back, each to the flag it had. Everything else is
-    `evaluate_env`'s.
+    say) is due when it passes a multiple. `make_env` makes a new environment at every call; one
+    that was there before is refused. `model` is a torch module, or several, to be put into eval
+    mode, without gradients, and then back, each to the flag it had; those that `policy_fn` closes
+    over or is bound to are found without it. Everything else is `evaluate_env`'s.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class EvalEvery:
         self.every_steps, self.seed = every_steps, seed
         self.history: list[EvalPoint] = []
         self._evaluate: Callable[[], VectorReport] = lambda: evaluate_env(
-            make_env,
+            partial(_new, make_env),
             policy_fn,
             episodes,
             num_envs=num_envs,
@@ -110,7 +113,7 @@ class EvalEvery:
         began = time.perf_counter()
         report, skipped = None, None
         try:
-            with untouched_random_state(seed=self.seed), eval_mode(self._model):
+            with eval_mode(self._model):
                 report = self._evaluate()
         except Exception as problem:
             # Whatever it was, it must not end the training.
@@ -118,6 +121,19 @@ class EvalEvery:
             log.warning("evaluation at step %s skipped: %s", step, skipped, exc_info=problem)
         self.history.append(EvalPoint(step, report, skipped, time.perf_counter() - began))
         return report
+
+
+def _new(make_env: Callable[[], Any]) -> Any:
+    """An environment that `make_env` has made, not one that it had: training's would be reset in
+    the middle of an episode, and closed."""
+    before = list(reached(make_env))  # kept: nothing that is made now can have the id of one
+    env = make_env()
+    if not {id(layer) for layer in layers(env)}.isdisjoint(map(id, before)):
+        raise InvalidInput(
+            "make_env() returned an environment that was there before, such as one that training "
+            "uses; it must make a new environment at every call: make_env=lambda: gymnasium.make(…)"
+        )
+    return env
 
 
 def _modules(model: Any) -> list[Any]:
