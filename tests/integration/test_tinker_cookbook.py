@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import json
 import re
+import textwrap
 import threading
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -35,6 +36,7 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.integrations import tinker_cookbook as integration
 from heldout.integrations import versions
 from heldout.integrations.tinker_cookbook import (
     HeldoutEvaluator,
@@ -615,6 +617,31 @@ def test_last_weights_that_have_a_result_are_not_measured_again(
     assert len(read_points(tmp_path / "heldout" / "curve.jsonl")) == 4
 
 
+def test_an_async_loop_that_discards_stale_samples_ends_at_the_step_it_has_reached(
+    service: FakeService, tmp_path: Path
+) -> None:
+    on_policy = train.AsyncConfig(max_steps_off_policy=0, groups_per_batch=2)
+    batches, every = 12, 2
+    config = with_heldout(
+        rl_config(tmp_path, batches=batches, eval_every=every, async_config=on_policy), evaluator()
+    )
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=99) as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                await evaluate_final(config)
+                await evaluate_final(config)  # what it has logged is no step of the training
+
+    asyncio.run(main())
+    checkpoints = (tmp_path / "checkpoints.jsonl").read_text().splitlines()
+    assert json.loads(checkpoints[-1])["batch"] == batches
+    assert service.updates < batches - every  # so there are steps that were never reached
+    points = curve(tmp_path / "evals")
+    assert (points[-1].step, points[-1].final) == (service.updates, True)
+    assert [p.skipped for p in points] == [None] * len(points)
+
+
 def test_a_checkpoint_that_cannot_be_sampled_from_is_passed_over(
     service: FakeService, tmp_path: Path
 ) -> None:
@@ -1001,6 +1028,17 @@ def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:
 
 def test_the_loops_take_it_for_an_evaluator_of_theirs() -> None:
     assert isinstance(evaluator(), SamplingClientEvaluator)
+
+
+def test_the_example_of_the_module_runs(service: FakeService, tmp_path: Path) -> None:
+    example = textwrap.dedent(re.findall(r"(?:^    .*\n)+", integration.__doc__ or "", re.M)[0])
+    names = {**vars(integration), "train": train}
+    names |= {"AsyncEvalDispatcher": AsyncEvalDispatcher, "samples": SAMPLES, "score_fn": right}
+    names |= {"use_async_eval_dispatcher": use_async_eval_dispatcher, "renderer": renderer()}
+    example = example.replace("…", repr(str(tmp_path / "evals")))
+    exec(f"async def main(config):\n{textwrap.indent(example, '    ')}", names)
+    asyncio.run(names["main"](rl_config(tmp_path)))
+    assert rewards(curve(tmp_path / "evals"), "capitals") == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
 
 
 def test_the_code_blocks_of_the_page_run(

@@ -2,9 +2,10 @@
 
     config = with_heldout(config, HeldoutEvaluator(samples, score_fn, renderer,
                                                    name="capitals", max_tokens=64))
-    async with AsyncEvalDispatcher(run_dir=…) as evals, use_async_eval_dispatcher(evals):
-        await train.main(config)         # evals overlap with it; without a dispatcher it waits
-        await evaluate_final(config)     # its loops never measure the last weights
+    async with AsyncEvalDispatcher(run_dir=…) as evals:
+        with use_async_eval_dispatcher(evals):
+            await train.main(config)      # evals overlap with it; without a dispatcher it waits
+            await evaluate_final(config)  # its loops never measure the last weights
 
 The package gives an evaluator a sampling client and nothing else. That client is bound to the
 weights of its step, so it can be asked later, while training goes on; `steps` finds out which step

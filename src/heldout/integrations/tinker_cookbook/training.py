@@ -114,7 +114,7 @@ async def evaluate_final(
             f"{config.log_path} has no checkpoint with sampler weights, so there is nothing to "
             "measure; the training saves one when it ends"
         )
-    found = Step(step, "given") if step is not None else _step_of(last, config.log_path)
+    found = Step(step, "given") if step is not None else _step_of(last, config)
     for evaluator in evaluators:
         await evaluator.note_missed(found)
     wanted = [e for e in evaluators if not e.has_measured(found.number, last.sampler_path)]
@@ -157,31 +157,38 @@ def _first_step(log_path: str) -> int | None:
     return int(last.name) if last.name.isdecimal() else None
 
 
-def _step_of(checkpoint: Any, log_path: str) -> Step:
-    if checkpoint.epoch is None and checkpoint.batch is not None:
+def _step_of(checkpoint: Any, config: Any) -> Step:
+    # Two loops do not say in a checkpoint how many updates it has. The supervised one saves while
+    # later updates are in flight, and numbers batches within an epoch. The async one calls its
+    # last step the one it was configured to reach, even where it discarded stale samples and made
+    # fewer updates. Both log a row per update, and their final checkpoint has them all.
+    is_async = getattr(config, "async_config", None) is not None
+    is_final = checkpoint.name == "final"
+    if checkpoint.epoch is None and checkpoint.batch is not None and not (is_async and is_final):
         return Step(checkpoint.batch, "checkpoint")
-    # The supervised loop saves while later updates are on their way: how many of them such a
-    # checkpoint has is not known. The final one has them all.
-    logged = _last_logged(log_path) if checkpoint.name == "final" else None
+    row_of_update = "training_client/step" if is_async else "train_mean_nll"
+    logged = _last_logged(config.log_path, row_of_update) if is_final else None
     if logged is None:
         raise InvalidInput(
-            f"the checkpoint {checkpoint.name!r} in {log_path} does not say which step it is of; "
-            "evaluate_final(config, step=…)"
+            f"the checkpoint {checkpoint.name!r} in {config.log_path} does not say which step it "
+            "is of; evaluate_final(config, step=…)"
         )
     # Step i of the log is the update that leads from i to i + 1.
     return Step(logged + 1, "checkpoint")
 
 
-def _last_logged(log_path: str) -> int | None:
+def _last_logged(log_path: str, key: str) -> int | None:
+    """The step of the last row of metrics.jsonl that has this key."""
     path = Path(log_path) / "metrics.jsonl"
     if not path.exists():
         return None
-    steps = []
+    last = None
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            step = json.loads(line).get("step")
-        except (ValueError, AttributeError):
+            row = json.loads(line)
+            step = row.get("step") if key in row else None
+        except (ValueError, AttributeError, TypeError):
             continue  # a line that was cut off
         if isinstance(step, int):
-            steps.append(step)
-    return max(steps, default=None)
+            last = step
+    return last
