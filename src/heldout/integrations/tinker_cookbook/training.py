@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput
+from heldout.integrations.tinker_cookbook.asynchronous import (
+    AsyncBuilder,
+    AsyncBuilders,
+    install,
+    is_distillation,
+)
 from heldout.integrations.tinker_cookbook.endpoint import without_key
 from heldout.integrations.tinker_cookbook.evaluator import HeldoutEvaluator
 from heldout.integrations.tinker_cookbook.package import cookbook, sdk
@@ -35,27 +42,29 @@ class Builder:
         return self
 
     def __call__(self) -> HeldoutEvaluator:
-        start = _first_step(self._log_path)
-        every, counted = self._cadence.every, self._cadence.counted
-        self.evaluator.begin(Cadence(every, start, counted), self._log_path)
+        self.evaluator.begin(_begun(self._cadence, self._log_path), self._log_path)
         return self.evaluator
 
 
-def with_heldout(config: Any, *evaluators: HeldoutEvaluator) -> Any:
+def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = False) -> Any:
     """The config, of `rl.train`, `supervised.train` or `distillation`, with these evaluators beside
     its own.
 
     Points go to `<log_path>/heldout` where an evaluator has no `run_dir`. Two evaluators of one
     name are refused: their metrics would be one.
+
+    `async_eval`: all evaluators of the training, and not these alone, run on the dispatcher that is
+    installed around it, and their metrics are logged at their steps with the loop's own logger,
+    which is closed when the dispatcher has drained.
     """
-    if not evaluators:
+    if not evaluators and not async_eval:
         raise InvalidInput("with_heldout(config, evaluator, …) takes at least one evaluator")
     names = [each.name for each in evaluators_of(config)]
     for evaluator in evaluators:
         if not isinstance(evaluator, HeldoutEvaluator):
             raise InvalidInput(
                 f"with_heldout takes HeldoutEvaluators, got {evaluator!r:.100}; others go into "
-                "evaluator_builders"
+                "evaluator_builders, and run asynchronously with async_eval=True, too"
             )
         if evaluator.name in names:
             raise InvalidInput(
@@ -74,7 +83,18 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator) -> Any:
             evaluator.run_dir = (Path(log_path) / "heldout").absolute()
     cadence = Cadence(config.eval_every, counted=is_counted(type(config)))
     builders = [Builder(evaluator, log_path, cadence) for evaluator in evaluators]
-    together = [*config.evaluator_builders, *builders]
+    theirs = config.evaluator_builders
+    # Whoever has asked for it once, and calls this again with further evaluators, still has.
+    async_eval = async_eval or isinstance(theirs, AsyncBuilders)
+    if not async_eval:
+        together = [*theirs, *builders]
+    else:
+        install()
+        if is_distillation(type(config)):
+            begin = partial(_begun, cadence, log_path)
+            ours = (Builder, AsyncBuilder)
+            theirs = [b if isinstance(b, ours) else AsyncBuilder(b, begin) for b in theirs]
+        together = AsyncBuilders([*theirs, *builders])
     return import_module("chz").replace(config, evaluator_builders=together)
 
 
@@ -143,6 +163,11 @@ async def _client(service_client: Any, config: Any, sampler_path: str) -> Any:
 
 
 # --- Where training is --------------------------------------------------------------------------
+
+
+def _begun(cadence: Cadence, log_path: str) -> Cadence:
+    """That of a training which begins now."""
+    return Cadence(cadence.every, _first_step(log_path), cadence.counted)
 
 
 def _first_step(log_path: str) -> int | None:
