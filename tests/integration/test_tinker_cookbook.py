@@ -9,6 +9,7 @@ import re
 import textwrap
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -752,13 +753,22 @@ def test_the_loops_logger_is_open_until_the_evals_are_drained(
     service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
+    current: ContextVar[Any] = ContextVar("current")
 
     class Recording(ml_log.JsonLogger):
+        """Keeps its run as a matter of context, as trackio does."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            current.set(self)
+
         def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+            assert current.get() is self
             seen.append(("updates" in metrics, step))
             super().log_metrics(metrics, step)
 
         def close(self) -> None:
+            assert current.get() is self
             seen.append("closed")
 
     monkeypatch.setattr(ml_log, "JsonLogger", Recording)

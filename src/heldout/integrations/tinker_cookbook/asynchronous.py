@@ -63,6 +63,7 @@ class TrainingLog:
         self._closing = self._closed = False
         self.previous: int | None = None
         """The step of the last evals."""
+        self._context = copy_context()  # where trackio finds the run that the training began
         self._close = logger.close
         logger.close = self.close
 
@@ -73,7 +74,7 @@ class TrainingLog:
             return
         try:
             named = {f"{self._prefix}{key}": value for key, value in metrics.items()}
-            self._logger.log_metrics(named, step=step)
+            self._context.run(self._logger.log_metrics, named, step=step)
         except Exception as problem:
             log.warning("metrics of step %s could not be logged", step, exc_info=problem)
 
@@ -107,7 +108,7 @@ class TrainingLog:
         self._closed = True
         self._scheduled, self._names = [], {}
         try:
-            self._close()
+            self._context.run(self._close)
         except Exception as problem:
             log.warning("the training's logger could not be closed", exc_info=problem)
 
