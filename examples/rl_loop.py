@@ -128,7 +128,7 @@ def main(arguments: Sequence[str] | None = None) -> midrun.PeriodicEval:
 
     with ExitStack() as stack:
         if options.run_async:  # nothing below knows of it
-            dispatcher = stack.enter_context(midrun.AsyncEvalDispatcher())
+            dispatcher = stack.enter_context(midrun.AsyncEvalDispatcher(when_full="wait"))
             stack.enter_context(midrun.use_async_eval_dispatcher(dispatcher))
 
         evals.maybe_run(step, saved_at=place)  # step 0, or what a killed run did not get to

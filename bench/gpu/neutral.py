@@ -114,7 +114,10 @@ def beside(train: Callable[[bool], Any]) -> Callable[[bool], Any]:
     """The same training, with evals that run while it goes on."""
 
     def trained(evaluating: bool) -> Any:
-        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        with (
+            AsyncEvalDispatcher(when_full="wait") as dispatcher,
+            use_async_eval_dispatcher(dispatcher),
+        ):
             return train(evaluating)
 
     return trained

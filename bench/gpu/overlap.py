@@ -82,7 +82,7 @@ def train(shape: str, way: str, folder: Path) -> dict[str, Any]:
         )
         dispatcher = None
         if way in ("in a thread", "in a process"):
-            dispatcher = stack.enter_context(AsyncEvalDispatcher())
+            dispatcher = stack.enter_context(AsyncEvalDispatcher(when_full="wait"))
             stack.enter_context(use_async_eval_dispatcher(dispatcher))
         evals.maybe_run(0)
         if dispatcher is not None:

@@ -75,7 +75,10 @@ def make_evals(folder: Path, tokenizer: Any) -> list[PeriodicEval]:
 @contextmanager
 def dispatching(beside: bool) -> Iterator[None]:
     if beside:
-        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        with (
+            AsyncEvalDispatcher(when_full="wait") as dispatcher,
+            use_async_eval_dispatcher(dispatcher),
+        ):
             yield
     else:
         yield

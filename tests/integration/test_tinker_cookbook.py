@@ -6,8 +6,10 @@ import asyncio
 import inspect
 import json
 import re
+import textwrap
 import threading
 from collections.abc import Callable
+from contextvars import ContextVar
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,8 @@ import pytest
 import tinker
 from tinker.types import RequestErrorCategory
 from tinker_cookbook.distillation import sdft, train_off_policy, train_on_policy
-from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+from tinker_cookbook.distillation.datasets import TeacherConfig
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator, TrainingClientEvaluator
 from tinker_cookbook.preference import train_dpo
 from tinker_cookbook.rl import train
 from tinker_cookbook.supervised import train as supervised
@@ -35,6 +38,7 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.integrations import tinker_cookbook as integration
 from heldout.integrations import versions
 from heldout.integrations.tinker_cookbook import (
     HeldoutEvaluator,
@@ -90,10 +94,10 @@ def evaluator(name: str = "counting", **settings: Any) -> HeldoutEvaluator:
 
 
 def rl_config(log_path: Path, batches: int = 5, **settings: Any) -> Any:
-    defaults = {"eval_every": 2, "save_every": 2, "num_groups_to_log": 0}
+    defaults: dict[str, Any] = {"eval_every": 2, "save_every": 2, "num_groups_to_log": 0}
+    defaults["dataset_builder"] = ProblemsBuilder(batches=batches)
     return train.Config(
         learning_rate=1e-4,
-        dataset_builder=ProblemsBuilder(batches=batches),
         model_name=MODEL,
         recipe_name="test",
         max_tokens=20,
@@ -592,6 +596,292 @@ def test_points_that_the_async_loop_passes_over_are_skips(
     assert points[6].reward == 1.0
 
 
+# --- Every evaluator of a training that goes on -------------------------------------------------
+
+
+class Slow(SamplingClientEvaluator):
+    """One of a user: waits for the gate, then says how many updates its weights have had."""
+
+    def __init__(self, service: FakeService, fails: tuple[int, ...] = ()) -> None:
+        self._service, self._fails = service, fails
+
+    async def __call__(self, sampling_client: Any) -> dict[str, float]:
+        if self._service.gate is not None:
+            await self._service.gate.wait()
+        if sampling_client.updates in self._fails:
+            raise RuntimeError("no sandbox")
+        return {"updates": float(sampling_client.updates)}
+
+
+def rows(log_path: Path, key: str) -> dict[int, float]:
+    lines = [json.loads(line) for line in (log_path / "metrics.jsonl").read_text().splitlines()]
+    return {line["step"]: line[key] for line in lines if key in line}
+
+
+def metric(points: list[CurvePoint], label: str, name: str) -> dict[int, Any]:
+    found = [p for p in points if p.label == label]
+    return {p.step: None if p.summary is None else p.summary[f"metric_{name}"] for p in found}
+
+
+async def trained(service: FakeService, main: Any, config: Any, run_dir: Path, n: int) -> None:
+    """Train while every eval is held up, and let them go when the training is over."""
+    service.gate = asyncio.Event()
+    async with AsyncEvalDispatcher(run_dir=run_dir, max_pending=99) as evals:
+        with use_async_eval_dispatcher(evals):
+            await main(config)
+            assert service.updates == n
+            assert read_points(run_dir / "curve.jsonl") == []
+            service.gate.set()
+
+
+@pytest.mark.parametrize("mode", ["sync", "streamed", "async"])
+def test_every_evaluator_is_routed_through_the_dispatcher_and_logged_at_its_step(
+    service: FakeService, tmp_path: Path, mode: str
+) -> None:
+    modes = {
+        "sync": {},
+        "streamed": {
+            "stream_minibatch_config": train.StreamMinibatchConfig(
+                groups_per_batch=2, num_minibatches=2
+            )
+        },
+        "async": {"async_config": train.AsyncConfig(max_steps_off_policy=9, groups_per_batch=2)},
+    }
+    config = rl_config(
+        tmp_path,
+        dataset_builder=ProblemsBuilder(batches=5, tests=2),  # so the loop has a test set's
+        evaluator_builders=[lambda: Slow(service)],
+        num_groups_to_log=1,
+        **modes[mode],
+    )
+    config = with_heldout(config, evaluator(), async_eval=True)
+    # The gate holds greedy requests; those of the test set are sampled.
+    service.hold_sampled = lambda prompt: "n=3" in prompt
+    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
+    points = curve(tmp_path / "evals")
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert sorted(p.step for p in points if p.label == "test") == [0, 2, 4]
+    assert all(p.has_result for p in points)
+    # The loop's own logger has the same, at the same steps.
+    assert rows(tmp_path, "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rows(tmp_path, "heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert sorted(rows(tmp_path, "test/env/all/reward/total")) == [0, 2, 4]
+    scheduled = {0: 1.0, 2: 1.0, 4: 1.0}
+    assert rows(tmp_path, "heldout/Slow/scheduled") == scheduled
+    assert rows(tmp_path, "heldout/test/scheduled") == scheduled
+    # What the package writes of its own evals is there as well.
+    assert (tmp_path / "iteration_000002" / "eval_test_rollout_summaries.jsonl").exists()
+
+
+def test_the_supervised_loop_goes_on_too(service: FakeService, tmp_path: Path) -> None:
+    class Nll(TrainingClientEvaluator):
+        async def __call__(self, training_client: Any) -> dict[str, float]:
+            return {"nll": float(service.updates)}
+
+    builders = [lambda: Slow(service), Nll]
+    config = supervised_config(
+        tmp_path,
+        evaluator_builders=builders,
+        infrequent_evaluator_builders=[lambda: Slow(service)],
+        infrequent_eval_every=4,
+    )
+    config = with_heldout(config, evaluator(), async_eval=True)
+
+    async def main() -> None:
+        await trained(service, supervised.main, config, tmp_path / "evals", 6)
+
+    asyncio.run(main())
+    points = curve(tmp_path / "evals")
+    steps = [0, 2, 4]
+    assert metric(points, "Slow", "updates").keys() == {0, 2, 4}
+    assert metric(points, "Slow-2", "updates").keys() == {0, 4}
+    assert [p.step for p in points if p.label == "counting"] == steps
+    assert sorted(rows(tmp_path, "updates")) == steps
+    # Weights of a training client change under an eval: that one is waited for.
+    assert sorted(rows(tmp_path, "nll")) == steps
+    assert "Nll" not in {p.label for p in points}
+
+
+def test_distillation_goes_on_too_and_keeps_its_prefix(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hard_targets(teachers: Any, data: Any, *_: Any) -> Any:
+        return data
+
+    monkeypatch.setattr(train_off_policy, "_collect_topk_batch", hard_targets)
+    config = train_off_policy.Config(
+        learning_rate=1e-4,
+        dataset_configs=[
+            train_off_policy.DatasetWithTeacher(
+                dataset_builder=TextsBuilder(batches=6), teacher_config=TeacherConfig(base_model="")
+            )
+        ],
+        model_name=MODEL,
+        recipe_name="test",
+        renderer_name="role_colon",
+        batch_size=1,
+        max_steps=5,
+        eval_every=2,
+        log_path=str(tmp_path),
+        evaluator_builders=[lambda: Slow(service)],
+    )
+    config = with_heldout(config, evaluator(), async_eval=True)
+    asyncio.run(trained(service, train_off_policy.main, config, tmp_path / "evals", 5))
+    points = curve(tmp_path / "evals")
+    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
+    assert rows(tmp_path, "test/updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rows(tmp_path, "test/heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
+
+
+def test_an_evaluator_of_a_user_that_fails_is_a_skip_and_not_the_end(
+    service: FakeService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = rl_config(tmp_path, evaluator_builders=[lambda: Slow(service, fails=(2,))])
+    config = with_heldout(config, async_eval=True)
+    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
+    points = curve(tmp_path / "evals")
+    assert metric(points, "Slow", "updates") == {0: 0.0, 2: None, 4: 4.0}
+    assert "no sandbox" in (points[1].skipped or "")
+    assert rows(tmp_path, "updates") == {0: 0.0, 4: 4.0}
+    assert rows(tmp_path, "heldout/Slow/skipped") == {2: 1.0}
+    assert "eval 'Slow' of step 2 failed" in (tmp_path / "logs.log").read_text()
+
+
+def test_the_loops_logger_is_open_until_the_evals_are_drained(
+    service: FakeService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    current: ContextVar[Any] = ContextVar("current")
+
+    class Recording(ml_log.JsonLogger):
+        """Keeps its run as a matter of context, as trackio does."""
+
+        def __init__(self, *args: Any) -> None:
+            super().__init__(*args)
+            current.set(self)
+
+        def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+            assert current.get() is self
+            seen.append(("updates" in metrics, step))
+            super().log_metrics(metrics, step)
+
+        def close(self) -> None:
+            assert current.get() is self
+            seen.append("closed")
+
+    monkeypatch.setattr(ml_log, "JsonLogger", Recording)
+    config = rl_config(tmp_path, evaluator_builders=[lambda: Slow(service)])
+    config = with_heldout(config, async_eval=True)
+
+    async def main() -> None:
+        await trained(service, train.main, config, tmp_path / "evals", 5)
+        assert seen[-1] == "closed"  # when the block has ended, not at some later time
+
+    asyncio.run(main())
+    assert [s for s in seen if s == "closed" or s[0]] == [
+        *((True, step) for step in (0, 2, 4)),
+        "closed",
+    ]
+
+
+def test_an_eval_that_is_not_drained_in_time_is_a_skip(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = rl_config(tmp_path, evaluator_builders=[lambda: Slow(service)])
+    config = with_heldout(config, async_eval=True)
+
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                drained = await evals.adrain(0)
+        assert [(name, step) for name, step, _ in drained.abandoned] == [
+            ("Slow", step) for step in (0, 2, 4)
+        ]
+
+    asyncio.run(main())
+    assert metric(curve(tmp_path / "evals"), "Slow", "updates") == {0: None, 2: None, 4: None}
+    assert rows(tmp_path, "updates") == {}
+
+
+def test_by_default_training_goes_on_where_evals_pile_up(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = rl_config(
+        tmp_path, batches=12, eval_every=1, evaluator_builders=[lambda: Slow(service)]
+    )
+    config = with_heldout(config, async_eval=True)
+
+    async def main() -> None:
+        service.gate = asyncio.Event()
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                service.gate.set()
+
+    asyncio.run(main())
+    points = curve(tmp_path / "evals")
+    assert [p.step for p in points] == list(range(12))  # a line each
+    assert [p.step for p in points if p.has_result] == list(range(8))
+    assert all("max_pending=8" in (p.skipped or "") for p in points[8:])
+    assert rows(tmp_path, "heldout/Slow/skipped") == dict.fromkeys(range(8, 12), 1.0)
+
+
+def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = asynchronous(tmp_path, evaluator_builders=[lambda: Slow(service)])
+    config = with_heldout(config, async_eval=True)
+
+    async def main() -> None:
+        gate = service.gate = asyncio.Event()
+        service.on_update = lambda updates: gate.set() if updates == 4 else None
+        waits = AsyncEvalDispatcher(
+            run_dir=tmp_path / "evals", max_pending=1, when_full="wait", max_running=1
+        )
+        async with waits as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+
+    asyncio.run(main())
+    points = curve(tmp_path / "evals")
+    last = points[-1].step
+    assert last >= 4
+    assert [p.step for p in points] == list(range(last + 1))
+    assert any("still waiting for an earlier eval" in (p.skipped or "") for p in points)
+
+
+def test_async_eval_without_a_dispatcher_is_refused_as_the_training_begins(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), async_eval=True)
+    with pytest.raises(InvalidInput, match="use_async_eval_dispatcher"):
+        asyncio.run(train.main(config))
+
+
+def test_a_training_that_did_not_ask_for_it_waits_for_its_evaluators(
+    service: FakeService, tmp_path: Path
+) -> None:
+    asked = rl_config(tmp_path / "asked", evaluator_builders=[lambda: Slow(service)])
+    other = rl_config(tmp_path / "other", evaluator_builders=[lambda: Slow(service)])
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(with_heldout(asked, async_eval=True))
+                service.updates = 0
+                await train.main(other)
+
+    asyncio.run(main())
+    assert len(curve(tmp_path / "evals")) == 3
+    assert rows(tmp_path / "asked", "heldout/Slow/scheduled") != {}
+    assert rows(tmp_path / "other", "heldout/Slow/scheduled") == {}
+    assert rows(tmp_path / "other", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+
+
 # --- The last weights ---------------------------------------------------------------------------
 
 
@@ -613,6 +903,31 @@ def test_last_weights_that_have_a_result_are_not_measured_again(
 
     asyncio.run(main())
     assert len(read_points(tmp_path / "heldout" / "curve.jsonl")) == 4
+
+
+def test_an_async_loop_that_discards_stale_samples_ends_at_the_step_it_has_reached(
+    service: FakeService, tmp_path: Path
+) -> None:
+    on_policy = train.AsyncConfig(max_steps_off_policy=0, groups_per_batch=2)
+    batches, every = 12, 2
+    config = with_heldout(
+        rl_config(tmp_path, batches=batches, eval_every=every, async_config=on_policy), evaluator()
+    )
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=99) as evals:
+            with use_async_eval_dispatcher(evals):
+                await train.main(config)
+                await evaluate_final(config)
+                await evaluate_final(config)  # what it has logged is no step of the training
+
+    asyncio.run(main())
+    checkpoints = (tmp_path / "checkpoints.jsonl").read_text().splitlines()
+    assert json.loads(checkpoints[-1])["batch"] == batches
+    assert service.updates < batches - every  # so there are steps that were never reached
+    points = curve(tmp_path / "evals")
+    assert (points[-1].step, points[-1].final) == (service.updates, True)
+    assert [p.skipped for p in points] == [None] * len(points)
 
 
 def test_a_checkpoint_that_cannot_be_sampled_from_is_passed_over(
@@ -1001,6 +1316,17 @@ def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:
 
 def test_the_loops_take_it_for_an_evaluator_of_theirs() -> None:
     assert isinstance(evaluator(), SamplingClientEvaluator)
+
+
+def test_the_example_of_the_module_runs(service: FakeService, tmp_path: Path) -> None:
+    example = textwrap.dedent(re.findall(r"(?:^    .*\n)+", integration.__doc__ or "", re.M)[0])
+    names = {**vars(integration), "train": train}
+    names |= {"AsyncEvalDispatcher": AsyncEvalDispatcher, "samples": SAMPLES, "score_fn": right}
+    names |= {"use_async_eval_dispatcher": use_async_eval_dispatcher, "renderer": renderer()}
+    example = example.replace("…", repr(str(tmp_path / "evals")))
+    exec(f"async def main(config):\n{textwrap.indent(example, '    ')}", names)
+    asyncio.run(names["main"](rl_config(tmp_path)))
+    assert rewards(curve(tmp_path / "evals"), "capitals") == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
 
 
 def test_the_code_blocks_of_the_page_run(

@@ -797,7 +797,8 @@ def test_a_second_training_of_another_model_is_measured_from_its_beginning(tmp_p
 
 
 def train_beside(trainer: Any, **settings: Any) -> None:
-    with AsyncEvalDispatcher(**settings) as dispatcher, use_async_eval_dispatcher(dispatcher):
+    waits = {"when_full": "wait", **settings}
+    with AsyncEvalDispatcher(**waits) as dispatcher, use_async_eval_dispatcher(dispatcher):
         trainer.train()
 
 

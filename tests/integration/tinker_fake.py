@@ -73,6 +73,8 @@ class FakeService:
     """(updates, sampling parameters) of every greedy request: those of evals."""
     gate: asyncio.Event | None = None
     """Held until it is set: every greedy request."""
+    hold_sampled: Callable[[str], bool] = lambda prompt: False
+    """Which of the others are held as well, by their prompt."""
     fails: Callable[[int], Exception | None] = lambda updates: None
     """Of a greedy request on weights with so many updates."""
     on_update: Callable[[int], object] = lambda updates: None
@@ -93,6 +95,9 @@ class FakeService:
     ) -> FakeTraining:
         self.updates = self.saved[path]
         return FakeTraining(self)
+
+    def create_sampling_client(self, *, base_model: str) -> FakeSampling:
+        return FakeSampling(self, 0)
 
     async def create_sampling_client_async(self, *, model_path: str) -> FakeSampling:
         return FakeSampling(self, self.saved[model_path])
@@ -120,7 +125,7 @@ class FakeTraining:
             length = len(datum.loss_fn_inputs["target_tokens"].data)
             logprobs = tinker.TensorData.from_torch(torch.zeros(length))
             outputs.append({"logprobs": logprobs})
-        return Future(SimpleNamespace(loss_fn_outputs=outputs))
+        return Future(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
 
     async def optim_step_async(self, _: Any) -> Future:
         self._service.updates += 1
@@ -167,7 +172,10 @@ class FakeSampling:
             if problem is not None:
                 raise problem
         await asyncio.sleep(0)
-        text = service.policy(tokenizer().decode(prompt.to_ints()), self.updates)
+        asked = tokenizer().decode(prompt.to_ints())
+        if service.gate is not None and service.hold_sampled(asked):
+            await service.gate.wait()
+        text = service.policy(asked, self.updates)
         tokens = tokenizer().encode(f" {text}{service.end}", add_special_tokens=False)
         cut = tokens[: sampling_params.max_tokens]
         sequence = tinker.types.SampledSequence(
@@ -201,13 +209,13 @@ class Counting(ProblemEnv):
 
 
 class Problems(RLDataset):
-    def __init__(self, batches: int) -> None:
-        self._batches = batches
+    def __init__(self, batches: int, first: int = 100) -> None:
+        self._batches, self._first = batches, first
 
     def get_batch(self, index: int) -> list[Any]:
         return [
             ProblemGroupBuilder(env_thunk=lambda n=n: Counting(n), num_envs=2)
-            for n in (100 + index, 200 + index)
+            for n in (self._first + index, self._first + 100 + index)
         ]
 
     def __len__(self) -> int:
@@ -217,9 +225,10 @@ class Problems(RLDataset):
 @chz.chz
 class ProblemsBuilder(RLDatasetBuilder):
     batches: int
+    tests: int = 0
 
     async def __call__(self) -> tuple[RLDataset, RLDataset | None]:
-        return Problems(self.batches), None
+        return Problems(self.batches), Problems(self.tests, 300) if self.tests else None
 
 
 class Texts(SupervisedDataset):

@@ -91,7 +91,7 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
     evals = evals_of(tmp_path, model, gates, samples=questions(8))
     at_ten = fingerprint(model)
     gates.open.clear()
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         assert evals.maybe_run(10) is None
         assert gates.begun.wait(LONG)
         model.learn(8)
@@ -121,7 +121,7 @@ def test_beside_and_in_place_give_the_same_summary(tmp_path: Path, gates: Gates)
     model = Counter(knows=3)
     here = evals_of(tmp_path / "a", model, gates)
     there = evals_of(tmp_path / "b", model, gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         there.maybe_run(10)
     first, second = here.maybe_run(10), there.history[0]
     assert first is not None
@@ -133,7 +133,7 @@ def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     evals = periodic(tmp_path, Model(knows=4))
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         points = [evals.maybe_run(step) for step in (10, 20)]
     assert [p.lag_steps for p in points if p is not None] == [None, None]
     said = [r.getMessage() for r in caplog.records]
@@ -148,7 +148,7 @@ def test_a_snapshot_that_fails_is_a_skip(tmp_path: Path, gates: Gates) -> None:
             raise RuntimeError("no room")
 
     evals = evals_of(tmp_path, Counter(), gates, shadows=Refuses())
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
     assert [p.skipped for p in evals.history] == ["snapshot: RuntimeError: no room"]
     assert [p.skipped for p in points_of(tmp_path)] == ["snapshot: RuntimeError: no room"]
@@ -159,7 +159,7 @@ def test_an_eval_that_fails_is_a_skip(tmp_path: Path) -> None:
         raise ValueError("boom")
 
     evals = periodic(tmp_path, Counter(), runner_builder=broken)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
     [point] = points_of(tmp_path)
     assert point.skipped == "runner_builder: ValueError: boom"
@@ -186,7 +186,8 @@ def test_one_shadow_bounds_what_is_under_way(tmp_path: Path, gates: Gates) -> No
 def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates: Gates) -> None:
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(3), gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    waits = AsyncEvalDispatcher(when_full="wait")
+    with waits as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         opening = threading.Timer(0.1, gates.open.set)
@@ -230,7 +231,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
     beats = Heartbeats()
     evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2), heartbeat_fn=beats)
     gates.open.clear()
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         for step, knows in ((10, 1), (20, 2)):
             model.learn(knows)
             evals.maybe_run(step)
@@ -267,7 +268,7 @@ def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
         return "enough"
 
     evals = evals_of(tmp_path, Counter(3), gates, heartbeat_fn=beats, monitor=monitor)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         dispatcher.wait_for(evals._beside.under_way, LONG)
         assert not seen
@@ -294,7 +295,7 @@ def test_what_has_to_change_something_global_is_done_in_the_thread_that_trains(
 
     gates = Needs()
     evals = evals_of(tmp_path, Counter(4), gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         state = torch.get_rng_state()
     assert torch.equal(state, torch.get_rng_state())
@@ -314,7 +315,7 @@ def test_no_global_random_state_is_touched_in_the_thread(tmp_path: Path, gates: 
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = [draw() for _ in range(3)]
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         drawn = [draw()]
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
@@ -340,7 +341,7 @@ def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
     assert torch.equal(torch.rand(4), expected)
     assert gates.beside == [True, False]
@@ -355,7 +356,7 @@ def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
 def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
     model = Counter(2)
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         model.learn(8)
         point = evals.run_final(17)
@@ -366,12 +367,12 @@ def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
 
 def test_weights_that_have_their_point_are_not_measured_again(tmp_path: Path, gates: Gates) -> None:
     evals = evals_of(tmp_path, Counter(2), gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert evals.run_final(10) is evals.history[-1]
     assert [p.step for p in points_of(tmp_path)] == [10]
     again = evals_of(tmp_path, Counter(2), gates, heartbeat_fn=(beats := Heartbeats()))
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         again.maybe_run(10)
     assert [p.step for p in points_of(tmp_path)] == [10]
     assert [fields.get("eval_reused") for fields in beats.named("rl_eval")] == [True]
@@ -394,7 +395,7 @@ def test_in_the_loop_of_a_coroutine_trainer_the_last_weights_are_evaluated_at_on
     evals = evals_of(tmp_path, model, gates)
 
     async def train() -> CurvePoint | None:
-        async with AsyncEvalDispatcher() as dispatcher:
+        async with AsyncEvalDispatcher(when_full="wait") as dispatcher:
             with use_async_eval_dispatcher(dispatcher):
                 evals.maybe_run(10)
                 model.learn(8)
@@ -438,7 +439,7 @@ def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Pa
     gates, model = Slow(), Counter(2)
     gates.open.clear()
     evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2))
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(50)
         assert gates.begun.wait(LONG)
         model.learn(4)
@@ -493,7 +494,10 @@ def test_a_worker_measures_the_weights_of_the_step(tmp_path: Path, gates: Gates)
     here = evals_of(tmp_path / "here", model, gates)
     with EvalWorker(f"{tmp_path / 'evals.py'}:policy") as worker:
         there = periodic(tmp_path / "there", model, runner_builder=worker)
-        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        with (
+            AsyncEvalDispatcher(when_full="wait") as dispatcher,
+            use_async_eval_dispatcher(dispatcher),
+        ):
             there.maybe_run(10)
             at_ten = here.run_eval(10)
             model.learn(8)
@@ -528,7 +532,7 @@ def test_frozen_weights_that_change_under_an_eval_make_it_a_skip(
     model = Frozen()
     gates.open.clear()
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         model.base.data.add_(1.0)  # as merging adapters does
@@ -562,7 +566,10 @@ def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number
     evals = evals_of(tmp_path, Counter(8), gates)
 
     def train() -> None:
-        with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+        with (
+            AsyncEvalDispatcher(when_full="wait") as dispatcher,
+            use_async_eval_dispatcher(dispatcher),
+        ):
             evals.maybe_run(10)
             assert gates.begun.wait(LONG)
             while True:
@@ -578,7 +585,7 @@ def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number
 def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: Path) -> None:
     gates = Needing()
     evals = evals_of(tmp_path, Counter(8), gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         [handle] = evals._beside.under_way
@@ -594,7 +601,7 @@ def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: P
 def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) -> None:
     gates = Needing()
     evals = evals_of(tmp_path, Counter(8), gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         dispatcher._running.abandon(dispatcher._running.pending(), "given up")
@@ -626,7 +633,7 @@ def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
 ) -> None:
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(8), gates, shadows=Shadows(size=2))
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         dispatcher.drain(0.01)
@@ -641,7 +648,7 @@ def test_a_reason_that_is_no_text_is_made_one(tmp_path: Path, gates: Gates) -> N
     evals = evals_of(
         tmp_path, Counter(8), gates, monitor=lambda points: "\ud800 no", heartbeat_fn=beats
     )
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         dispatcher.drain(LONG)
         evals.maybe_run(11)
@@ -658,7 +665,7 @@ def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
         raise KeyboardInterrupt
 
     evals = evals_of(tmp_path, Counter(8), gates, monitor=interrupted)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         dispatcher.wait_for(evals._beside.under_way, LONG)
         with pytest.raises(KeyboardInterrupt):
@@ -673,7 +680,7 @@ def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
     model = Counter(4)
     model.lock = threading.Lock()
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         point = evals.maybe_run(10)
         last = evals.run_final(12)
     assert point is not None
@@ -686,7 +693,7 @@ def test_a_dispatcher_that_is_not_in_use_is_mentioned(
     tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
 ) -> None:
     evals = evals_of(tmp_path, Counter(4), gates)
-    with AsyncEvalDispatcher():
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         evals.maybe_run(20)
     assert caplog.text.count("use_async_eval_dispatcher") == 1
@@ -717,7 +724,7 @@ def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
 def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, gates: Gates) -> None:
     clock = Clock()
     evals = evals_of(tmp_path, Counter(2), gates, max_overhead=0.1, clock=clock)
-    with AsyncEvalDispatcher() as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.begin()
         evals._spending.waited(5.0)  # so long for a place, say
         clock.now += 15.0

@@ -122,7 +122,9 @@ def test_a_full_queue_lets_wait_or_refuses_or_drops_the_oldest_that_has_not_star
         queue.start()
         offers[when_full] = queue.offer("d"), queue.items()
     assert offers["wait"] == (Offer(), ["a", "b", "c"])
-    assert offers["skip"] == (Offer(refused="3 evals were pending (max_pending)"), ["a", "b", "c"])
+    refused, left = offers["skip"]
+    assert "3 evals were in flight (max_pending=3)" in (refused.refused or "")
+    assert left == ["a", "b", "c"]
     assert offers["newest"] == (Offer(taken=True, dropped="b"), ["a", "c", "d"])
 
 
@@ -319,7 +321,7 @@ def test_a_curve_that_cannot_be_written_is_an_error_in_the_log(
 
 def test_a_full_dispatcher_makes_schedule_wait(tmp_path: Path) -> None:
     first, second = Gate(), Gate()
-    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="wait") as evals:
         evals.schedule(first, step=1)
         scheduled = threading.Event()
 
@@ -337,17 +339,18 @@ def test_a_full_dispatcher_makes_schedule_wait(tmp_path: Path) -> None:
     assert [p.step for p in points_of(tmp_path)] == [1, 2]
 
 
-def test_a_full_dispatcher_skips_with_its_reason(tmp_path: Path) -> None:
+def test_a_full_dispatcher_lets_training_go_on_and_skips_with_its_reason(tmp_path: Path) -> None:
     gate, rows = Gate(), Rows()
-    with AsyncEvalDispatcher(
-        run_dir=tmp_path, sinks=[rows], max_pending=1, when_full="skip"
-    ) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows], max_pending=1) as evals:
         evals.schedule(gate, step=1)
         handle = evals.schedule(half, step=2)
         assert handle.done()
         gate.end.set()
     skipped, result = points_of(tmp_path)
-    assert (skipped.step, skipped.skipped) == (2, "1 evals were pending (max_pending)")
+    assert skipped.step == 2
+    assert skipped.skipped == (
+        "1 evals were in flight (max_pending=1); when_full='wait' has training wait instead"
+    )
     assert handle.result() == skipped
     assert (result.step, result.has_result) == (1, True)
     assert [step for _, step, _ in rows] == [2, 1]
@@ -435,7 +438,7 @@ def test_an_eval_that_is_abandoned_gets_to_close_what_it_has(tmp_path: Path) -> 
         finally:
             closed.set()
 
-    with AsyncEvalDispatcher() as evals:
+    with AsyncEvalDispatcher(when_full="wait") as evals:
         evals.schedule(evaluator, step=1)
         assert begun.wait(LONG)
         evals.drain(0)
@@ -445,7 +448,7 @@ def test_an_eval_that_is_abandoned_gets_to_close_what_it_has(tmp_path: Path) -> 
 
 def test_an_eval_that_is_abandoned_before_it_begins_is_not_run() -> None:
     gate = Gate()
-    with AsyncEvalDispatcher() as evals:
+    with AsyncEvalDispatcher(when_full="wait") as evals:
         job = evals._job(gate, 1, "eval", None, None, None)
         evals._running.abandon([job], "too late")
         anyio.run(evals._running._run, job)
@@ -568,7 +571,8 @@ def test_where_it_is_full_aschedule_waits_and_the_loop_goes_on(run: Any, tmp_pat
             await go.wait()
             return {"accuracy": 1.0}
 
-        async with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+        waits = AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="wait")
+        async with waits as evals:
             await evals.aschedule(evaluator, step=1)
             async with anyio.create_task_group() as group:
                 group.start_soon(partial(evals.aschedule, half, step=2))
@@ -582,7 +586,8 @@ def test_where_it_is_full_aschedule_waits_and_the_loop_goes_on(run: Any, tmp_pat
 
 def test_in_the_loop_that_evals_run_in_a_plain_call_never_waits(run: Any, tmp_path: Path) -> None:
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+        waits = AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="wait")
+        async with waits as evals:
             handle = evals.schedule(never, step=1)
             point = evals.schedule(half, step=2).result()
             assert point is not None
@@ -745,7 +750,7 @@ def test_a_point_that_could_not_be_read_back_is_a_skip(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"step": -1}, {"step": 1.5}, {"step": 1, "name": ""}])
 def test_a_wrong_step_or_name_is_refused(wrong: dict[str, Any]) -> None:
-    with AsyncEvalDispatcher() as evals, pytest.raises(InvalidInput):
+    with AsyncEvalDispatcher(when_full="wait") as evals, pytest.raises(InvalidInput):
         evals.schedule(half, **wrong)
 
 
@@ -910,7 +915,10 @@ def test_what_was_lost_and_fails_again_stays_pending(tmp_path: Path) -> None:
     with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
         evals.schedule_again(fails, pending_evals(tmp_path)[0]).result(LONG)
         assert [p.step for p in pending_evals(tmp_path)] == [30, 50]
-    with AsyncEvalDispatcher() as nowhere, pytest.raises(InvalidInput, match="run_dir"):
+    with (
+        AsyncEvalDispatcher(when_full="wait") as nowhere,
+        pytest.raises(InvalidInput, match="run_dir"),
+    ):
         nowhere.schedule_again(half, pending_evals(tmp_path)[0])
 
 
@@ -931,17 +939,20 @@ def test_metrics_that_would_be_taken_for_error_bars_are_refused(tmp_path: Path) 
     ids=["weights", "saved_at", "evaluator"],
 )
 def test_what_could_not_be_written_down_is_refused(wrong: dict[str, Any], why: str) -> None:
-    with AsyncEvalDispatcher() as evals, pytest.raises(InvalidInput, match=why):
+    with AsyncEvalDispatcher(when_full="wait") as evals, pytest.raises(InvalidInput, match=why):
         evals.schedule(**{"evaluator": half, "step": 1, **wrong})
 
 
 def test_the_call_of_an_evaluator_is_no_evaluator() -> None:
-    with AsyncEvalDispatcher() as evals, pytest.raises(InvalidInput, match="not its call"):
+    with (
+        AsyncEvalDispatcher(when_full="wait") as evals,
+        pytest.raises(InvalidInput, match="not its call"),
+    ):
         evals.schedule(half(), step=1)  # type: ignore[arg-type]
 
 
 def test_results_that_go_nowhere_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
-    with AsyncEvalDispatcher() as evals:
+    with AsyncEvalDispatcher(when_full="wait") as evals:
         evals.schedule(half, step=1).result(LONG)
         evals.schedule(half, step=2).result(LONG)
     assert caplog.text.count("neither run_dir nor sinks") == 1
@@ -971,7 +982,7 @@ def test_what_is_waited_for_is_said(
 
 def test_the_dispatcher_in_use_is_a_matter_of_context() -> None:
     assert get_async_eval_dispatcher() is None
-    with AsyncEvalDispatcher() as one, AsyncEvalDispatcher() as other:
+    with AsyncEvalDispatcher(when_full="wait") as one, AsyncEvalDispatcher() as other:
         token = set_async_eval_dispatcher(one)
         with use_async_eval_dispatcher(other) as used:
             assert get_async_eval_dispatcher() is used is other
@@ -1049,7 +1060,7 @@ def test_nothing_is_kept_of_evals_that_have_ended(caplog: pytest.LogCaptureFixtu
     gc.disable()  # what is held by cycles only is held for as long as the training allocates little
     tracemalloc.start()
     try:
-        with AsyncEvalDispatcher() as evals:
+        with AsyncEvalDispatcher(when_full="wait") as evals:
             some(evals, 50)  # threads, caches
             gc.collect()
             before = tracemalloc.get_traced_memory()[0]

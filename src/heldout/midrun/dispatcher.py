@@ -93,10 +93,11 @@ class AsyncEvalDispatcher:
 
     `max_pending` bounds what runs and waits for its turn, together; `max_running` how many run at
     once: all of them, unless `when_full="newest"`, which keeps one place for waiting. Where it is
-    full, `schedule` waits, or the new eval is skipped, or the oldest that has not started gives way
-    to it. An eval that takes more than `max_seconds` is a skip. `drain_timeout` bounds the wait at
-    the end of a `with` block. With `handle_sigterm`, a SIGTERM that nobody else handles still ends
-    the process, but evals under way are written down as skips first.
+    full, the new eval is a skip that says so and training goes on, or `schedule` waits, or the
+    oldest that has not started gives way to it. An eval that takes more than `max_seconds` is a
+    skip. `drain_timeout` bounds the wait at the end of a `with` block. With `handle_sigterm`, a
+    SIGTERM that nobody else handles still ends the process, but evals under way are written down
+    as skips first.
     """
 
     def __init__(
@@ -104,8 +105,8 @@ class AsyncEvalDispatcher:
         *,
         run_dir: str | Path | None = None,
         sinks: Sequence[Sink] | Sinks = (),
-        max_pending: int = 4,
-        when_full: WhenFull = "wait",
+        max_pending: int = 8,
+        when_full: WhenFull = "skip",
         max_running: int | None = None,
         max_seconds: float | None = None,
         drain_timeout: float | None = 600.0,

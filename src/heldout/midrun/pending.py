@@ -128,7 +128,10 @@ class Queue(Generic[T]):
             if self.when_full == "wait" or must:
                 return Offer()
             if self.when_full == "skip" or not self._queued:
-                return Offer(refused=f"{len(self)} evals were pending (max_pending)")
+                return Offer(
+                    refused=f"{len(self)} evals were in flight (max_pending={self.max_pending}); "
+                    "when_full='wait' has training wait instead"
+                )
             dropped = self._queued.popleft()
         self._queued.append(item)
         return Offer(taken=True, dropped=dropped)

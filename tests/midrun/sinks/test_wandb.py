@@ -97,6 +97,31 @@ def test_without_a_trainers_run_there_is_one_for_the_results(
     wandb.teardown()
 
 
+def test_a_result_that_comes_after_the_trainers_run_was_closed_is_in_its_project(
+    trainer: Any,
+) -> None:
+    sink = WandbSink()
+    trainer.finish()
+    sink.log("rl_eval", 30, fields_of(30))
+    sink.close()
+    assert (sink.run.project, sink.run.group) == ("p", "g")
+    assert sink.run.config["trainer_run"] == trainer.id
+    assert [row["train/global_step"] for row in rows(folder(sink.run))] == [30]
+
+
+def test_without_a_run_or_a_project_a_result_is_refused_and_counted_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    sink = WandbSink()
+    with wandb.init(project="p", **offline(tmp_path)):
+        pass  # begun after the sink was made, and closed before the first result
+    report = send(2, sink)
+    assert report.sinks[0].n_lost == 2
+    assert "WandbSink(project=…)" in str(report)
+    assert sink.run is None
+
+
 def test_a_sink_that_got_nothing_begins_no_run(trainer: Any) -> None:
     sink = WandbSink()
     sink.close()

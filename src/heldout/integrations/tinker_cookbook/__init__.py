@@ -1,14 +1,16 @@
 """heldout evals inside the training loops of tinker-cookbook.
 
     config = with_heldout(config, HeldoutEvaluator(samples, score_fn, renderer,
-                                                   name="capitals", max_tokens=64))
-    async with AsyncEvalDispatcher(run_dir=…) as evals, use_async_eval_dispatcher(evals):
-        await train.main(config)         # evals overlap with it; without a dispatcher it waits
-        await evaluate_final(config)     # its loops never measure the last weights
+                                                   name="capitals", max_tokens=64),
+                          async_eval=True)
+    async with AsyncEvalDispatcher(run_dir=…) as evals:
+        with use_async_eval_dispatcher(evals):
+            await train.main(config)      # all of its evals overlap with it
+            await evaluate_final(config)  # its loops never measure the last weights
 
 The package gives an evaluator a sampling client and nothing else. That client is bound to the
 weights of its step, so it can be asked later, while training goes on; `steps` finds out which step
-that is. Nothing is patched.
+that is. Nothing of the package is replaced unless `async_eval` asks for it (`asynchronous`).
 """
 
 from __future__ import annotations

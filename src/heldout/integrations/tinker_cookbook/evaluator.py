@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary, ref
 
 from heldout.config import Sampling
 from heldout.errors import InvalidInput
+from heldout.integrations.tinker_cookbook.asynchronous import PASSED_OVER, logged, training_log
 from heldout.integrations.tinker_cookbook.curve import entered, metrics_of, points_at, record
 from heldout.integrations.tinker_cookbook.endpoint import without_key
 from heldout.integrations.tinker_cookbook.measurement import Measurement
@@ -51,6 +52,8 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     out, and that of an installed dispatcher comes first. `step` may be set for a loop of your own,
     to a function that says which step the next call is about. The rest is `EvalConfig`'s.
     """
+
+    schedules_itself = True
 
     def __init__(
         self,
@@ -158,11 +161,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         if self.cadence is None or self.cadence.counted:
             return
         for missed in self.cadence.missed(previous, step.number):
-            await self.skip(
-                missed,
-                "the training loop did not ask for it: its evaluation loop was still waiting for "
-                "an earlier eval. A dispatcher with room for more (max_pending) lets it go on",
-            )
+            await self.skip(missed, PASSED_OVER)
 
     # --- One measurement ---
 
@@ -188,9 +187,15 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             point = await self._here(work, step)
             self._measured[step.number] = point.has_result
             return metrics_of(point.summary, self.prefix)
+        training = training_log()
+        if training is not None:
+            metrics = partial(_metrics_of_point, prefix=self.prefix)
+            work = partial(logged, training, work, step.number, self.prefix, metrics)
         scheduled = await dispatcher.aschedule(
             work, step=step.number, name=self.name, saved_at=saved_at
         )
+        if training is not None:
+            training.add(scheduled)
         self._measured[step.number] = scheduled
         # Where there was no place for it, it has ended already.
         refused = scheduled.done() and not self.has_measured(step.number)
@@ -268,3 +273,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             log.warning("eval %r failed", self.name, exc_info=problem)
             return {f"{self.prefix}/skipped": 1.0}
         return metrics_of(report.summary, self.prefix)
+
+
+def _metrics_of_point(point: CurvePoint, prefix: str) -> dict[str, float]:
+    return metrics_of(point.summary, prefix)

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput
+from heldout.integrations.tinker_cookbook.asynchronous import (
+    AsyncBuilder,
+    AsyncBuilders,
+    install,
+    is_distillation,
+)
 from heldout.integrations.tinker_cookbook.endpoint import without_key
 from heldout.integrations.tinker_cookbook.evaluator import HeldoutEvaluator
 from heldout.integrations.tinker_cookbook.package import cookbook, sdk
@@ -35,27 +42,29 @@ class Builder:
         return self
 
     def __call__(self) -> HeldoutEvaluator:
-        start = _first_step(self._log_path)
-        every, counted = self._cadence.every, self._cadence.counted
-        self.evaluator.begin(Cadence(every, start, counted), self._log_path)
+        self.evaluator.begin(_begun(self._cadence, self._log_path), self._log_path)
         return self.evaluator
 
 
-def with_heldout(config: Any, *evaluators: HeldoutEvaluator) -> Any:
+def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = False) -> Any:
     """The config, of `rl.train`, `supervised.train` or `distillation`, with these evaluators beside
     its own.
 
     Points go to `<log_path>/heldout` where an evaluator has no `run_dir`. Two evaluators of one
     name are refused: their metrics would be one.
+
+    `async_eval`: all evaluators of the training, and not these alone, run on the dispatcher that is
+    installed around it, and their metrics are logged at their steps with the loop's own logger,
+    which is closed when the dispatcher has drained.
     """
-    if not evaluators:
+    if not evaluators and not async_eval:
         raise InvalidInput("with_heldout(config, evaluator, …) takes at least one evaluator")
     names = [each.name for each in evaluators_of(config)]
     for evaluator in evaluators:
         if not isinstance(evaluator, HeldoutEvaluator):
             raise InvalidInput(
                 f"with_heldout takes HeldoutEvaluators, got {evaluator!r:.100}; others go into "
-                "evaluator_builders"
+                "evaluator_builders, and run asynchronously with async_eval=True, too"
             )
         if evaluator.name in names:
             raise InvalidInput(
@@ -74,7 +83,18 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator) -> Any:
             evaluator.run_dir = (Path(log_path) / "heldout").absolute()
     cadence = Cadence(config.eval_every, counted=is_counted(type(config)))
     builders = [Builder(evaluator, log_path, cadence) for evaluator in evaluators]
-    together = [*config.evaluator_builders, *builders]
+    theirs = config.evaluator_builders
+    # Whoever has asked for it once, and calls this again with further evaluators, still has.
+    async_eval = async_eval or isinstance(theirs, AsyncBuilders)
+    if not async_eval:
+        together = [*theirs, *builders]
+    else:
+        install()
+        if is_distillation(type(config)):
+            begin = partial(_begun, cadence, log_path)
+            ours = (Builder, AsyncBuilder)
+            theirs = [b if isinstance(b, ours) else AsyncBuilder(b, begin) for b in theirs]
+        together = AsyncBuilders([*theirs, *builders])
     return import_module("chz").replace(config, evaluator_builders=together)
 
 
@@ -114,7 +134,7 @@ async def evaluate_final(
             f"{config.log_path} has no checkpoint with sampler weights, so there is nothing to "
             "measure; the training saves one when it ends"
         )
-    found = Step(step, "given") if step is not None else _step_of(last, config.log_path)
+    found = Step(step, "given") if step is not None else _step_of(last, config)
     for evaluator in evaluators:
         await evaluator.note_missed(found)
     wanted = [e for e in evaluators if not e.has_measured(found.number, last.sampler_path)]
@@ -145,6 +165,11 @@ async def _client(service_client: Any, config: Any, sampler_path: str) -> Any:
 # --- Where training is --------------------------------------------------------------------------
 
 
+def _begun(cadence: Cadence, log_path: str) -> Cadence:
+    """That of a training which begins now."""
+    return Cadence(cadence.every, _first_step(log_path), cadence.counted)
+
+
 def _first_step(log_path: str) -> int | None:
     """The step that a training of this log_path begins at; None where that cannot be known."""
     last = cookbook("checkpoint_utils").get_last_checkpoint(log_path)
@@ -157,31 +182,38 @@ def _first_step(log_path: str) -> int | None:
     return int(last.name) if last.name.isdecimal() else None
 
 
-def _step_of(checkpoint: Any, log_path: str) -> Step:
-    if checkpoint.epoch is None and checkpoint.batch is not None:
+def _step_of(checkpoint: Any, config: Any) -> Step:
+    # Two loops do not say in a checkpoint how many updates it has. The supervised one saves while
+    # later updates are in flight, and numbers batches within an epoch. The async one calls its
+    # last step the one it was configured to reach, even where it discarded stale samples and made
+    # fewer updates. Both log a row per update, and their final checkpoint has them all.
+    is_async = getattr(config, "async_config", None) is not None
+    is_final = checkpoint.name == "final"
+    if checkpoint.epoch is None and checkpoint.batch is not None and not (is_async and is_final):
         return Step(checkpoint.batch, "checkpoint")
-    # The supervised loop saves while later updates are on their way: how many of them such a
-    # checkpoint has is not known. The final one has them all.
-    logged = _last_logged(log_path) if checkpoint.name == "final" else None
+    row_of_update = "training_client/step" if is_async else "train_mean_nll"
+    logged = _last_logged(config.log_path, row_of_update) if is_final else None
     if logged is None:
         raise InvalidInput(
-            f"the checkpoint {checkpoint.name!r} in {log_path} does not say which step it is of; "
-            "evaluate_final(config, step=…)"
+            f"the checkpoint {checkpoint.name!r} in {config.log_path} does not say which step it "
+            "is of; evaluate_final(config, step=…)"
         )
     # Step i of the log is the update that leads from i to i + 1.
     return Step(logged + 1, "checkpoint")
 
 
-def _last_logged(log_path: str) -> int | None:
+def _last_logged(log_path: str, key: str) -> int | None:
+    """The step of the last row of metrics.jsonl that has this key."""
     path = Path(log_path) / "metrics.jsonl"
     if not path.exists():
         return None
-    steps = []
+    last = None
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
-            step = json.loads(line).get("step")
-        except (ValueError, AttributeError):
+            row = json.loads(line)
+            step = row.get("step") if key in row else None
+        except (ValueError, AttributeError, TypeError):
             continue  # a line that was cut off
         if isinstance(step, int):
-            steps.append(step)
-    return max(steps, default=None)
+            last = step
+    return last

@@ -27,10 +27,12 @@ class WandbSink:
     are seen as they come, and the trainer need not do anything. The price is a second run in the
     workspace: group by `group`, and choose `step_key` as the horizontal axis.
 
-    `run` is the trainer's run; None is the one that is active when the first result comes. Project,
-    entity, mode and directory are taken from it; `project`, `group` and `run_name` come before it.
-    A trainer's run that has no group cannot be given one: results are then in the group named by
-    its id, and that id is in their config as `trainer_run`.
+    `run` is the trainer's run; None is the one that is active when the first result comes, or was
+    when the sink was made. Project, entity, mode and directory are taken from it; `project`,
+    `group` and `run_name` come before it. Where there is neither a run nor a project, results are
+    refused: wandb would put them into a project of its own choice. A trainer's run that has no
+    group cannot be given one: results are then in the group named by its id, and that id is in
+    their config as `trainer_run`.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class WandbSink:
         if run is not None and not hasattr(run, "id"):
             raise InvalidInput(f"run is what wandb.init returned, got {run!r:.100}")
         self._trainer, self._project, self._group = run, project, group
+        self._active = self._wandb.run
         self._run_name, self._step_key = run_name, step_key
         self._run: Any = None
 
@@ -71,7 +74,12 @@ class WandbSink:
 
     def _begun(self) -> Any:
         wandb = self._wandb
-        trainer = self._trainer if self._trainer is not None else wandb.run
+        trainer = self._trainer or wandb.run or self._active
+        if trainer is None and self._project is None and wandb.setup().settings.project is None:
+            raise HeldoutError(
+                "no wandb run was active when the first result came, or when WandbSink() was made, "
+                "so the result has no project; make it after wandb.init, or WandbSink(project=…)"
+            )
         settings: dict[str, Any] = {"console": "off", "x_disable_stats": True}
         given: dict[str, Any] = {"project": self._project, "group": self._group}
         if trainer is not None:
