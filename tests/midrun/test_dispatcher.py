@@ -198,6 +198,13 @@ def test_two_evals_of_one_name_and_step_are_both_on_the_curve(
     assert "Give each a name= of its own" in caplog.text
 
 
+def test_an_eval_that_is_tried_again_after_a_skip_keeps_its_name(tmp_path: Path) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        first = evals.schedule(fails, step=10)
+        first.result(LONG)
+        assert evals.schedule(half, step=10).name == first.name == "eval"
+
+
 def test_results_come_in_any_order_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
     rows, gates = Rows(), {10: Gate(), 20: Gate()}
     with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:

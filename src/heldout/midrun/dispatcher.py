@@ -24,7 +24,6 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -127,7 +126,8 @@ class AsyncEvalDispatcher:
         nothing."""
         self.drain_timeout = drain_timeout
         self._clock = clock
-        self._names: Counter[tuple[str, str, int]] = Counter()
+        self._names: dict[tuple[str, str, int], weakref.ref[Scheduled]] = {}
+        """Evals that were scheduled, by session, name and step."""
         self._visitors: list[weakref.WeakMethod[Callable[[], object]]] = []
         queue: Queue[Job] = Queue(max_pending, max_running, when_full)
         self._home: Home | None = None
@@ -251,23 +251,29 @@ class AsyncEvalDispatcher:
             checked_weights(weights),
             checked_place(saved_at),
         )
-        return self._new_job(evaluator, pending, self._home, snapshot)
+        job = self._new_job(evaluator, pending, self._home, snapshot)
+        self._names[(session, pending.name, pending.step)] = weakref.ref(job.handle)
+        return job
 
     def _distinct(self, name: str, step: int, session: str) -> str:
         """The name that an eval has on the curve: a second one of a step is numbered, since one
-        result would hide the other."""
-        self._names[(session, name, step)] += 1
-        number = self._names[(session, name, step)]
-        if number == 1:
-            return name
-        log.warning(
-            "two evals called %r were scheduled at step %s; this one is %r on the curve. Give each "
-            "a name= of its own",
-            name,
-            step,
-            f"{name}-{number}",
-        )
-        return f"{name}-{number}"
+        result would hide the other. One that is tried again after a skip keeps its name."""
+        found, number = name, 1
+        while (earlier := self._names.get((session, found, step))) is not None:
+            handle = earlier()
+            if handle is not None and handle.done() and not _has_result(handle):
+                return found
+            number += 1
+            found = f"{name}-{number}"
+        if number > 1:
+            log.warning(
+                "two evals called %r were scheduled at step %s; this one is %r on the curve. Give "
+                "each a name= of its own",
+                name,
+                step,
+                found,
+            )
+        return found
 
     def _new_job(
         self,
@@ -520,6 +526,10 @@ class AsyncEvalDispatcher:
             os.getpid(),
         )
         return False
+
+
+def _has_result(handle: Scheduled) -> bool:
+    return handle.point is not None and handle.point.has_result
 
 
 def _entered(run_dir: Path, owner: AsyncEvalDispatcher) -> Home:
