@@ -13,7 +13,9 @@ from heldout.decoding.decoder import Decoder
 from heldout.decoding.model import transformers_model, unwrap
 from heldout.decoding.turn import Generation, Prompt, end_tokens
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
+from heldout.reasoning import opened_reasoning
 from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.segments import TAG_TOKENS
 from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, Message, ToolSpec, Usage
 
@@ -105,14 +107,20 @@ class ChatModel:
         stops: Sequence[str],
     ) -> Completion:
         """The turn as a message: without the stop text that ended it, with its tool calls."""
-        message = Message("assistant", _before_stop(generation.text, stops))
+        text = _before_stop(generation.text, stops)
+        opened = opened_reasoning(self._tokenizer.decode(list(prompt.ids[-TAG_TOKENS:])))
+        if opened and self._has_template:
+            # With special tokens: what closes the reasoning may be one.
+            whole = _before_stop(self._chat.decode(generation.ids), stops)
+            text = self._chat.parse(whole, tools=()).text
+        message = Message("assistant", opened + text)
         if tools:
-            message = self._with_calls(prompt, generation, message, messages, tools, stops)
+            message = self._with_calls(prompt, generation, message, messages, tools, stops, opened)
         usage = Usage(len(prompt.ids), len(generation.ids))
         return Completion(message, generation.finish, usage)
 
     def _ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        if getattr(self._tokenizer, "chat_template", None):
+        if self._has_template:
             return self._chat.prompt(messages, tools)
         if len(messages) == 1 and isinstance(messages[0].content, str) and not tools:
             return list(self._tokenizer(messages[0].content)["input_ids"])
@@ -120,6 +128,10 @@ class ChatModel:
             f"{self._name} has no chat template, so it can continue one message of text but not "
             "a conversation, nor be told of tools"
         )
+
+    @property
+    def _has_template(self) -> bool:
+        return bool(getattr(self._tokenizer, "chat_template", None))
 
     @cached_property
     def _chat(self) -> ChatRenderer:
@@ -133,6 +145,7 @@ class ChatModel:
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         stops: Sequence[str],
+        opened: str,
     ) -> Message:
         """The turn with its tool calls, if there are any."""
         ids, tokenizer = list(generation.ids), self._tokenizer
@@ -141,7 +154,7 @@ class ChatModel:
         # Special tokens are kept until here: in many families they are what marks a call.
         text = _before_stop(tokenizer.decode(spoken), stops)
         first = next_call_number(messages)
-        meant = self._chat.parse(text, first, tools=tools, prompt=list(prompt.ids))
+        meant = self._chat.parse(opened + text, first, tools=tools)
         if meant.tool_calls:
             return replace(meant, content=meant.text.strip())
         if getattr(tokenizer, "response_template", None) is None:

@@ -21,7 +21,7 @@ from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.midrun.settings import Settings
-from heldout.reasoning import without_reasoning
+from heldout.reasoning import opened_reasoning, without_reasoning
 from heldout.scoring.rubrics import Rubric
 from heldout.types import Message, Metric, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
@@ -162,7 +162,9 @@ def functions(
                 raise InvalidInput(
                     f"generate was given {len(prompts)} prompts and returned {len(turns)} turns"
                 )
-            for place, turn in zip(rendered, turns, strict=True):
+            for place, prompt, turn in zip(rendered, prompts, turns, strict=True):
+                if isinstance(prompt, str) and isinstance(turn, str):
+                    turn = opened_reasoning(prompt) + turn
                 answers[place] = turn
             return answers
 

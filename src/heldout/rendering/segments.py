@@ -27,6 +27,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from heldout.errors import InvalidInput, RenderMismatch
+from heldout.reasoning import opened_reasoning
 from heldout.types import Message, ToolCall, ToolSpec
 
 Render = Callable[..., Sequence[int]]
@@ -35,11 +36,15 @@ Decode = Callable[[Sequence[int]], str]
 Parse = Callable[..., Message]
 """`parse(text)`: what a model wrote, as the message it meant, its tool calls found.
 
-One that takes `first` is given the number of its first call, so that ids differ throughout a
+The text begins with the tag that opens its reasoning where the prompt ended in one. A `parse`
+that takes `first` is given the number of its first call, so that ids differ throughout a
 conversation; one that takes `tools` is given them, and `prompt` the ids that the turn follows.
 """
 
 Segments = Literal["suffix", "boundary"]
+
+TAG_TOKENS = 16
+"""The end of a prompt in which a tag is looked for that opens the model's reasoning."""
 
 _QUESTION = Message("user", "?")
 _MARKS = ("1", "x", ".")
@@ -117,11 +122,16 @@ class Template:
                 )
             written = self.decode(ids)
         as_written = Message("assistant", written)
+        written = self._opened(prompt) + written
         if self.parse is None:
-            return as_written, as_written
+            return Message("assistant", written), as_written
         known = {"first": first, "tools": tools, "prompt": prompt}
         taken = {name: value for name, value in known.items() if name in self._parse_takes}
         return self.parse(written, **taken), as_written
+
+    def _opened(self, prompt: Sequence[int]) -> str:
+        """The tag with which the template opened the model's reasoning, if it did."""
+        return opened_reasoning(self.spell(prompt[-TAG_TOKENS:])) if self.spell else ""
 
 
 class ToldTemplate:
