@@ -22,7 +22,7 @@ import anyio
 
 from heldout.concurrency import Here, in_own_thread, is_async, run_beside, settle
 from heldout.environment import Environment
-from heldout.errors import EndpointError, InvalidInput, ItemFailed
+from heldout.errors import EndpointError, InvalidInput
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn, attempt
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
 from heldout.tokens import Generated, Transcript
@@ -92,11 +92,10 @@ def rollout_one(
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> Rollout:
-    """Roll out one sample with its environment. What goes wrong is raised.
+    """Roll out one sample with its environment; one that fails has an error, as in a batch.
 
     `score_fn` is the environment's own `score` where it has one and none is given.
     """
-    problems: list[BaseException] = []
     unused = [env] if env is not None else []
 
     def hand_over(sample: Sample) -> Environment:
@@ -117,14 +116,9 @@ def rollout_one(
         parse=parse,
         timeout=timeout,
         backend=backend,
-        on_problem=problems.append,
     )
     for environment in unused:  # it never came to that, and an environment is always closed
         in_own_thread(partial(anyio.run, _close, environment, backend=backend)).join()
-    if problems:
-        raise problems[0]
-    if rollout.error is not None:
-        raise ItemFailed(rollout.error)
     return rollout
 
 

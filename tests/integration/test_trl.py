@@ -320,16 +320,18 @@ def test_training_moves_the_weights_and_logs_reward_and_metrics_by_name(
         metrics = output["heldout_metrics"]
         assert row["reward"] == pytest.approx(np.mean(output["heldout_reward"]))
         assert row["rewards/reward_from_rollout/mean"] == pytest.approx(row["reward"])
-        assert row["metric_close"] == pytest.approx(row["reward"])
-        assert row["metric_turns"] == pytest.approx(np.mean([m["turns"] for m in metrics]))
+        assert row["metric_close/batch_mean"] == pytest.approx(row["reward"])
+        assert row["metric_turns/batch_mean"] == pytest.approx(
+            np.mean([m["turns"] for m in metrics])
+        )
         # Reported by some of the rollouts only: the mean is over those.
-        assert row.get("metric_reward", 100.0) == 100.0
+        assert row.get("metric_reward/batch_mean", 100.0) == 100.0
         assert row["rollouts/n_errors"] == 0
         assert row["rollouts/truncated"] == np.mean(output["heldout_truncated"])
-    assert any("metric_reward" in row for row in training)
+    assert any("metric_reward/batch_mean" in row for row in training)
     assert max(m["turns"] for o in spy.outputs for m in o["heldout_metrics"]) >= 2
     [held_out] = [row for row in trainer.state.log_history if "eval_reward" in row]
-    assert 0 <= held_out["eval_metric_close"] <= 1
+    assert 0 <= held_out["eval_metric_close/batch_mean"] <= 1
     assert spy.modes[:3] == ["train"] * 3
     assert set(spy.modes[3:]) == {"eval"}
 
@@ -345,8 +347,8 @@ def test_a_rubric_of_ready_made_graders_is_the_reward(make_trainer: MakeTrainer)
     trainer.train()
     [row] = [row for row in trainer.state.log_history if "reward" in row]
     assert row["reward"] == pytest.approx(np.mean(spy.outputs[0]["heldout_reward"]))
-    assert row["metric_correct"] == pytest.approx(row["reward"])
-    assert row["metric_later"] > 0
+    assert row["metric_correct/batch_mean"] == pytest.approx(row["reward"])
+    assert row["metric_later/batch_mean"] > 0
     assert row["rollouts/n_errors"] == 0
 
 
@@ -711,9 +713,9 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
     )
     assert rewards == [1.0, None, 0.5]
     assert logged == [
-        ("metric_a", 1.0),
-        ("metric_b", 3.0),
-        ("metric_a", 0.0),
+        ("metric_a/batch_mean", 1.0),
+        ("metric_b/batch_mean", 3.0),
+        ("metric_a/batch_mean", 0.0),
         ("rollouts/n_errors", 1.0),
         ("rollouts/truncated", 1.0),
         ("rollouts/truncated", 0.0),

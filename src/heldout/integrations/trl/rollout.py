@@ -200,9 +200,10 @@ def reward_from_rollout(
 ) -> list[float | None]:
     """The reward function that goes with `build_rollout_func`: hands over what was scored there.
 
-    Logs each metric as `metric_<name>`, averaged over the rollouts that have it, and
-    `rollouts/n_errors` and `rollouts/truncated`, how many failed and the share of the others whose
-    last turn was cut off. (A plain name could be one of the trainer's own, such as `reward`.)
+    Logs each metric as `metric_<name>/batch_mean`, averaged over the rollouts of a batch that have
+    it, and `rollouts/n_errors` and `rollouts/truncated`, how many failed and the share of the
+    others whose last turn was truncated. TRL averages batches, each counting the same, so these
+    are not the means of an eval. (A plain name could be one of the trainer's own.)
     """
     if heldout_reward is None:
         raise InvalidInput(
@@ -213,7 +214,7 @@ def reward_from_rollout(
         # One call a value, not one a mean: TRL sums and counts them over all processes.
         for metrics in heldout_metrics:
             for name, value in metrics.items():
-                log_metric(f"metric_{name}", value)
+                log_metric(f"metric_{name}/batch_mean", value)
         errors = columns.get("heldout_error", [None] * len(heldout_reward))
         log_metric("rollouts/n_errors", float(sum(error is not None for error in errors)))
         for error, truncated in zip(errors, columns.get("heldout_truncated", ()), strict=False):
