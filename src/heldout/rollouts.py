@@ -23,7 +23,13 @@ import anyio
 from heldout.concurrency import Here, in_own_thread, is_async, run_beside, settle
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn, attempt
+from heldout.items import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    attempt,
+)
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
 from heldout.tokens import Generated, Transcript
 from heldout.types import Completion, Message, Sample, Score, ToolSpec, Trajectory
@@ -123,7 +129,7 @@ def rollout_one(
 
 
 def rollout_batch(
-    examples: Sequence[Sample],
+    examples: Sequence[Sample] | EvalDefinition,
     environment_factory: EnvironmentFactory | None,
     render: Render,
     generate: Generate,
@@ -146,8 +152,14 @@ def rollout_batch(
     `Rollout` with an error. `timeout` bounds one rollout in seconds; `engine_max_len` is the
     length, prompt and reply included, that the engine can read: a conversation that would get
     longer ends with the limit `context`. With a deterministic engine the tokens are those of
-    running them one by one.
+    running them one by one. An `EvalDefinition` in the place of the samples brings its score
+    function, messages and environments along.
     """
+    if isinstance(examples, EvalDefinition):
+        given = EvalDefinition.of(examples, score_fn, prepare_messages, environment_factory)
+        examples, score_fn = list(given.samples), given.score_fn
+        prepare_messages = given.prepare_messages
+        environment_factory = given.environment_factory
     for name, value in (("max_turns", max_turns), ("per_turn_max_tokens", per_turn_max_tokens)):
         if value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")

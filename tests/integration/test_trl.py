@@ -6,6 +6,7 @@ behind vLLM's call shape, and what stands between it and the trainer is TRL's ow
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 import sys
@@ -21,17 +22,32 @@ import numpy as np
 import pytest
 import torch
 
-from heldout import Message, Metric, Sample, Score, Trajectory
+from heldout import (
+    EvalConfig,
+    EvalDefinition,
+    Message,
+    Metric,
+    Sample,
+    Sampling,
+    Score,
+    Trajectory,
+    evaluate,
+)
+from heldout.endpoints.local import LocalEndpoint
 from heldout.environments import ToolEnvironment
 from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
+from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import (
     build_rollout_func,
     generation,
+    in_rollout_window,
     reward_from_rollout,
     to_dataset,
     where_scored,
 )
 from heldout.integrations.trl import rollout as ours
+from heldout.integrations.verifiers import from_verifiers
+from heldout.midrun import PeriodicEval, live_model
 from heldout.scoring import Rubric, grade_number, part
 
 pytestmark = pytest.mark.integration
@@ -1104,3 +1120,97 @@ def melting(tokenizer: Any) -> Any:
 
     render.decode, render.parse, render.ends = chat.decode, chat.parse, chat.ends  # type: ignore[attr-defined]
     return render
+
+
+# --- An environment of verifiers ----------------------------------------------------------------
+
+
+@pytest.fixture
+def vf_env() -> Iterator[Any]:
+    """A ToolEnv of verifiers, two of whose rows have the same prompt and other answers."""
+    import signal
+
+    import verifiers as vf
+    from datasets import Dataset
+
+    def near(completion: Any, answer: str) -> float:
+        said = completion[-1].content or ""
+        return 1 - abs(int(said) - int(answer)) / 10 if said.isdecimal() else 0.0
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    rows = [{"question": f"what is {n} plus 1 ?", "answer": str(n + 1)} for n in range(3)]
+    rows.append({"question": "what is 2 plus 1 ?", "answer": "9"})
+    yield vf.ToolEnv(
+        tools=[add],
+        max_turns=3,
+        dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows),
+        rubric=vf.Rubric(funcs=[near]),
+    )
+    for number, handler in kept.items():  # which each environment of theirs takes over
+        signal.signal(number, handler)
+
+
+def test_an_environment_of_verifiers_trains_in_one_call(
+    make_trainer: MakeTrainer, taught: dict[str, Any], vf_env: Any
+) -> None:
+    definition = from_verifiers(vf_env, split="train")
+    spy = Spy(build_rollout_func(definition))
+    trainer = make_trainer(spy, dataset=to_dataset(definition), max_steps=3)
+    trainer.train()
+    now = trainer.model.state_dict()
+    assert any(not torch.equal(now[name], value) for name, value in taught.items())
+    assert not any(error for output in spy.outputs for error in output["heldout_error"])
+    assert any(0 in mask for output in spy.outputs for mask in output["env_mask"]), "no tool spoke"
+    # Of the rows with the same prompt each was scored against its own answer.
+    rewards: dict[str, set[float]] = {}
+    for prompts, output in zip(spy.prompts, spy.outputs, strict=True):
+        for prompt, reward in zip(prompts, output["heldout_reward"], strict=True):
+            assert prompt[0]["content"].startswith("what is")
+            rewards.setdefault(prompt[0]["sample_id"], set()).add(reward)
+    assert max(rewards["2"]) == 1.0
+    assert max(rewards["3"]) < 1.0
+
+
+def test_its_held_out_rows_are_evaluated_while_it_trains_and_by_themselves(
+    make_trainer: MakeTrainer, taught: dict[str, Any], vf_env: Any, tmp_path: Path
+) -> None:
+    held_out, settings = from_verifiers(vf_env), {"every_steps": 1, "heartbeat_fn": None}
+    riding = PeriodicEval(
+        held_out, in_rollout_window(held_out), run_dir=tmp_path / "window", **settings
+    )
+    live = PeriodicEval(
+        held_out,
+        live_model(make_tokenizer(), held_out, max_new=16),
+        label="live",
+        run_dir=tmp_path / "live",
+        **settings,
+    )
+    definition = from_verifiers(vf_env, split="train")
+    func = build_rollout_func(definition, evals=[riding])
+    trainer = make_trainer(func, dataset=to_dataset(definition), max_steps=2)
+    HeldoutCallback(riding, live).attach(trainer)
+    trainer.train()
+    for evals in (riding, live):
+        summaries = [point.summary for point in evals.points]
+        assert [summary and summary["n_scored"] for summary in summaries] == [4, 4]
+    model = make_model(trainer.model.state_dict()).eval()
+    endpoint = LocalEndpoint(model, make_tokenizer())
+    config = EvalConfig(
+        endpoint=endpoint,
+        output_dir=str(tmp_path),
+        experiment_name="whole",
+        sampling=Sampling(max_tokens=16),
+    )
+    report = asyncio.run(evaluate(held_out, config))
+    last = live.points[-1].summary
+    assert last is not None
+    assert report.summary["mean"] == last["mean"]
+
+
+def test_a_definition_goes_alone() -> None:
+    definition = EvalDefinition(SAMPLES, score)
+    with pytest.raises(InvalidInput, match="has its own score_fn"):
+        build_rollout_func(definition, score)
+    with pytest.raises(InvalidInput, match="has its own environment_factory"):
+        live_model(make_tokenizer(), definition, environment_factory=adder)

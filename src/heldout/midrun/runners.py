@@ -19,7 +19,7 @@ from heldout.concurrency import settle
 from heldout.config import Sampling
 from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.settings import Settings
 from heldout.reasoning import opened_reasoning, without_reasoning
 from heldout.scoring.rubrics import Rubric
@@ -133,16 +133,37 @@ def as_score(given: Any) -> Score:
 # --- Builders -----------------------------------------------------------------------------------
 
 
+def _with_definition(
+    score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any]
+) -> tuple[ScoreFn, dict[str, Any]]:
+    """The score function, and `Runner`'s settings with the rest of the definition."""
+    if not isinstance(score_fn, EvalDefinition):
+        return score_fn, settings
+    both = sorted({"prepare_messages", "environment_factory"} & settings.keys())
+    if both:
+        raise InvalidInput(f"an EvalDefinition has its own {both[0]}: pass it alone")
+    settings = {
+        **settings,
+        "prepare_messages": score_fn.prepare_messages,
+        "environment_factory": score_fn.environment_factory,
+    }
+    if score_fn.max_turns is not None:
+        settings.setdefault("max_turns", score_fn.max_turns)
+    return score_fn.score_fn, settings
+
+
 def functions(
     render: Callable[[Sequence[Message]], Any],
     generate: Callable[[Any, list[Any], int], Sequence[str | Message]],
-    score_fn: ScoreFn,
+    score_fn: ScoreFn | EvalDefinition,
     *,
     max_new: int | None = None,
     **settings: Any,
 ) -> RunnerBuilder:
     """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
-    `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s."""
+    `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s; an
+    `EvalDefinition` brings its messages and environments along."""
+    score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
 
     def build(model: Any) -> Runner:
@@ -183,7 +204,7 @@ def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
 
 def live_model(
     tokenizer: Any,
-    score_fn: ScoreFn,
+    score_fn: ScoreFn | EvalDefinition,
     *,
     max_new: int | None = None,
     rows: int = 32,
@@ -191,13 +212,15 @@ def live_model(
     **settings: Any,
 ) -> RunnerBuilder:
     """A builder for the transformers model that is being trained, greedy unless `sampling` says
-    otherwise. The rest is `Runner`'s.
+    otherwise. The rest is `Runner`'s; an `EvalDefinition` in the place of the score function
+    brings its messages and environments along.
 
     What is prepared for the model (captured graphs on a GPU) is kept from one eval to the next.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all
 
+    score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     kept: list[tuple[Any, ChatModel, Decoder]] = []
     """For the models met last: the one in training, and shadows of it."""

@@ -19,8 +19,8 @@ from heldout.errors import (
     SystemicFailure,
 )
 from heldout.integrations.trl.generation import awake, by_transformers, by_vllm, readable_length
-from heldout.integrations.trl.window import Riders, Window
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.integrations.trl.window import MAX_TURNS, Riders, Window
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
@@ -35,33 +35,38 @@ RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 Duplicates = Literal["refuse", "first"] | Callable[[list[Sample]], Sample]
 
 
-def to_dataset(samples: Iterable[Sample], prepare_messages: PrepareMessages | None = None) -> Any:
+def to_dataset(
+    samples: Iterable[Sample] | EvalDefinition, prepare_messages: PrepareMessages | None = None
+) -> Any:
     """The samples as a `datasets.Dataset`: `prompt`, the messages they open with, and `sample_id`.
 
-    Give `build_rollout_func` the same samples and the same `prepare_messages`.
+    Give `build_rollout_func` the same samples and the same `prepare_messages`, or the same
+    `EvalDefinition`. Where an environment opens the conversation, the prompt is what the sample
+    asks, and its first message carries the sample's id.
     """
     from datasets import Dataset
 
+    if isinstance(samples, EvalDefinition):
+        given = EvalDefinition.of(samples, None, prepare_messages)
+        samples, prepare_messages = given.samples, given.prepare_messages
     items = _items(samples, prepare_messages)
     # Arrow takes text or parts in a column, not both.
-    in_parts = any(isinstance(m.content, list) for item in items for m in item.opening)
-    return Dataset.from_list(
-        [
-            {
-                "prompt": [_prompt_message(message, in_parts) for message in item.opening],
-                "sample_id": item.sample.id,
-            }
-            for item in items
-        ]
-    )
+    in_parts = any(isinstance(m.content, list) for item in items for m in item.shown)
+    rows = []
+    for item in items:
+        prompt = [_prompt_message(message, in_parts) for message in item.shown]
+        if item.opened_later:
+            prompt[0]["sample_id"] = item.sample.id
+        rows.append({"prompt": prompt, "sample_id": item.sample.id})
+    return Dataset.from_list(rows)
 
 
 def build_rollout_func(
-    samples: Iterable[Sample],
-    score_fn: ScoreFn,
+    samples: Iterable[Sample] | EvalDefinition,
+    score_fn: ScoreFn | None = None,
     *,
     environment_factory: EnvironmentFactory | None = None,
-    max_turns: int = 8,
+    max_turns: int | None = None,
     per_turn_max_tokens: int | None = None,
     engine_max_len: int | None = None,
     segments: Segments = "suffix",
@@ -75,7 +80,10 @@ def build_rollout_func(
 
     `samples` are those of the training and of the evaluation dataset: a prompt is all that the
     trainer hands over, and it is how a sample is found. Samples with equal prompts cannot be told
-    apart; `duplicates` refuses them, takes the first, or is a function that chooses.
+    apart; `duplicates` refuses them, takes the first, or is a function that chooses. (Where an
+    environment opens the conversation, the prompts of `to_dataset` carry the samples' ids.) An
+    `EvalDefinition` in the place of the samples brings score function, messages and environments
+    along; `max_turns` is its own if it has one, and else 8.
 
     `per_turn_max_tokens` bounds one model turn, by default to the trainer's
     `max_completion_length`; `engine_max_len` the whole conversation, by default to what the
@@ -84,11 +92,13 @@ def build_rollout_func(
     The rest is that of `heldout.rollouts.rollout_batch`.
     """
     _check_version()
-    items = _items(samples, prepare_messages)
+    given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    turns = max_turns if max_turns is not None else given.max_turns or MAX_TURNS
+    items = _items(given.samples, given.prepare_messages)
     for item in items:
         _check_text(item)
     by_prompt = _by_prompt(items, duplicates)
-    openings = {item.sample.id: item.opening for item in by_prompt.values()}
+    found = {item.sample.id: item for item in by_prompt.values()}
     checked: set[int] = set()
     riders = Riders(evals)
 
@@ -113,14 +123,14 @@ def build_rollout_func(
             with engine(trainer, greedy=not trainer.model.training) as generate:
                 rollouts = rollout_batch(
                     chosen,
-                    environment_factory,
+                    given.environment_factory,
                     rendering,
                     generate,
-                    max_turns,
+                    turns,
                     per_turn,
                     longest,
-                    score_fn=score_fn,
-                    prepare_messages=lambda sample: list(openings[sample.id]),
+                    score_fn=given.score_fn,
+                    prepare_messages=lambda sample: list(found[sample.id].opening),
                     segments=segments,
                     timeout=timeout,
                     on_problem=problems.append,
@@ -135,7 +145,7 @@ def build_rollout_func(
         def stand_in(sample: Sample) -> list[int]:
             """A prompt for a rollout that never came to one: not longer than can be read."""
             try:
-                ids = list(rendering(list(openings[sample.id]), True))
+                ids = list(rendering(list(found[sample.id].shown), True))
             except Exception:  # noqa: BLE001 - most likely the very thing the rollout failed with
                 ids = []
             return ids[-(longest - 1) :] if longest is not None and longest > 1 else ids
@@ -230,6 +240,13 @@ def reward_from_rollout(
 class _Item:
     sample: Sample
     opening: list[Message]
+    shown: list[Message]
+    """The prompt in the dataset: the opening, or what the sample asks where it is opened later."""
+
+    @property
+    def opened_later(self) -> bool:
+        """Whether the environment opens it, which a dataset cannot wait for."""
+        return not self.opening
 
 
 def _items(samples: Iterable[Sample], prepare_messages: PrepareMessages | None) -> list[_Item]:
@@ -245,14 +262,21 @@ def _items(samples: Iterable[Sample], prepare_messages: PrepareMessages | None) 
                     f"sample {sample.id!r}: prepare_messages returns a list of messages, got "
                     f"{type(opening).__name__}; for a trainer it cannot be async"
                 )
-        items.append(_Item(sample, list(opening)))
+        items.append(_Item(sample, list(opening), list(opening) or _asked(sample)))
     if not items:
         raise InvalidInput("there are no samples to train on")
     return items
 
 
+def _asked(sample: Sample) -> list[Message]:
+    try:
+        return messages_of(sample.input)
+    except InvalidInput:  # any input will do for an environment that reads it itself
+        return [Message("user", "")]
+
+
 def _check_text(item: _Item) -> None:
-    for message in item.opening:
+    for message in item.shown:
         for part in message.content if isinstance(message.content, list) else ():
             if part.get("type") != "text":
                 raise InvalidInput(
@@ -274,7 +298,8 @@ def _prompt_message(message: Message, in_parts: bool) -> dict[str, Any]:
 def _by_prompt(items: list[_Item], duplicates: Duplicates) -> dict[str, _Item]:
     groups: dict[str, list[_Item]] = {}
     for item in items:
-        groups.setdefault(_key(item.opening), []).append(item)
+        key = _key_of_id(item.sample.id) if item.opened_later else _key(item.shown)
+        groups.setdefault(key, []).append(item)
     shared = [group for group in groups.values() if len(group) > 1]
     if callable(duplicates):
         return {key: _choice(group, duplicates) for key, group in groups.items()}
@@ -329,6 +354,9 @@ def _key(prompt: Any) -> str:
     """A prompt as text that is the same before and after Arrow, which gives all rows all fields."""
     if isinstance(prompt, str):
         prompt = [Message("user", prompt)]
+    first = prompt[0] if len(prompt) else None
+    if isinstance(first, Mapping) and first.get("sample_id") is not None:
+        return _key_of_id(first["sample_id"])
     messages = [message_of(message, "the trainer's prompt") for message in prompt]
     canonical = [
         {
@@ -343,6 +371,10 @@ def _key(prompt: Any) -> str:
         for message in messages
     ]
     return json.dumps(_without_none(canonical), sort_keys=True)
+
+
+def _key_of_id(sample_id: str) -> str:
+    return json.dumps({"sample_id": sample_id})
 
 
 def _arguments(text: str) -> Any:
