@@ -48,6 +48,7 @@ from heldout.integrations.trl import (
 from heldout.integrations.trl import rollout as ours
 from heldout.integrations.verifiers import from_verifiers
 from heldout.midrun import PeriodicEval, live_model
+from heldout.rollouts import Rollout
 from heldout.scoring import Rubric, grade_number, part
 
 pytestmark = pytest.mark.integration
@@ -721,7 +722,7 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
         completion_ids=[],
         heldout_reward=[1.0, None, 0.5],
         heldout_metrics=[{"a": 1.0, "b": 3.0}, {}, {"a": 0.0}],
-        heldout_error=[None, "broken", None],
+        heldout_error=[None, "render: broken", None],
         heldout_truncated=[True, True, False],
         log_metric=lambda name, value: logged.append((name, value)),
         log_extra=None,
@@ -733,6 +734,9 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
         ("metric_b/batch_mean", 3.0),
         ("metric_a/batch_mean", 0.0),
         ("rollouts/n_errors", 1.0),
+        ("rollouts/mismatched", 0.0),
+        ("rollouts/mismatched", 1.0),
+        ("rollouts/mismatched", 0.0),
         ("rollouts/truncated", 1.0),
         ("rollouts/truncated", 0.0),
     ]
@@ -1103,6 +1107,56 @@ def test_a_template_that_does_not_do_with_boundaries_stops_training(
     trainer = make_trainer(rollouts(segments="boundary", render=melting(make_tokenizer())))
     with pytest.raises(SystemicFailure, match="use 'suffix', and see `heldout doctor`"):
         trainer.train()
+
+
+def forgetting(trainer: Any) -> Any:
+    """With a template that leaves calls out of earlier turns where they are written as text."""
+    said = "{{ m.content }}"
+    assert said in TEMPLATE
+    forgets = "{{ '' if '<tool_call>' in m.content else m.content }}"
+    trainer._tokenizer.chat_template = TEMPLATE.replace(said, forgets)
+    trainer.chat_template = None
+    return trainer
+
+
+def test_a_template_that_rewrites_turns_loses_no_rollout_by_default(
+    make_trainer: MakeTrainer,
+) -> None:
+    spy = rollouts()
+    trainer = forgetting(make_trainer(spy))
+    trainer.train()
+    [output] = spy.outputs
+    assert output["heldout_error"] == [None] * 8
+    assert any(0 in mask for mask in output["env_mask"]), "nobody used the tool"
+    [row] = [row for row in trainer.state.log_history if "reward" in row]
+    assert row["rollouts/mismatched"] == 0.0
+
+
+def test_a_mode_that_the_template_breaks_stops_training(make_trainer: MakeTrainer) -> None:
+    trainer = forgetting(make_trainer(rollouts(segments="suffix")))
+    with pytest.raises(SystemicFailure, match=r"\d of 8 rollouts of this batch were dropped"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_a_template_without_boundaries_is_rendered_again(make_trainer: MakeTrainer) -> None:
+    spy = rollouts(render=melting(make_tokenizer()))
+    make_trainer(spy).train()
+    assert spy.outputs[0]["heldout_error"] == [None] * 8
+
+
+def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() -> None:
+    def batch(lost: int, of: int) -> list[Rollout]:
+        errors = ["render: it differs"] * lost + [None] * (of - lost)
+        return [Rollout(SAMPLES[0], Trajectory(()), error=error) for error in errors]
+
+    seldom = ours._Lost()
+    for _ in range(3):
+        seldom.count(batch(1, 40))
+    often = ours._Lost()
+    often.count(batch(1, 8))
+    with pytest.raises(SystemicFailure, match="2 of 16 rollouts of all so far"):
+        often.count(batch(1, 8))
 
 
 def melting(tokenizer: Any) -> Any:

@@ -22,6 +22,7 @@ from heldout.integrations.trl.generation import awake, by_transformers, by_vllm,
 from heldout.integrations.trl.window import MAX_TURNS, Riders, Window
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
+from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
 from heldout.samples import distinct
@@ -30,6 +31,9 @@ from heldout.types import Message, Sample
 SUPPORTED, TESTED = ">=1.16,<2", "1.16.0"
 """TRL's versions. What another one does with prompts and masks could not be told from outside:
 it would train on wrong tokens without a word, so it is refused."""
+
+MAX_LOST = 0.05
+"""The share of rollouts that may be dropped because of the chat template."""
 
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 Duplicates = Literal["refuse", "first"] | Callable[[list[Sample]], Sample]
@@ -69,7 +73,7 @@ def build_rollout_func(
     max_turns: int | None = None,
     per_turn_max_tokens: int | None = None,
     engine_max_len: int | None = None,
-    segments: Segments = "suffix",
+    segments: Segments | Literal["auto"] = "auto",
     prepare_messages: PrepareMessages | None = None,
     duplicates: Duplicates = "refuse",
     timeout: float | None = None,
@@ -88,6 +92,9 @@ def build_rollout_func(
     `per_turn_max_tokens` bounds one model turn, by default to the trainer's
     `max_completion_length`; `engine_max_len` the whole conversation, by default to what the
     engine can read. `render` takes the place of the chat template of the trainer's tokenizer.
+    `segments="auto"` is `boundary` where the chat template allows it (as `heldout doctor` finds
+    out), and else `suffix`. Training stops where more than 5% of the rollouts are lost because the
+    template does not render them as they were written.
     `evals` are evaluations that ride along while the engine is open (see `in_rollout_window`).
     The rest is that of `heldout.rollouts.rollout_batch`.
     """
@@ -99,23 +106,26 @@ def build_rollout_func(
         _check_text(item)
     by_prompt = _by_prompt(items, duplicates)
     found = {item.sample.id: item for item in by_prompt.values()}
-    checked: set[int] = set()
+    modes: dict[int, Segments] = {}
+    """By trainer: how its conversations are put together."""
+    lost = _Lost()
     riders = Riders(evals)
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         _check_trainer(trainer)
-        if id(trainer) not in checked:
-            checked.add(id(trainer))
+        rendering = _renderer(trainer) if render is None else render
+        if id(trainer) not in modes:
             _check_reward_functions(trainer)
             _check_datasets(trainer, by_prompt)
+            modes[id(trainer)] = _allowed(rendering) if segments == "auto" else segments
+        mode = modes[id(trainer)]
         problems: list[BaseException] = []
         chosen = [_find(prompt, by_prompt).sample for prompt in prompts]
-        rendering = _renderer(trainer) if render is None else render
         longest = engine_max_len if engine_max_len is not None else readable_length(trainer)
         per_turn = per_turn_max_tokens
         if per_turn is None:
             per_turn = trainer.max_completion_length
-        template = Template(rendering, segments=segments)
+        template = Template(rendering, segments=mode)
         window = Window(weakref.ref(trainer), template, per_turn, longest)
         engine = by_vllm if trainer.use_vllm else by_transformers
         with awake(trainer):
@@ -131,11 +141,12 @@ def build_rollout_func(
                     longest,
                     score_fn=given.score_fn,
                     prepare_messages=lambda sample: list(found[sample.id].opening),
-                    segments=segments,
+                    segments=mode,
                     timeout=timeout,
                     on_problem=problems.append,
                 )
-        _check_systemic(rollouts, problems, segments)
+        _check_systemic(rollouts, problems, mode)
+        lost.count(rollouts)
         if rollouts and all(rollout.error is not None for rollout in rollouts):
             raise SystemicFailure(
                 f"all {len(rollouts)} rollouts of this batch failed; the last one: "
@@ -153,6 +164,40 @@ def build_rollout_func(
         return _columns(rollouts, trainer, stand_in)
 
     return rollout_func
+
+
+def _allowed(render: Render) -> Segments:
+    """`boundary` where the template allows it: it loses no rollout to a tokenizer that would split
+    what the model wrote otherwise."""
+    return "boundary" if examine(render).allows("boundary") else "suffix"
+
+
+def _is_mismatch(error: str | None) -> bool:
+    """Whether a rollout failed because the template does not render it as it was written."""
+    return error is not None and error.startswith("render: ")
+
+
+class _Lost:
+    """Rollouts that were dropped because of their template, in a batch and altogether."""
+
+    def __init__(self) -> None:
+        self._lost = self._rolled = 0
+
+    def count(self, rollouts: list[Rollout]) -> None:
+        """Raise where there are too many: what is left is a selection, and would be trained on."""
+        failed = [rollout for rollout in rollouts if _is_mismatch(rollout.error)]
+        self._lost += len(failed)
+        self._rolled += len(rollouts)
+        if not failed:
+            return
+        batch = (len(failed), len(rollouts), "this batch")
+        for lost, rolled, where in (batch, (self._lost, self._rolled, "all so far")):
+            if lost > 1 and lost > MAX_LOST * rolled:
+                raise SystemicFailure(
+                    f"{lost} of {rolled} rollouts of {where} were dropped because the chat "
+                    "template does not render their conversation as it was written, and those "
+                    f"left would be trained on as if they were all; the last: {failed[-1].error}"
+                )
 
 
 def _check_systemic(
@@ -211,9 +256,11 @@ def reward_from_rollout(
     """The reward function that goes with `build_rollout_func`: hands over what was scored there.
 
     Logs each metric as `metric_<name>/batch_mean`, averaged over the rollouts of a batch that have
-    it, and `rollouts/n_errors` and `rollouts/truncated`, how many failed and the share of the
-    others whose last turn was truncated. TRL averages batches, each counting the same, so these
-    are not the means of an eval. (A plain name could be one of the trainer's own.)
+    it, and `rollouts/n_errors`, `rollouts/mismatched` and `rollouts/truncated`: how many failed,
+    the share dropped because the template does not render them as they were written, and the
+    share of those that did not fail whose last turn was truncated. TRL averages batches, each
+    counting the same, so these are not the means of an eval. (A plain name could be one of the
+    trainer's own.)
     """
     if heldout_reward is None:
         raise InvalidInput(
@@ -227,6 +274,8 @@ def reward_from_rollout(
                 log_metric(f"metric_{name}/batch_mean", value)
         errors = columns.get("heldout_error", [None] * len(heldout_reward))
         log_metric("rollouts/n_errors", float(sum(error is not None for error in errors)))
+        for error in errors:
+            log_metric("rollouts/mismatched", float(_is_mismatch(error)))
         for error, truncated in zip(errors, columns.get("heldout_truncated", ()), strict=False):
             if error is None:
                 log_metric("rollouts/truncated", float(truncated))
