@@ -95,6 +95,7 @@ def rollout_one(
     segments: Segments = "suffix",
     decode: Decode | None = None,
     parse: Parse | None = None,
+    stop: Sequence[str] = (),
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> Rollout:
@@ -120,6 +121,7 @@ def rollout_one(
         segments=segments,
         decode=decode,
         parse=parse,
+        stop=stop,
         timeout=timeout,
         backend=backend,
     )
@@ -142,6 +144,7 @@ def rollout_batch(
     segments: Segments = "suffix",
     decode: Decode | None = None,
     parse: Parse | None = None,
+    stop: Sequence[str] = (),
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
     on_problem: Callable[[BaseException], object] | None = None,
@@ -151,9 +154,10 @@ def rollout_batch(
     All advance at once: a slow tool holds up its own conversation only, and one that fails is a
     `Rollout` with an error. `timeout` bounds one rollout in seconds; `engine_max_len` is the
     length, prompt and reply included, that the engine can read: a conversation that would get
-    longer ends with the limit `context`. With a deterministic engine the tokens are those of
-    running them one by one. An `EvalDefinition` in the place of the samples brings its score
-    function, messages and environments along.
+    longer ends with the limit `context`. A turn ends with the first token that completes one of the
+    texts in `stop`; what the engine wrote after it is dropped. With a deterministic engine the
+    tokens are those of running them one by one. An `EvalDefinition` in the place of the samples
+    brings its score function, messages and environments along.
     """
     if isinstance(examples, EvalDefinition):
         given = EvalDefinition.of(examples, score_fn, prepare_messages, environment_factory)
@@ -170,7 +174,7 @@ def rollout_batch(
             raise InvalidInput(f"a rollout starts from a Sample, got {example!r:.200}")
     if not examples:
         return []
-    template = Template(render, segments=segments, decode=decode, parse=parse)
+    template = Template(render, segments=segments, decode=decode, parse=parse, stop=stop)
 
     async def one(example: Sample, engine: _Engine) -> Rollout:
         transcript = Transcript(

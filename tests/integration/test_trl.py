@@ -1176,6 +1176,27 @@ def melting(tokenizer: Any) -> Any:
     return render
 
 
+# --- Stops --------------------------------------------------------------------------------------
+
+
+def test_a_turn_ends_with_a_stop_text_which_is_no_part_of_it(make_trainer: MakeTrainer) -> None:
+    said: list[str] = []
+
+    def noting(trajectory: Trajectory, sample: Sample) -> Score:
+        said.append(trajectory.messages[1].text)
+        return Score((Metric("any", 1.0, weight=1.0),))
+
+    spy = rollouts(score_fn=noting, max_turns=1, stop=['"arguments":'])
+    make_trainer(spy).train()
+    [output] = spy.outputs
+    stop = WORDS.index('"arguments":')
+    stopped = [ids for ids in output["completion_ids"] if stop in ids]
+    assert len(stopped) >= 4
+    assert all(ids.index(stop) == len(ids) - 1 for ids in stopped)
+    assert not any(output["heldout_truncated"])
+    assert not any("arguments" in text for text in said)
+
+
 # --- An environment of verifiers ----------------------------------------------------------------
 
 

@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any, Literal
 
@@ -76,6 +77,7 @@ def build_rollout_func(
     segments: Segments | Literal["auto"] = "auto",
     prepare_messages: PrepareMessages | None = None,
     duplicates: Duplicates = "refuse",
+    stop: Sequence[str] = (),
     timeout: float | None = None,
     render: Render | None = None,
     evals: Sequence[PeriodicEval] = (),
@@ -92,6 +94,8 @@ def build_rollout_func(
     `per_turn_max_tokens` bounds one model turn, by default to the trainer's
     `max_completion_length`; `engine_max_len` the whole conversation, by default to what the
     engine can read. `render` takes the place of the chat template of the trainer's tokenizer.
+    `stop` are texts that end a model turn, as `Sampling.stop` is in an eval: they are no part of
+    the message, and their tokens are the model's own.
     `segments="auto"` is `boundary` where the chat template allows it (as `heldout doctor` finds
     out), and else `suffix`. Training stops where more than 5% of the rollouts are lost because the
     template does not render them as they were written.
@@ -125,9 +129,9 @@ def build_rollout_func(
         per_turn = per_turn_max_tokens
         if per_turn is None:
             per_turn = trainer.max_completion_length
-        template = Template(rendering, segments=mode)
+        template = Template(rendering, segments=mode, stop=stop)
         window = Window(weakref.ref(trainer), template, per_turn, longest)
-        engine = by_vllm if trainer.use_vllm else by_transformers
+        engine = partial(by_vllm, stop=stop) if trainer.use_vllm else by_transformers
         with awake(trainer):
             riders.ride(trainer, window)
             with engine(trainer, greedy=not trainer.model.training) as generate:
@@ -142,6 +146,7 @@ def build_rollout_func(
                     score_fn=given.score_fn,
                     prepare_messages=lambda sample: list(found[sample.id].opening),
                     segments=mode,
+                    stop=stop,
                     timeout=timeout,
                     on_problem=problems.append,
                 )

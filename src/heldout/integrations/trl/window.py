@@ -144,7 +144,10 @@ class InRolloutWindow:
             engine = self._transformers_engine(trainer, rows, said)
         answer = _InTokens(window, limit, engine).answer
         return self._runner(
-            answer, sampling=Sampling(max_tokens=limit), rows=rows, describe=lambda: dict(said)
+            answer,
+            sampling=Sampling(max_tokens=limit, stop=window.template.stop),
+            rows=rows,
+            describe=lambda: dict(said),
         )
 
     def _transformers_engine(self, trainer: Any, rows: int, said: dict[str, Any]) -> Engine:
