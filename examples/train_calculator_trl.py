@@ -193,7 +193,7 @@ def main(steps: int = 20, output_dir: str | None = None) -> dict[str, Any]:
         if "reward" in row:
             print(
                 f"step {row['step']:3}  reward {row['reward']:.3f}  "
-                f"used_tool {row['metric_used_tool']:.3f}  "
+                f"used_tool {row['metric_used_tool/batch_mean']:.3f}  "
                 f"errors {row['rollouts/n_errors']:g}"
             )
     print("\na rollout of the last step; what is in brackets was not trained on:")

@@ -203,6 +203,31 @@ def test_a_turn_that_fills_its_room_and_ends_is_not_cut_off() -> None:
     assert account.accept(Generated([*encode("a"), END])).finish_reason == "stop"
 
 
+@pytest.mark.parametrize("segments", ["suffix", "boundary"])
+def test_a_turn_ends_with_the_first_token_that_completes_a_stop(segments: Any) -> None:
+    account = transcript(segments=segments, stop=["xy", "z"])
+    account.advance(ASK, ())
+    written = encode("abxycz")
+    completion = account.accept(Generated(written, [-0.5] * len(written)))
+    assert completion.message == Message("assistant", "ab")
+    assert completion.finish_reason == "stop"
+    account.advance([*ASK, completion.message, Message("user", "go")], ())
+    account.accept(Generated([*encode("c"), END], [-0.5, -0.5]))
+    trace = account.trace()
+    assert trace is not None
+    assert decode(trace.completion_ids) == "abxy<end><user>go<end><assistant>c<end>"
+    own = [i for i, mine in zip(trace.completion_ids, trace.env_mask, strict=True) if mine]
+    assert decode(own) == "abxyc<end>"
+    assert trace.logprobs is not None
+    assert trace.logprobs.count(-0.5) == len(own)
+
+
+@pytest.mark.parametrize("stop", ["x", [""], [3]])
+def test_what_is_no_list_of_stops_is_refused(stop: Any) -> None:
+    with pytest.raises(InvalidInput, match="stop is a list of texts"):
+        transcript(stop=stop)
+
+
 def test_logprobs_for_some_turns_only_are_refused() -> None:
     account = transcript()
     account.advance(ASK, ())

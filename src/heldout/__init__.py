@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from heldout.data import DataBuffer
     from heldout.engine import evaluate
     from heldout.environment import Environment, Reply
+    from heldout.items import EvalDefinition
     from heldout.rescoring import rescore
     from heldout.rollouts import Rollout, rollout_batch, rollout_one
     from heldout.store.report import EvalReport
@@ -39,6 +40,7 @@ _HOME = {
     "heldout.data": ("DataBuffer",),
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
+    "heldout.items": ("EvalDefinition",),
     "heldout.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
     "heldout.engine": ("evaluate",),
     "heldout.rescoring": ("rescore",),
@@ -53,6 +55,7 @@ __all__ = [
     "DataBuffer",
     "Environment",
     "EvalConfig",
+    "EvalDefinition",
     "EvalReport",
     "EvalResult",
     "Message",

@@ -38,10 +38,10 @@ from heldout.errors import (
 from heldout.fingerprints import describe_callable
 from heldout.items import (
     EnvironmentFactory,
+    EvalDefinition,
     PrepareMessages,
     ScoreFn,
     attempt,
-    check_score_fn,
     failed_in_scoring,
     root_of,
 )
@@ -69,26 +69,28 @@ UNREACHABLE_LIMIT = 10
 
 
 async def evaluate(
-    samples: Iterable[Sample],
+    samples: Iterable[Sample] | EvalDefinition,
     config: EvalConfig,
-    score_fn: ScoreFn,
+    score_fn: ScoreFn | None = None,
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
 ) -> EvalReport:
     """Run every sample and score what came of it.
 
+    An `EvalDefinition` takes the place of samples, score function, messages and environments.
     Writes `<output_dir>/<experiment_name>/` as it goes. Raises `SystemicFailure` where there is
     no honest number to report: every item errored, or more than `max_error_rate`. Cancelled or
     interrupted, it leaves a run that `resume=True` goes on with.
     """
-    check_score_fn(score_fn)
+    given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    samples = given.samples
     if not isinstance(samples, Iterable):
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
     try:
-        hooks = Hooks(endpoint, score_fn, prepare_messages, environment_factory)
+        hooks = Hooks(endpoint, given.score_fn, given.prepare_messages, given.environment_factory)
 
         async def one(item: Item) -> Outcome:
             with taking_part(endpoint, item.index, item.repeat) as its_own:

@@ -11,7 +11,7 @@ import math
 import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -48,6 +48,41 @@ from heldout.types import (
 PrepareMessages = Callable[[Sample], list[Message]]
 ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
 EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
+
+
+@dataclass(frozen=True, slots=True)
+class EvalDefinition:
+    """An eval in one object, for every function that takes samples and a score function."""
+
+    samples: Iterable[Sample]
+    score_fn: ScoreFn
+    prepare_messages: PrepareMessages | None = None
+    """What opens a conversation; without it the sample's input does. One that gives no messages
+    leaves it to the environment."""
+    environment_factory: EnvironmentFactory | None = None
+    max_turns: int | None = None
+    """The environments' own limit of model turns, where they have one."""
+
+    @classmethod
+    def of(
+        cls,
+        samples: Iterable[Sample] | EvalDefinition,
+        score_fn: ScoreFn | None = None,
+        prepare_messages: PrepareMessages | None = None,
+        environment_factory: EnvironmentFactory | None = None,
+    ) -> EvalDefinition:
+        """The definition that was given, or one made of its parts."""
+        parts = (score_fn, prepare_messages, environment_factory)
+        if isinstance(samples, EvalDefinition):
+            if any(part is not None for part in parts):
+                raise InvalidInput(
+                    "an EvalDefinition has its own score_fn, prepare_messages and "
+                    "environment_factory: pass it alone, or dataclasses.replace(it, …)"
+                )
+            return samples
+        check_score_fn(score_fn)
+        assert score_fn is not None
+        return cls(samples, score_fn, prepare_messages, environment_factory)
 
 
 @dataclass(eq=False, slots=True)

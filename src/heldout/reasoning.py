@@ -48,6 +48,7 @@ _NEXT_TURN = re.compile(
     r"<\|start_header_id\|>|<start_of_turn>|<\|im_start\|>(?=\s*(?:user|system))|<\|(?:user|human)\|>",
     re.IGNORECASE,
 )
+_OPENED = re.compile(rf"(?:{_OPENS.pattern})\s*\Z", re.IGNORECASE)
 _FINAL, _CHANNEL = "<|channel|>final", "<|channel|>"
 _DECODED = re.compile(r"(?:assistant)?analysis(?=[A-Z])")  # `analysis of …` is a text like others
 _THOUGHT, _RESPONSE = "Here is my thought process:", "Here is my response:"
@@ -90,6 +91,21 @@ def without_reasoning(text: str) -> str:
     elif text.startswith(_THOUGHT):
         text = text.partition(_RESPONSE)[2]
     return text.strip()
+
+
+def opened_reasoning(prompt: str) -> str:
+    """The tag at the end of a prompt that opens the model's reasoning for it; "" if there is none.
+
+    Whoever renders a prompt puts it in front of the reply: what follows is reasoning until it is
+    closed.
+    """
+    opened = _OPENED.search(prompt)
+    return opened[0] if opened else ""
+
+
+def is_reasoning_tag(text: str) -> bool:
+    """Whether a text is a tag that opens or closes reasoning, and nothing else."""
+    return bool(_OPENS.fullmatch(text) or _CLOSES.fullmatch(text))
 
 
 def _outside(text: str) -> str:

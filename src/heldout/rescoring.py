@@ -18,14 +18,16 @@ from heldout.config import EvalConfig, base_config
 from heldout.engine import Item, Outcome, Run
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.fingerprints import describe_callable
-from heldout.items import ScoreFn, check_score_fn, failed_in_scoring, score_again
+from heldout.items import EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring, score_again
 from heldout.store.report import EvalReport, repeats_of, threshold_of
 from heldout.store.rundir import RunDir, RunInfo
 from heldout.types import EvalResult, Sample, Score
 
 
 async def rescore(
-    run: EvalReport | str | Path, score_fn: ScoreFn, config: EvalConfig | None = None
+    run: EvalReport | str | Path,
+    score_fn: ScoreFn | EvalDefinition,
+    config: EvalConfig | None = None,
 ) -> EvalReport:
     """Score every saved trajectory of a finished run, into a new run.
 
@@ -34,6 +36,8 @@ async def rescore(
     `timeout`, `on_error`, `max_error_rate`, `resume` and `progress`; the rest, and the threshold
     from which an item passes, is the parent's. Without a name it is PARENT-rescored.
     """
+    if isinstance(score_fn, EvalDefinition):
+        score_fn = score_fn.score_fn
     check_score_fn(score_fn)
     parent = run if isinstance(run, EvalReport) else EvalReport.load(run)
     if parent.path is None:

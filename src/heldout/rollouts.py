@@ -22,8 +22,14 @@ import anyio
 
 from heldout.concurrency import Here, in_own_thread, is_async, run_beside, settle
 from heldout.environment import Environment
-from heldout.errors import EndpointError, InvalidInput, ItemFailed
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn, attempt
+from heldout.errors import EndpointError, InvalidInput
+from heldout.items import (
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+    attempt,
+)
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
 from heldout.tokens import Generated, Transcript
 from heldout.types import Completion, Message, Sample, Score, ToolSpec, Trajectory
@@ -89,14 +95,14 @@ def rollout_one(
     segments: Segments = "suffix",
     decode: Decode | None = None,
     parse: Parse | None = None,
+    stop: Sequence[str] = (),
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> Rollout:
-    """Roll out one sample with its environment. What goes wrong is raised.
+    """Roll out one sample with its environment; one that fails has an error, as in a batch.
 
     `score_fn` is the environment's own `score` where it has one and none is given.
     """
-    problems: list[BaseException] = []
     unused = [env] if env is not None else []
 
     def hand_over(sample: Sample) -> Environment:
@@ -115,21 +121,17 @@ def rollout_one(
         segments=segments,
         decode=decode,
         parse=parse,
+        stop=stop,
         timeout=timeout,
         backend=backend,
-        on_problem=problems.append,
     )
     for environment in unused:  # it never came to that, and an environment is always closed
         in_own_thread(partial(anyio.run, _close, environment, backend=backend)).join()
-    if problems:
-        raise problems[0]
-    if rollout.error is not None:
-        raise ItemFailed(rollout.error)
     return rollout
 
 
 def rollout_batch(
-    examples: Sequence[Sample],
+    examples: Sequence[Sample] | EvalDefinition,
     environment_factory: EnvironmentFactory | None,
     render: Render,
     generate: Generate,
@@ -142,6 +144,7 @@ def rollout_batch(
     segments: Segments = "suffix",
     decode: Decode | None = None,
     parse: Parse | None = None,
+    stop: Sequence[str] = (),
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
     on_problem: Callable[[BaseException], object] | None = None,
@@ -151,9 +154,16 @@ def rollout_batch(
     All advance at once: a slow tool holds up its own conversation only, and one that fails is a
     `Rollout` with an error. `timeout` bounds one rollout in seconds; `engine_max_len` is the
     length, prompt and reply included, that the engine can read: a conversation that would get
-    longer ends with the limit `context`. With a deterministic engine the tokens are those of
-    running them one by one.
+    longer ends with the limit `context`. A turn ends with the first token that completes one of the
+    texts in `stop`; what the engine wrote after it is dropped. With a deterministic engine the
+    tokens are those of running them one by one. An `EvalDefinition` in the place of the samples
+    brings its score function, messages and environments along.
     """
+    if isinstance(examples, EvalDefinition):
+        given = EvalDefinition.of(examples, score_fn, prepare_messages, environment_factory)
+        examples, score_fn = list(given.samples), given.score_fn
+        prepare_messages = given.prepare_messages
+        environment_factory = given.environment_factory
     for name, value in (("max_turns", max_turns), ("per_turn_max_tokens", per_turn_max_tokens)):
         if value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
@@ -164,7 +174,7 @@ def rollout_batch(
             raise InvalidInput(f"a rollout starts from a Sample, got {example!r:.200}")
     if not examples:
         return []
-    template = Template(render, segments=segments, decode=decode, parse=parse)
+    template = Template(render, segments=segments, decode=decode, parse=parse, stop=stop)
 
     async def one(example: Sample, engine: _Engine) -> Rollout:
         transcript = Transcript(

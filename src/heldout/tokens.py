@@ -107,6 +107,10 @@ class Transcript:
                 f"the engine returned {len(ids)} tokens and {len(logprobs)} logprobs: one each "
                 "is needed"
             )
+        stopped = self._template.ends_early(ids)
+        if stopped is not None:
+            ids = ids[:stopped]
+            logprobs = None if logprobs is None else logprobs[:stopped]
         if not self._mask:
             self._logprobs = None if logprobs is None else []
         if (logprobs is None) != (self._logprobs is None):
@@ -128,6 +132,8 @@ class Transcript:
             self._logprobs += logprobs
         filled = len(ids) == self.room and ids[-1] not in self._template.ends
         finish = generated.finish_reason or ("length" if filled else "stop")
+        if stopped is not None:
+            finish = "stop"
         self._cut_off = finish == "length"
         return Completion(message, finish, usage)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from heldout import EvalReport
-from tests.cli.conftest import RUN, Heldout, Outcome, Write, calls, damage_line
+from tests.cli.conftest import EVAL, RUN, Heldout, Outcome, Write, calls, damage_line
 
 
 def status() -> str:
@@ -36,6 +36,16 @@ def test_a_config_without_a_name_takes_that_of_the_file(write: Write, heldout: H
     write("my eval.py", **{'experiment_name="six", ': ""})
     assert heldout("run", "my eval.py").code == 0
     assert EvalReport.load("outputs/evals/my-eval").status == "complete"
+
+
+def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Heldout) -> None:
+    text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn)\n"
+    write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
+    assert "6 items: 6 scored" in heldout("run", "eval.py").out
+    write("both.py", text=f"from heldout import EvalDefinition\n{text}")
+    outcome = heldout("run", "both.py")
+    assert outcome.code == 1
+    assert "both.py has a definition and load_dataset: give one of the two" in outcome.err
 
 
 def test_max_samples_takes_the_first_ones(write: Write, heldout: Heldout) -> None:

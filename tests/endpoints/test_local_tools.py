@@ -16,11 +16,23 @@ import pytest
 import torch
 
 import heldout
-from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout import (
+    EvalConfig,
+    EvalReport,
+    Message,
+    Metric,
+    Sample,
+    Sampling,
+    Score,
+    ToolSpec,
+    evaluate,
+)
 from heldout.endpoints.local import LocalEndpoint
 from heldout.environment import Reply
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
+from heldout.midrun import PeriodicEval, live_model
 from heldout.rendering.dialect import describe_tools
+from heldout.scoring import Rubric, grade_exact
 from heldout.types import Completion, Stop, ToolCall, Trajectory
 from tests.tiny_model import CONTEXT, SPECIAL, TEMPLATE, tiny_model
 
@@ -35,6 +47,7 @@ BROKEN = '<tool_call>{"name":"add","arguments":{x}}</tool_call>'
 MISTRAL = '[{"name":"add","arguments":{"x":1}}]'
 OWN = "<<add:1>>"
 SPOKEN = ["[TOOL_CALLS]", CALL, BROKEN, MISTRAL, OWN, "<think>", "</think>", "STOP"]
+SPOKEN += ["[THINK]", "[/THINK]"]
 
 NATIVE = (
     "{% if tools %}TOOLS {{ tools | tojson }} {% endif %}"
@@ -86,7 +99,7 @@ class Scripted:
             eos_token="</s>",
             unk_token="<unk>",
             pad_token="<pad>",
-            extra_special_tokens=["[TOOL_CALLS]"],
+            extra_special_tokens=["[TOOL_CALLS]", "[THINK]", "[/THINK]"],
             chat_template=template,
         )
         self.prompts: list[str] = []
@@ -243,9 +256,64 @@ def test_a_draft_in_reasoning_that_the_template_began_is_no_call(run: Run) -> No
     thinking = TEMPLATE + "{{ ' <think>' if add_generation_prompt else '' }}"
     message = run(Scripted(thinking).says(f"w5 {CALL} </think> {CALL}").asked()).message
     assert message.tool_calls == (ToolCall("call00000", "add", '{"x": 1}'),)
-    assert message.content == f"w5 {CALL} </think>"
+    assert message.content == f"<think>w5 {CALL} </think>"
     message = run(Scripted(thinking).says(f"w5 {CALL}").asked()).message
-    assert message == Message("assistant", f"w5 {CALL}")
+    assert message == Message("assistant", f"<think> w5 {CALL}")
+
+
+@pytest.mark.parametrize(
+    ("opens", "said", "answer"),
+    [
+        ("<think>", "w5 w6", ""),
+        ("<think>", "w5 </think> w6", "w6"),
+        ("[THINK]", "w5 w6", ""),
+        ("[THINK]", "w5 [/THINK] w6", "w6"),  # special tokens, which are no part of other texts
+        ("<think> </think>", "w5 w6", "w5 w6"),
+        ("w3", "w5 w6", "w5 w6"),
+    ],
+)
+@pytest.mark.parametrize("tools", [(), (ADD,)])
+def test_reasoning_that_the_template_opened_is_no_answer_until_it_is_closed(
+    run: Run, opens: str, said: str, answer: str, tools: tuple[ToolSpec, ...]
+) -> None:
+    scripted = Scripted(f"{TEMPLATE}{{{{ ' {opens}' if add_generation_prompt else '' }}}}")
+    message = run(scripted.says(said).asked(tools=tools)).message
+    assert Trajectory((message,)).answer == answer
+
+
+@pytest.mark.parametrize("said", ["w5", "w5 </think> w5"])
+def test_it_is_no_answer_to_a_grader_nor_in_the_middle_of_a_training(
+    run: Run, tmp_path: Path, said: str
+) -> None:
+    scripted = Scripted(TEMPLATE + "{{ ' <think>' if add_generation_prompt else '' }}").says(said)
+    samples, rubric = [Sample("a", {"prompt": "w1"}, "w5")], Rubric(grade_exact)
+    config = EvalConfig(
+        endpoint=scripted.endpoint,
+        output_dir=str(tmp_path),
+        experiment_name="r1",
+        sampling=GREEDY,
+        progress=False,
+    )
+
+    async def main() -> EvalReport:
+        try:
+            return await evaluate(samples, config, rubric)
+        finally:
+            await scripted.endpoint.close()
+
+    expected = float("</think>" in said)
+    assert run(main).summary["mean"] == expected
+    evals = PeriodicEval(
+        samples,
+        live_model(scripted.tokenizer, rubric, max_new=8),
+        every_steps=1,
+        run_dir=tmp_path / "curve",
+    )
+    scripted.says(said)
+    point = evals.run_eval(1, scripted.model)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["mean"] == expected
 
 
 RESPONSE_TEMPLATE = {

@@ -6,6 +6,7 @@ behind vLLM's call shape, and what stands between it and the trainer is TRL's ow
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import random
 import sys
@@ -21,17 +22,33 @@ import numpy as np
 import pytest
 import torch
 
-from heldout import Message, Metric, Sample, Score, Trajectory
+from heldout import (
+    EvalConfig,
+    EvalDefinition,
+    Message,
+    Metric,
+    Sample,
+    Sampling,
+    Score,
+    Trajectory,
+    evaluate,
+)
+from heldout.endpoints.local import LocalEndpoint
 from heldout.environments import ToolEnvironment
 from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
+from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import (
     build_rollout_func,
     generation,
+    in_rollout_window,
     reward_from_rollout,
     to_dataset,
     where_scored,
 )
 from heldout.integrations.trl import rollout as ours
+from heldout.integrations.verifiers import from_verifiers
+from heldout.midrun import PeriodicEval, live_model
+from heldout.rollouts import Rollout
 from heldout.scoring import Rubric, grade_number, part
 
 pytestmark = pytest.mark.integration
@@ -320,16 +337,18 @@ def test_training_moves_the_weights_and_logs_reward_and_metrics_by_name(
         metrics = output["heldout_metrics"]
         assert row["reward"] == pytest.approx(np.mean(output["heldout_reward"]))
         assert row["rewards/reward_from_rollout/mean"] == pytest.approx(row["reward"])
-        assert row["metric_close"] == pytest.approx(row["reward"])
-        assert row["metric_turns"] == pytest.approx(np.mean([m["turns"] for m in metrics]))
+        assert row["metric_close/batch_mean"] == pytest.approx(row["reward"])
+        assert row["metric_turns/batch_mean"] == pytest.approx(
+            np.mean([m["turns"] for m in metrics])
+        )
         # Reported by some of the rollouts only: the mean is over those.
-        assert row.get("metric_reward", 100.0) == 100.0
+        assert row.get("metric_reward/batch_mean", 100.0) == 100.0
         assert row["rollouts/n_errors"] == 0
         assert row["rollouts/truncated"] == np.mean(output["heldout_truncated"])
-    assert any("metric_reward" in row for row in training)
+    assert any("metric_reward/batch_mean" in row for row in training)
     assert max(m["turns"] for o in spy.outputs for m in o["heldout_metrics"]) >= 2
     [held_out] = [row for row in trainer.state.log_history if "eval_reward" in row]
-    assert 0 <= held_out["eval_metric_close"] <= 1
+    assert 0 <= held_out["eval_metric_close/batch_mean"] <= 1
     assert spy.modes[:3] == ["train"] * 3
     assert set(spy.modes[3:]) == {"eval"}
 
@@ -345,8 +364,8 @@ def test_a_rubric_of_ready_made_graders_is_the_reward(make_trainer: MakeTrainer)
     trainer.train()
     [row] = [row for row in trainer.state.log_history if "reward" in row]
     assert row["reward"] == pytest.approx(np.mean(spy.outputs[0]["heldout_reward"]))
-    assert row["metric_correct"] == pytest.approx(row["reward"])
-    assert row["metric_later"] > 0
+    assert row["metric_correct/batch_mean"] == pytest.approx(row["reward"])
+    assert row["metric_later/batch_mean"] > 0
     assert row["rollouts/n_errors"] == 0
 
 
@@ -703,7 +722,7 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
         completion_ids=[],
         heldout_reward=[1.0, None, 0.5],
         heldout_metrics=[{"a": 1.0, "b": 3.0}, {}, {"a": 0.0}],
-        heldout_error=[None, "broken", None],
+        heldout_error=[None, "render: broken", None],
         heldout_truncated=[True, True, False],
         log_metric=lambda name, value: logged.append((name, value)),
         log_extra=None,
@@ -711,10 +730,13 @@ def test_the_reward_function_logs_each_value_of_each_metric() -> None:
     )
     assert rewards == [1.0, None, 0.5]
     assert logged == [
-        ("metric_a", 1.0),
-        ("metric_b", 3.0),
-        ("metric_a", 0.0),
+        ("metric_a/batch_mean", 1.0),
+        ("metric_b/batch_mean", 3.0),
+        ("metric_a/batch_mean", 0.0),
         ("rollouts/n_errors", 1.0),
+        ("rollouts/mismatched", 0.0),
+        ("rollouts/mismatched", 1.0),
+        ("rollouts/mismatched", 0.0),
         ("rollouts/truncated", 1.0),
         ("rollouts/truncated", 0.0),
     ]
@@ -1087,6 +1109,56 @@ def test_a_template_that_does_not_do_with_boundaries_stops_training(
         trainer.train()
 
 
+def forgetting(trainer: Any) -> Any:
+    """With a template that leaves calls out of earlier turns where they are written as text."""
+    said = "{{ m.content }}"
+    assert said in TEMPLATE
+    forgets = "{{ '' if '<tool_call>' in m.content else m.content }}"
+    trainer._tokenizer.chat_template = TEMPLATE.replace(said, forgets)
+    trainer.chat_template = None
+    return trainer
+
+
+def test_a_template_that_rewrites_turns_loses_no_rollout_by_default(
+    make_trainer: MakeTrainer,
+) -> None:
+    spy = rollouts()
+    trainer = forgetting(make_trainer(spy))
+    trainer.train()
+    [output] = spy.outputs
+    assert output["heldout_error"] == [None] * 8
+    assert any(0 in mask for mask in output["env_mask"]), "nobody used the tool"
+    [row] = [row for row in trainer.state.log_history if "reward" in row]
+    assert row["rollouts/mismatched"] == 0.0
+
+
+def test_a_mode_that_the_template_breaks_stops_training(make_trainer: MakeTrainer) -> None:
+    trainer = forgetting(make_trainer(rollouts(segments="suffix")))
+    with pytest.raises(SystemicFailure, match=r"\d of 8 rollouts of this batch were dropped"):
+        trainer.train()
+    assert trainer.state.global_step == 0
+
+
+def test_a_template_without_boundaries_is_rendered_again(make_trainer: MakeTrainer) -> None:
+    spy = rollouts(render=melting(make_tokenizer()))
+    make_trainer(spy).train()
+    assert spy.outputs[0]["heldout_error"] == [None] * 8
+
+
+def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() -> None:
+    def batch(lost: int, of: int) -> list[Rollout]:
+        errors = ["render: it differs"] * lost + [None] * (of - lost)
+        return [Rollout(SAMPLES[0], Trajectory(()), error=error) for error in errors]
+
+    seldom = ours._Lost()
+    for _ in range(3):
+        seldom.count(batch(1, 40))
+    often = ours._Lost()
+    often.count(batch(1, 8))
+    with pytest.raises(SystemicFailure, match="2 of 16 rollouts of all so far"):
+        often.count(batch(1, 8))
+
+
 def melting(tokenizer: Any) -> Any:
     """The template, with a text behind a turn that melts into some last tokens of it."""
     from heldout.rendering.chat_templates import ChatRenderer
@@ -1102,3 +1174,118 @@ def melting(tokenizer: Any) -> Any:
 
     render.decode, render.parse, render.ends = chat.decode, chat.parse, chat.ends  # type: ignore[attr-defined]
     return render
+
+
+# --- Stops --------------------------------------------------------------------------------------
+
+
+def test_a_turn_ends_with_a_stop_text_which_is_no_part_of_it(make_trainer: MakeTrainer) -> None:
+    said: list[str] = []
+
+    def noting(trajectory: Trajectory, sample: Sample) -> Score:
+        said.append(trajectory.messages[1].text)
+        return Score((Metric("any", 1.0, weight=1.0),))
+
+    spy = rollouts(score_fn=noting, max_turns=1, stop=['"arguments":'])
+    make_trainer(spy).train()
+    [output] = spy.outputs
+    stop = WORDS.index('"arguments":')
+    stopped = [ids for ids in output["completion_ids"] if stop in ids]
+    assert len(stopped) >= 4
+    assert all(ids.index(stop) == len(ids) - 1 for ids in stopped)
+    assert not any(output["heldout_truncated"])
+    assert not any("arguments" in text for text in said)
+
+
+# --- An environment of verifiers ----------------------------------------------------------------
+
+
+@pytest.fixture
+def vf_env() -> Iterator[Any]:
+    """A ToolEnv of verifiers, two of whose rows have the same prompt and other answers."""
+    import signal
+
+    import verifiers as vf
+    from datasets import Dataset
+
+    def near(completion: Any, answer: str) -> float:
+        said = completion[-1].content or ""
+        return 1 - abs(int(said) - int(answer)) / 10 if said.isdecimal() else 0.0
+
+    kept = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    rows = [{"question": f"what is {n} plus 1 ?", "answer": str(n + 1)} for n in range(3)]
+    rows.append({"question": "what is 2 plus 1 ?", "answer": "9"})
+    yield vf.ToolEnv(
+        tools=[add],
+        max_turns=3,
+        dataset=Dataset.from_list(rows),
+        eval_dataset=Dataset.from_list(rows),
+        rubric=vf.Rubric(funcs=[near]),
+    )
+    for number, handler in kept.items():  # which each environment of theirs takes over
+        signal.signal(number, handler)
+
+
+def test_an_environment_of_verifiers_trains_in_one_call(
+    make_trainer: MakeTrainer, taught: dict[str, Any], vf_env: Any
+) -> None:
+    definition = from_verifiers(vf_env, split="train")
+    spy = Spy(build_rollout_func(definition))
+    trainer = make_trainer(spy, dataset=to_dataset(definition), max_steps=3)
+    trainer.train()
+    now = trainer.model.state_dict()
+    assert any(not torch.equal(now[name], value) for name, value in taught.items())
+    assert not any(error for output in spy.outputs for error in output["heldout_error"])
+    assert any(0 in mask for output in spy.outputs for mask in output["env_mask"]), "no tool spoke"
+    # Of the rows with the same prompt each was scored against its own answer.
+    rewards: dict[str, set[float]] = {}
+    for prompts, output in zip(spy.prompts, spy.outputs, strict=True):
+        for prompt, reward in zip(prompts, output["heldout_reward"], strict=True):
+            assert prompt[0]["content"].startswith("what is")
+            rewards.setdefault(prompt[0]["sample_id"], set()).add(reward)
+    assert max(rewards["2"]) == 1.0
+    assert max(rewards["3"]) < 1.0
+
+
+def test_its_held_out_rows_are_evaluated_while_it_trains_and_by_themselves(
+    make_trainer: MakeTrainer, taught: dict[str, Any], vf_env: Any, tmp_path: Path
+) -> None:
+    held_out, settings = from_verifiers(vf_env), {"every_steps": 1, "heartbeat_fn": None}
+    riding = PeriodicEval(
+        held_out, in_rollout_window(held_out), run_dir=tmp_path / "window", **settings
+    )
+    live = PeriodicEval(
+        held_out,
+        live_model(make_tokenizer(), held_out, max_new=16),
+        label="live",
+        run_dir=tmp_path / "live",
+        **settings,
+    )
+    definition = from_verifiers(vf_env, split="train")
+    func = build_rollout_func(definition, evals=[riding])
+    trainer = make_trainer(func, dataset=to_dataset(definition), max_steps=2)
+    HeldoutCallback(riding, live).attach(trainer)
+    trainer.train()
+    for evals in (riding, live):
+        summaries = [point.summary for point in evals.points]
+        assert [summary and summary["n_scored"] for summary in summaries] == [4, 4]
+    model = make_model(trainer.model.state_dict()).eval()
+    endpoint = LocalEndpoint(model, make_tokenizer())
+    config = EvalConfig(
+        endpoint=endpoint,
+        output_dir=str(tmp_path),
+        experiment_name="whole",
+        sampling=Sampling(max_tokens=16),
+    )
+    report = asyncio.run(evaluate(held_out, config))
+    last = live.points[-1].summary
+    assert last is not None
+    assert report.summary["mean"] == last["mean"]
+
+
+def test_a_definition_goes_alone() -> None:
+    definition = EvalDefinition(SAMPLES, score)
+    with pytest.raises(InvalidInput, match="has its own score_fn"):
+        build_rollout_func(definition, score)
+    with pytest.raises(InvalidInput, match="has its own environment_factory"):
+        live_model(make_tokenizer(), definition, environment_factory=adder)

@@ -468,6 +468,22 @@ def test_max_new_holds_with_sampling_of_ones_own(tmp_path: Path) -> None:
     assert limits == [5]
 
 
+def test_what_a_prompt_opened_is_reasoning_until_it_is_closed(tmp_path: Path) -> None:
+    replies = iter(["7", "hm</think>7"])
+
+    def right(trajectory: Trajectory, sample: Sample) -> Score:
+        return score_value(trajectory.answer == "7")
+
+    build = functions(
+        lambda messages: f"{messages[-1].text}\nassistant <think>\n",
+        lambda model, prompts, max_new: [next(replies)],
+        right,
+    )
+    evals = periodic(tmp_path, runner_builder=build, num=1)
+    points = [evals.run_eval(step) for step in (1, 2)]
+    assert [point and point.summary and point.summary["mean"] for point in points] == [0.0, 1.0]
+
+
 def test_the_same_weights_give_the_same_summary(tmp_path: Path) -> None:
     evals = periodic(tmp_path, Model(knows=5))
     first, second = evals.run_eval(1), evals.run_eval(2)

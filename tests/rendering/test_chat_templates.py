@@ -420,14 +420,14 @@ def test_what_was_written_is_parsed_into_calls_and_words_without_special_tokens(
     assert render.parse("It <|eot_id|>is").text == "It is"
 
 
-def test_what_the_prompt_began_to_think_is_no_call() -> None:
+def test_a_call_in_reasoning_is_none() -> None:
     render = ChatRenderer(family("deepseekv3"))
-    draft, prompt = write_tool_call(CALL), render([Message("user", "?")], True)
-    assert render.spell(prompt).endswith("<think>\n")
+    draft = write_tool_call(CALL)
     assert render.parse(f"hm {draft}").tool_calls == (CALL,)
-    assert render.parse(f"hm {draft}", prompt=prompt) == Message("assistant", f"hm {draft}")
-    meant = render.parse(f"hm {draft}</think>{draft}", prompt=prompt)
-    assert meant == Message("assistant", f"hm {draft}</think>", (CALL,))
+    thoughts = f"<think>\nhm {draft}"
+    assert render.parse(thoughts) == Message("assistant", thoughts)
+    meant = render.parse(f"{thoughts}</think>{draft}")
+    assert meant == Message("assistant", f"{thoughts}</think>", (CALL,))
 
 
 def test_the_schema_of_a_tool_tells_text_from_numbers() -> None:

@@ -399,8 +399,10 @@ def test_a_call_in_thoughts_that_were_cut_off_is_none() -> None:
     texts = [f"Perhaps {HERMES}", habits.answer]  # the prompt began to think for it
     [rollout, *_], _ = roll_out(render, texts, "boundary", TOOLS)
     assert rollout.error is None
-    assert rollout.trajectory.messages[1] == Message("assistant", texts[0])
+    assert rollout.trajectory.messages[1] == Message("assistant", f"<think>\n{texts[0]}")
     assert rollout.trajectory.messages[2].role == "user"
+    [rollout, *_], _ = roll_out(render, ["It is four."], "boundary")
+    assert rollout.trajectory.answer == "", "it never got out of its reasoning"
 
 
 @pytest.mark.parametrize("mode", ["suffix", "boundary"])

@@ -1,4 +1,7 @@
-"""An eval file is plain Python: this finds `config`, `load_dataset`, `score_fn` in it."""
+"""An eval file is plain Python: this finds `config`, `load_dataset`, `score_fn` in it.
+
+Or `definition`, an `EvalDefinition`, in the place of those functions.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from typing import Any
 
 from heldout.config import EvalConfig, base_config
 from heldout.errors import EvalFileError, HeldoutError
+from heldout.items import EvalDefinition
 from heldout.types import Sample
 
 
@@ -48,9 +52,25 @@ class EvalFile:
 def load_eval_file(path: Path) -> EvalFile:
     module = load_module(path)
     config = _config(module, path)
+    if not config.experiment_name:
+        config = replace(config, experiment_name=_name(path))
+    whole = getattr(module, "definition", None)
+    if isinstance(whole, EvalDefinition):
+        parts = ("load_dataset", "score_fn", "prepare_messages", "environment_factory")
+        for name in parts:
+            if getattr(module, name, None) is not None:
+                raise EvalFileError(f"{path} has a definition and {name}: give one of the two")
+        return EvalFile(
+            path,
+            config,
+            lambda: whole.samples,
+            whole.score_fn,
+            whole.prepare_messages,
+            whole.environment_factory,
+        )
     return EvalFile(
         path,
-        config if config.experiment_name else replace(config, experiment_name=_name(path)),
+        config,
         _function(module, path, "load_dataset", "() -> list[Sample]"),
         _function(module, path, "score_fn", "(trajectory, sample) -> Score"),
         _optional(module, path, "prepare_messages"),

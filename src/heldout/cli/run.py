@@ -54,7 +54,8 @@ def command(
     """Run the eval in FILE, and print its report and where it is kept.
 
     FILE is Python. It defines load_dataset() and score_fn(trajectory, sample), and may define
-    config, prepare_messages and environment_factory.
+    config, prepare_messages and environment_factory. Or it has a definition: an EvalDefinition,
+    such as from_verifiers(...) gives.
     """
     import asyncio
 

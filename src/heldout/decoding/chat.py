@@ -13,7 +13,9 @@ from heldout.decoding.decoder import Decoder
 from heldout.decoding.model import transformers_model, unwrap
 from heldout.decoding.turn import Generation, Prompt, end_tokens
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
+from heldout.reasoning import opened_reasoning
 from heldout.rendering.chat_templates import ChatRenderer
+from heldout.rendering.segments import TAG_TOKENS, before_stop
 from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, Message, ToolSpec, Usage
 
@@ -105,14 +107,20 @@ class ChatModel:
         stops: Sequence[str],
     ) -> Completion:
         """The turn as a message: without the stop text that ended it, with its tool calls."""
-        message = Message("assistant", _before_stop(generation.text, stops))
+        text = before_stop(generation.text, stops)
+        opened = opened_reasoning(self._tokenizer.decode(list(prompt.ids[-TAG_TOKENS:])))
+        if opened and self._has_template:
+            # With special tokens: what closes the reasoning may be one.
+            whole = before_stop(self._chat.decode(generation.ids), stops)
+            text = self._chat.parse(whole, tools=()).text
+        message = Message("assistant", opened + text)
         if tools:
-            message = self._with_calls(prompt, generation, message, messages, tools, stops)
+            message = self._with_calls(prompt, generation, message, messages, tools, stops, opened)
         usage = Usage(len(prompt.ids), len(generation.ids))
         return Completion(message, generation.finish, usage)
 
     def _ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        if getattr(self._tokenizer, "chat_template", None):
+        if self._has_template:
             return self._chat.prompt(messages, tools)
         if len(messages) == 1 and isinstance(messages[0].content, str) and not tools:
             return list(self._tokenizer(messages[0].content)["input_ids"])
@@ -120,6 +128,10 @@ class ChatModel:
             f"{self._name} has no chat template, so it can continue one message of text but not "
             "a conversation, nor be told of tools"
         )
+
+    @property
+    def _has_template(self) -> bool:
+        return bool(getattr(self._tokenizer, "chat_template", None))
 
     @cached_property
     def _chat(self) -> ChatRenderer:
@@ -133,15 +145,16 @@ class ChatModel:
         messages: Sequence[Message],
         tools: Sequence[ToolSpec],
         stops: Sequence[str],
+        opened: str,
     ) -> Message:
         """The turn with its tool calls, if there are any."""
         ids, tokenizer = list(generation.ids), self._tokenizer
         ends = end_tokens(unwrap(self._model), tokenizer)
         spoken = ids[:-1] if ids[-1] in ends else ids
         # Special tokens are kept until here: in many families they are what marks a call.
-        text = _before_stop(tokenizer.decode(spoken), stops)
+        text = before_stop(tokenizer.decode(spoken), stops)
         first = next_call_number(messages)
-        meant = self._chat.parse(text, first, tools=tools, prompt=list(prompt.ids))
+        meant = self._chat.parse(opened + text, first, tools=tools)
         if meant.tool_calls:
             return replace(meant, content=meant.text.strip())
         if getattr(tokenizer, "response_template", None) is None:
@@ -149,14 +162,10 @@ class ChatModel:
         # A convention of its own, which the tokenizer can read.
         try:
             given = [tool_to_chat_api(tool) for tool in tools]
-            whole = _before_stop(tokenizer.decode(ids), stops)
+            whole = before_stop(tokenizer.decode(ids), stops)
             parsed = tokenizer.parse_response(whole, prefix=list(prompt.ids), tools=given)
             read = message_of(parsed, self._name)
         except Exception:  # noqa: BLE001 - it raises what it likes; then there is no call to be read
             return message
         calls = tuple(replace(c, id=call_id(first + i)) for i, c in enumerate(read.tool_calls))
         return replace(read, tool_calls=calls) if calls else message
-
-
-def _before_stop(text: str, stops: Sequence[str]) -> str:
-    return text[: min((p for s in stops if (p := text.find(s)) >= 0), default=len(text))]

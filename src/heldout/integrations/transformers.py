@@ -29,6 +29,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from heldout.errors import InvalidInput
+from heldout.items import EvalDefinition
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.heartbeats import Heartbeat
 from heldout.midrun.installed import evals_run_beside
@@ -103,7 +104,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     @classmethod
     def from_environment(
         cls,
-        samples: Iterable[Sample],
+        samples: Iterable[Sample] | EvalDefinition,
         runner_builder: RunnerBuilder,
         heartbeat_fn: Heartbeat | None = None,
         **settings: Any,

@@ -29,6 +29,7 @@ import msgspec
 
 from heldout.errors import EvalFailed, InvalidInput
 from heldout.isolation import is_beside_training, modules_of, untouched_random_state
+from heldout.items import EvalDefinition
 from heldout.midrun.beside import Beside
 from heldout.midrun.budget import SMALLEST, Budget
 from heldout.midrun.curve import (
@@ -88,7 +89,7 @@ class PeriodicEval:
 
     def __init__(
         self,
-        samples: Iterable[Sample],
+        samples: Iterable[Sample] | EvalDefinition,
         runner_builder: RunnerBuilder | Elsewhere,
         every_steps: int | None = None,
         heartbeat_fn: Heartbeat | None = None,

@@ -22,9 +22,9 @@ from heldout.config import Sampling
 from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
 from heldout.fingerprints import describe_callable
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.settings import DEFAULT_MAX_NEW, Settings
-from heldout.reasoning import without_reasoning
+from heldout.reasoning import opened_reasoning, without_reasoning
 from heldout.scoring.rubrics import Rubric
 from heldout.types import Message, Metric, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
@@ -97,10 +97,9 @@ def describe_runner(runner: Runner) -> dict[str, Any]:
             "token_budget": runner.token_budget,
             "temperature": runner.sampling.temperature,
             "top_p": runner.sampling.top_p,
+            "max_tokens": runner.sampling.max_tokens,
             "stop": list(runner.sampling.stop),
             "seed": runner.sampling.seed,
-            # Of a prototype it may not be known yet.
-            **({"max_tokens": limit} if (limit := runner.sampling.max_tokens) else {}),
         },
     }
 
@@ -143,7 +142,11 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
     prototype = getattr(builder, "prototype", None)
     if not isinstance(prototype, Runner):
         return {"runner_builder": describe_callable(builder)}
-    return {**describe_runner(prototype), **getattr(builder, "functions", {})}
+    described = {**describe_runner(prototype), **getattr(builder, "functions", {})}
+    for name in ("max_tokens", "stop"):  # where they are not set, the trainer's are taken
+        if not described["settings"][name]:
+            del described["settings"][name]
+    return described
 
 
 def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
@@ -230,16 +233,37 @@ def as_score(given: Any) -> Score:
 # --- Builders -----------------------------------------------------------------------------------
 
 
+def _with_definition(
+    score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any]
+) -> tuple[ScoreFn, dict[str, Any]]:
+    """The score function, and `Runner`'s settings with the rest of the definition."""
+    if not isinstance(score_fn, EvalDefinition):
+        return score_fn, settings
+    both = sorted({"prepare_messages", "environment_factory"} & settings.keys())
+    if both:
+        raise InvalidInput(f"an EvalDefinition has its own {both[0]}: pass it alone")
+    settings = {
+        **settings,
+        "prepare_messages": score_fn.prepare_messages,
+        "environment_factory": score_fn.environment_factory,
+    }
+    if score_fn.max_turns is not None:
+        settings.setdefault("max_turns", score_fn.max_turns)
+    return score_fn.score_fn, settings
+
+
 def functions(
     render: Callable[[Sequence[Message]], Any],
     generate: Callable[[Any, list[Any], int], Sequence[str | Message]],
-    score_fn: ScoreFn,
+    score_fn: ScoreFn | EvalDefinition,
     *,
     max_new: int | None = None,
     **settings: Any,
 ) -> RunnerBuilder:
     """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
-    `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s."""
+    `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s; an
+    `EvalDefinition` brings its messages and environments along."""
+    score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
     called = {"render": describe_callable(render), "generate": describe_callable(generate)}
@@ -262,7 +286,9 @@ def functions(
                 raise InvalidInput(
                     f"generate was given {len(prompts)} prompts and returned {len(turns)} turns"
                 )
-            for place, turn in zip(rendered, turns, strict=True):
+            for place, prompt, turn in zip(rendered, prompts, turns, strict=True):
+                if isinstance(prompt, str) and isinstance(turn, str):
+                    turn = opened_reasoning(prompt) + turn
                 answers[place] = turn
             return answers
 
@@ -280,7 +306,7 @@ def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
 
 def live_model(
     tokenizer: Any,
-    score_fn: ScoreFn,
+    score_fn: ScoreFn | EvalDefinition,
     *,
     max_new: int | None = None,
     rows: int = 32,
@@ -288,13 +314,15 @@ def live_model(
     **settings: Any,
 ) -> RunnerBuilder:
     """A builder for the transformers model that is being trained, greedy unless `sampling` says
-    otherwise. The rest is `Runner`'s.
+    otherwise. The rest is `Runner`'s; an `EvalDefinition` in the place of the score function
+    brings its messages and environments along.
 
     What is prepared for the model (captured graphs on a GPU) is kept from one eval to the next.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all
 
+    score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(
         no_model,

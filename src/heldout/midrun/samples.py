@@ -9,12 +9,15 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
+from heldout.items import EvalDefinition
 from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import plain_value
 from heldout.types import Sample
 
 
-def checked(samples: Iterable[Sample]) -> list[Sample]:
+def checked(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
+    if isinstance(samples, EvalDefinition):
+        samples = samples.samples
     found = list(distinct(samples, wanted="held-out samples are Samples"))
     if not found:
         raise InvalidInput("there are no samples to evaluate")

@@ -24,6 +24,7 @@ from functools import cached_property
 from typing import Any
 
 from heldout.errors import InvalidInput
+from heldout.reasoning import is_reasoning_tag
 from heldout.rendering.dialect import Dialect
 from heldout.rendering.segments import common_suffix
 from heldout.toolcalls import parse_tool_calls
@@ -244,22 +245,17 @@ class ChatRenderer:
         first: int = 0,
         *,
         tools: Sequence[ToolSpec] | None = None,
-        prompt: Sequence[int] = (),
     ) -> Message:
         """What a model wrote, as the message it meant: calls found, special tokens left out.
 
         `first` numbers the calls, where those of earlier turns have to be told from them; `tools`
         tell text from numbers where a convention does not, and without any (an empty list) there
-        are no calls, whatever the text looks like; `prompt` is what the model went on from, which
-        may have begun to think for it: a call in its thoughts is none.
+        are no calls, whatever the text looks like. A call in reasoning is none.
         """
         content = text
         calls: tuple[ToolCall, ...] = ()
         if tools is None or tools:
-            opened = _OPEN_REASONING.search(self.spell(prompt[-16:]))
-            tag = opened[1] if opened else ""
-            content, calls = parse_tool_calls(tag + text, first, tools=tools or ())
-            content = content.removeprefix(tag)
+            content, calls = parse_tool_calls(text, first, tools=tools or ())
         reasoning: str | None = None
         if channels := _CHANNELS.findall(content):
             thoughts = [said for channel, said in channels if channel == "analysis"]
@@ -271,11 +267,11 @@ class ChatRenderer:
     @cached_property
     def _special_texts(self) -> re.Pattern[str]:
         contents = [self.tokenizer.added_tokens_decoder[id].content for id in self._special]
-        longest_first = sorted(filter(None, contents), key=len, reverse=True)
+        # Tags of reasoning are special tokens in some families: they say what is no answer.
+        left_out = [text for text in contents if text and not is_reasoning_tag(text)]
+        longest_first = sorted(left_out, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
-
-_OPEN_REASONING = re.compile(r"(<(?:think|thinking|reasoning)>)\s*\Z", re.IGNORECASE)
 
 # gpt-oss says in words, between special tokens, what is thought and what is said.
 _CHANNELS = re.compile(

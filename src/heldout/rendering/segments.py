@@ -19,6 +19,7 @@ tokenizer.
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -27,6 +28,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import msgspec
 
 from heldout.errors import InvalidInput, RenderMismatch
+from heldout.reasoning import opened_reasoning
 from heldout.types import Message, ToolCall, ToolSpec
 
 Render = Callable[..., Sequence[int]]
@@ -35,11 +37,15 @@ Decode = Callable[[Sequence[int]], str]
 Parse = Callable[..., Message]
 """`parse(text)`: what a model wrote, as the message it meant, its tool calls found.
 
-One that takes `first` is given the number of its first call, so that ids differ throughout a
+The text begins with the tag that opens its reasoning where the prompt ended in one. A `parse`
+that takes `first` is given the number of its first call, so that ids differ throughout a
 conversation; one that takes `tools` is given them, and `prompt` the ids that the turn follows.
 """
 
 Segments = Literal["suffix", "boundary"]
+
+TAG_TOKENS = 16
+"""The end of a prompt in which a tag is looked for that opens the model's reasoning."""
 
 _QUESTION = Message("user", "?")
 _MARKS = ("1", "x", ".")
@@ -51,7 +57,8 @@ class Template:
     """A chat template and how it is read, shared by all rollouts that use it.
 
     `decode` and `parse` are given here, or are attributes of `render`, as `ChatRenderer` has them.
-    It may also have `ends`, the tokens that end a model turn, which `decode` leaves out, and
+    A turn ends with the first of the texts in `stop`, which are no part of its message.
+    `render` may also have `ends`, the tokens that end a model turn, which `decode` leaves out, and
     `spell`, which decodes everything.
     """
 
@@ -62,13 +69,17 @@ class Template:
         segments: Segments = "suffix",
         decode: Decode | None = None,
         parse: Parse | None = None,
+        stop: Sequence[str] = (),
     ) -> None:
+        if isinstance(stop, str) or not all(isinstance(text, str) and text for text in stop):
+            raise InvalidInput(f"stop is a list of texts, got {stop!r:.100}")
         if segments not in get_args(Segments):
             raise InvalidInput(f"segments is 'suffix' or 'boundary', got {segments!r}")
         self.segments: Segments = segments
         self.decode: Decode | None = decode or getattr(render, "decode", None)
         self.parse: Parse | None = parse or getattr(render, "parse", None)
         self.spell: Decode | None = getattr(render, "spell", self.decode)
+        self.stop = tuple(stop)
         self._render, self._takes_tools = render, _takes_tools(render)
         self._parse_takes = _names(self.parse) if self.parse else set()
         self._told: dict[bytes, ToldTemplate] = {}
@@ -117,11 +128,27 @@ class Template:
                 )
             written = self.decode(ids)
         as_written = Message("assistant", written)
+        written = self._opened(prompt) + before_stop(written, self.stop)
         if self.parse is None:
-            return as_written, as_written
+            return Message("assistant", written), as_written
         known = {"first": first, "tools": tools, "prompt": prompt}
         taken = {name: value for name, value in known.items() if name in self._parse_takes}
         return self.parse(written, **taken), as_written
+
+    def ends_early(self, ids: Sequence[int]) -> int | None:
+        """How many of the ids it takes for their text to have a stop in it; None: it has none."""
+        if not self.stop or self.decode is None or not self._stops(ids):
+            return None
+        return bisect_left(range(len(ids) + 1), True, key=lambda n: self._stops(ids[:n]))
+
+    def _stops(self, ids: Sequence[int]) -> bool:
+        assert self.decode is not None
+        text = self.decode(ids)
+        return any(stop in text for stop in self.stop)
+
+    def _opened(self, prompt: Sequence[int]) -> str:
+        """The tag with which the template opened the model's reasoning, if it did."""
+        return opened_reasoning(self.spell(prompt[-TAG_TOKENS:])) if self.spell else ""
 
 
 class ToldTemplate:
@@ -348,6 +375,11 @@ def _made_up(mark: str, calls: tuple[ToolCall, ...]) -> Message:
 def _answered_calls(meant: Message, new: Sequence[Message]) -> tuple[ToolCall, ...]:
     answered = {message.tool_call_id for message in new if message.role == "tool"}
     return tuple(replace(c, arguments="{}") for c in meant.tool_calls if c.id in answered)
+
+
+def before_stop(text: str, stops: Sequence[str]) -> str:
+    """The text up to the first stop in it."""
+    return text[: min((p for s in stops if (p := text.find(s)) >= 0), default=len(text))]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

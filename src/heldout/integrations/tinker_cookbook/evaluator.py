@@ -25,7 +25,7 @@ from heldout.integrations.tinker_cookbook.endpoint import without_key
 from heldout.integrations.tinker_cookbook.measurement import Measurement
 from heldout.integrations.tinker_cookbook.package import cookbook
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.curve import CurvePoint
 from heldout.midrun.dispatcher import AsyncEvalDispatcher
 from heldout.midrun.home import Home
@@ -44,7 +44,9 @@ _names: WeakKeyDictionary[Any, dict[str, ref[HeldoutEvaluator]]] = WeakKeyDictio
 
 
 class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
-    """`name` is what the eval is called: its metrics are `heldout/<name>/…`, its points on the
+    """An `EvalDefinition` is given as `samples`, with None as its score function.
+
+    `name` is what the eval is called: its metrics are `heldout/<name>/…`, its points on the
     curve have it as their label. `renderer` is one of the package, for the model that trains;
     `max_tokens` is the longest turn. Greedy unless `sampling` says otherwise.
 
@@ -57,8 +59,8 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 
     def __init__(
         self,
-        samples: Iterable[Sample],
-        score_fn: ScoreFn,
+        samples: Iterable[Sample] | EvalDefinition,
+        score_fn: ScoreFn | None,
         renderer: Any,
         *,
         name: str,
@@ -84,10 +86,11 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         self.run_dir = None if run_dir is None else Path(run_dir).absolute()
         self.cadence: Cadence | None = None
         """What is known of the loop; `with_heldout` says it."""
+        given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
         self._measurement = Measurement(
             name,
-            samples,
-            (score_fn, prepare_messages, environment_factory),
+            given.samples,
+            (given.score_fn, given.prepare_messages, given.environment_factory),
             renderer,
             max_tokens=max_tokens,
             sampling=sampling,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -100,7 +100,7 @@ def awake(trainer: Any) -> Iterator[None]:
 
 
 @contextmanager
-def by_vllm(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
+def by_vllm(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Iterator[Generate]:
     """That engine, inside of `awake`."""
     from vllm import SamplingParams
 
@@ -122,6 +122,8 @@ def by_vllm(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
         from vllm.sampling_params import StructuredOutputsParams
 
         settings["structured_outputs"] = StructuredOutputsParams(**outputs)
+    if stop:
+        settings["stop"] = [*(settings.get("stop") or []), *stop]
     # 0 more than that of the token that was sampled.
     settings |= {"n": 1, "logprobs": 0}
 

@@ -9,6 +9,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from typing import Any, Literal
 
@@ -19,9 +20,10 @@ from heldout.errors import (
     SystemicFailure,
 )
 from heldout.integrations.trl.generation import awake, by_transformers, by_vllm, readable_length
-from heldout.integrations.trl.window import Riders, Window
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.integrations.trl.window import MAX_TURNS, Riders, Window
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
+from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
 from heldout.samples import distinct
@@ -31,42 +33,51 @@ SUPPORTED, TESTED = ">=1.16,<2", "1.16.0"
 """TRL's versions. What another one does with prompts and masks could not be told from outside:
 it would train on wrong tokens without a word, so it is refused."""
 
+MAX_LOST = 0.05
+"""The share of rollouts that may be dropped because of the chat template."""
+
 RolloutFunc = Callable[[list[Any], Any], dict[str, Any]]
 Duplicates = Literal["refuse", "first"] | Callable[[list[Sample]], Sample]
 
 
-def to_dataset(samples: Iterable[Sample], prepare_messages: PrepareMessages | None = None) -> Any:
+def to_dataset(
+    samples: Iterable[Sample] | EvalDefinition, prepare_messages: PrepareMessages | None = None
+) -> Any:
     """The samples as a `datasets.Dataset`: `prompt`, the messages they open with, and `sample_id`.
 
-    Give `build_rollout_func` the same samples and the same `prepare_messages`.
+    Give `build_rollout_func` the same samples and the same `prepare_messages`, or the same
+    `EvalDefinition`. Where an environment opens the conversation, the prompt is what the sample
+    asks, and its first message carries the sample's id.
     """
     from datasets import Dataset
 
+    if isinstance(samples, EvalDefinition):
+        given = EvalDefinition.of(samples, None, prepare_messages)
+        samples, prepare_messages = given.samples, given.prepare_messages
     items = _items(samples, prepare_messages)
     # Arrow takes text or parts in a column, not both.
-    in_parts = any(isinstance(m.content, list) for item in items for m in item.opening)
-    return Dataset.from_list(
-        [
-            {
-                "prompt": [_prompt_message(message, in_parts) for message in item.opening],
-                "sample_id": item.sample.id,
-            }
-            for item in items
-        ]
-    )
+    in_parts = any(isinstance(m.content, list) for item in items for m in item.shown)
+    rows = []
+    for item in items:
+        prompt = [_prompt_message(message, in_parts) for message in item.shown]
+        if item.opened_later:
+            prompt[0]["sample_id"] = item.sample.id
+        rows.append({"prompt": prompt, "sample_id": item.sample.id})
+    return Dataset.from_list(rows)
 
 
 def build_rollout_func(
-    samples: Iterable[Sample],
-    score_fn: ScoreFn,
+    samples: Iterable[Sample] | EvalDefinition,
+    score_fn: ScoreFn | None = None,
     *,
     environment_factory: EnvironmentFactory | None = None,
-    max_turns: int = 8,
+    max_turns: int | None = None,
     per_turn_max_tokens: int | None = None,
     engine_max_len: int | None = None,
-    segments: Segments = "suffix",
+    segments: Segments | Literal["auto"] = "auto",
     prepare_messages: PrepareMessages | None = None,
     duplicates: Duplicates = "refuse",
+    stop: Sequence[str] = (),
     timeout: float | None = None,
     render: Render | None = None,
     evals: Sequence[PeriodicEval] = (),
@@ -75,57 +86,72 @@ def build_rollout_func(
 
     `samples` are those of the training and of the evaluation dataset: a prompt is all that the
     trainer hands over, and it is how a sample is found. Samples with equal prompts cannot be told
-    apart; `duplicates` refuses them, takes the first, or is a function that chooses.
+    apart; `duplicates` refuses them, takes the first, or is a function that chooses. (Where an
+    environment opens the conversation, the prompts of `to_dataset` carry the samples' ids.) An
+    `EvalDefinition` in the place of the samples brings score function, messages and environments
+    along; `max_turns` is its own if it has one, and else 8.
 
     `per_turn_max_tokens` bounds one model turn, by default to the trainer's
     `max_completion_length`; `engine_max_len` the whole conversation, by default to what the
     engine can read. `render` takes the place of the chat template of the trainer's tokenizer.
+    `stop` are texts that end a model turn, as `Sampling.stop` is in an eval: they are no part of
+    the message, and their tokens are the model's own.
+    `segments="auto"` is `boundary` where the chat template allows it (as `heldout doctor` finds
+    out), and else `suffix`. Training stops where more than 5% of the rollouts are lost because the
+    template does not render them as they were written.
     `evals` are evaluations that ride along while the engine is open (see `in_rollout_window`).
     The rest is that of `heldout.rollouts.rollout_batch`.
     """
     _check_version()
-    items = _items(samples, prepare_messages)
+    given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    turns = max_turns if max_turns is not None else given.max_turns or MAX_TURNS
+    items = _items(given.samples, given.prepare_messages)
     for item in items:
         _check_text(item)
     by_prompt = _by_prompt(items, duplicates)
-    openings = {item.sample.id: item.opening for item in by_prompt.values()}
-    checked: set[int] = set()
+    found = {item.sample.id: item for item in by_prompt.values()}
+    modes: dict[int, Segments] = {}
+    """By trainer: how its conversations are put together."""
+    lost = _Lost()
     riders = Riders(evals)
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         _check_trainer(trainer)
-        if id(trainer) not in checked:
-            checked.add(id(trainer))
+        rendering = _renderer(trainer) if render is None else render
+        if id(trainer) not in modes:
             _check_reward_functions(trainer)
             _check_datasets(trainer, by_prompt)
+            modes[id(trainer)] = _allowed(rendering) if segments == "auto" else segments
+        mode = modes[id(trainer)]
         problems: list[BaseException] = []
         chosen = [_find(prompt, by_prompt).sample for prompt in prompts]
-        rendering = _renderer(trainer) if render is None else render
         longest = engine_max_len if engine_max_len is not None else readable_length(trainer)
         per_turn = per_turn_max_tokens
         if per_turn is None:
             per_turn = trainer.max_completion_length
-        template = Template(rendering, segments=segments)
+        template = Template(rendering, segments=mode, stop=stop)
         window = Window(weakref.ref(trainer), template, per_turn, longest)
-        engine = by_vllm if trainer.use_vllm else by_transformers
+        engine = partial(by_vllm, stop=stop) if trainer.use_vllm else by_transformers
         with awake(trainer):
             riders.ride(trainer, window)
             with engine(trainer, greedy=not trainer.model.training) as generate:
                 rollouts = rollout_batch(
                     chosen,
-                    environment_factory,
+                    given.environment_factory,
                     rendering,
                     generate,
-                    max_turns,
+                    turns,
                     per_turn,
                     longest,
-                    score_fn=score_fn,
-                    prepare_messages=lambda sample: list(openings[sample.id]),
-                    segments=segments,
+                    score_fn=given.score_fn,
+                    prepare_messages=lambda sample: list(found[sample.id].opening),
+                    segments=mode,
+                    stop=stop,
                     timeout=timeout,
                     on_problem=problems.append,
                 )
-        _check_systemic(rollouts, problems, segments)
+        _check_systemic(rollouts, problems, mode)
+        lost.count(rollouts)
         if rollouts and all(rollout.error is not None for rollout in rollouts):
             raise SystemicFailure(
                 f"all {len(rollouts)} rollouts of this batch failed; the last one: "
@@ -135,7 +161,7 @@ def build_rollout_func(
         def stand_in(sample: Sample) -> list[int]:
             """A prompt for a rollout that never came to one: not longer than can be read."""
             try:
-                ids = list(rendering(list(openings[sample.id]), True))
+                ids = list(rendering(list(found[sample.id].shown), True))
             except Exception:  # noqa: BLE001 - most likely the very thing the rollout failed with
                 ids = []
             return ids[-(longest - 1) :] if longest is not None and longest > 1 else ids
@@ -143,6 +169,40 @@ def build_rollout_func(
         return _columns(rollouts, trainer, stand_in)
 
     return rollout_func
+
+
+def _allowed(render: Render) -> Segments:
+    """`boundary` where the template allows it: it loses no rollout to a tokenizer that would split
+    what the model wrote otherwise."""
+    return "boundary" if examine(render).allows("boundary") else "suffix"
+
+
+def _is_mismatch(error: str | None) -> bool:
+    """Whether a rollout failed because the template does not render it as it was written."""
+    return error is not None and error.startswith("render: ")
+
+
+class _Lost:
+    """Rollouts that were dropped because of their template, in a batch and altogether."""
+
+    def __init__(self) -> None:
+        self._lost = self._rolled = 0
+
+    def count(self, rollouts: list[Rollout]) -> None:
+        """Raise where there are too many: what is left is a selection, and would be trained on."""
+        failed = [rollout for rollout in rollouts if _is_mismatch(rollout.error)]
+        self._lost += len(failed)
+        self._rolled += len(rollouts)
+        if not failed:
+            return
+        batch = (len(failed), len(rollouts), "this batch")
+        for lost, rolled, where in (batch, (self._lost, self._rolled, "all so far")):
+            if lost > 1 and lost > MAX_LOST * rolled:
+                raise SystemicFailure(
+                    f"{lost} of {rolled} rollouts of {where} were dropped because the chat "
+                    "template does not render their conversation as it was written, and those "
+                    f"left would be trained on as if they were all; the last: {failed[-1].error}"
+                )
 
 
 def _check_systemic(
@@ -200,9 +260,12 @@ def reward_from_rollout(
 ) -> list[float | None]:
     """The reward function that goes with `build_rollout_func`: hands over what was scored there.
 
-    Logs each metric as `metric_<name>`, averaged over the rollouts that have it, and
-    `rollouts/n_errors` and `rollouts/truncated`, how many failed and the share of the others whose
-    last turn was cut off. (A plain name could be one of the trainer's own, such as `reward`.)
+    Logs each metric as `metric_<name>/batch_mean`, averaged over the rollouts of a batch that have
+    it, and `rollouts/n_errors`, `rollouts/mismatched` and `rollouts/truncated`: how many failed,
+    the share dropped because the template does not render them as they were written, and the
+    share of those that did not fail whose last turn was truncated. TRL averages batches, each
+    counting the same, so these are not the means of an eval. (A plain name could be one of the
+    trainer's own.)
     """
     if heldout_reward is None:
         raise InvalidInput(
@@ -213,9 +276,11 @@ def reward_from_rollout(
         # One call a value, not one a mean: TRL sums and counts them over all processes.
         for metrics in heldout_metrics:
             for name, value in metrics.items():
-                log_metric(f"metric_{name}", value)
+                log_metric(f"metric_{name}/batch_mean", value)
         errors = columns.get("heldout_error", [None] * len(heldout_reward))
         log_metric("rollouts/n_errors", float(sum(error is not None for error in errors)))
+        for error in errors:
+            log_metric("rollouts/mismatched", float(_is_mismatch(error)))
         for error, truncated in zip(errors, columns.get("heldout_truncated", ()), strict=False):
             if error is None:
                 log_metric("rollouts/truncated", float(truncated))
@@ -229,6 +294,13 @@ def reward_from_rollout(
 class _Item:
     sample: Sample
     opening: list[Message]
+    shown: list[Message]
+    """The prompt in the dataset: the opening, or what the sample asks where it is opened later."""
+
+    @property
+    def opened_later(self) -> bool:
+        """Whether the environment opens it, which a dataset cannot wait for."""
+        return not self.opening
 
 
 def _items(samples: Iterable[Sample], prepare_messages: PrepareMessages | None) -> list[_Item]:
@@ -244,14 +316,21 @@ def _items(samples: Iterable[Sample], prepare_messages: PrepareMessages | None) 
                     f"sample {sample.id!r}: prepare_messages returns a list of messages, got "
                     f"{type(opening).__name__}; for a trainer it cannot be async"
                 )
-        items.append(_Item(sample, list(opening)))
+        items.append(_Item(sample, list(opening), list(opening) or _asked(sample)))
     if not items:
         raise InvalidInput("there are no samples to train on")
     return items
 
 
+def _asked(sample: Sample) -> list[Message]:
+    try:
+        return messages_of(sample.input)
+    except InvalidInput:  # any input will do for an environment that reads it itself
+        return [Message("user", "")]
+
+
 def _check_text(item: _Item) -> None:
-    for message in item.opening:
+    for message in item.shown:
         for part in message.content if isinstance(message.content, list) else ():
             if part.get("type") != "text":
                 raise InvalidInput(
@@ -273,7 +352,8 @@ def _prompt_message(message: Message, in_parts: bool) -> dict[str, Any]:
 def _by_prompt(items: list[_Item], duplicates: Duplicates) -> dict[str, _Item]:
     groups: dict[str, list[_Item]] = {}
     for item in items:
-        groups.setdefault(_key(item.opening), []).append(item)
+        key = _key_of_id(item.sample.id) if item.opened_later else _key(item.shown)
+        groups.setdefault(key, []).append(item)
     shared = [group for group in groups.values() if len(group) > 1]
     if callable(duplicates):
         return {key: _choice(group, duplicates) for key, group in groups.items()}
@@ -328,6 +408,9 @@ def _key(prompt: Any) -> str:
     """A prompt as text that is the same before and after Arrow, which gives all rows all fields."""
     if isinstance(prompt, str):
         prompt = [Message("user", prompt)]
+    first = prompt[0] if len(prompt) else None
+    if isinstance(first, Mapping) and first.get("sample_id") is not None:
+        return _key_of_id(first["sample_id"])
     messages = [message_of(message, "the trainer's prompt") for message in prompt]
     canonical = [
         {
@@ -342,6 +425,10 @@ def _key(prompt: Any) -> str:
         for message in messages
     ]
     return json.dumps(_without_none(canonical), sort_keys=True)
+
+
+def _key_of_id(sample_id: str) -> str:
+    return json.dumps({"sample_id": sample_id})
 
 
 def _arguments(text: str) -> Any:

@@ -24,7 +24,7 @@ from heldout.config import Sampling
 from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
 from heldout.integrations.trl.generation import by_transformers, by_vllm, cut
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.midrun.periodic import PeriodicEval
 from heldout.midrun.runners import (
     AnswerFilter,
@@ -40,18 +40,20 @@ from heldout.tokens import Generated, Transcript
 from heldout.types import Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32
+MAX_TURNS = 8
+"""Model turns of a conversation, where neither the caller nor the eval says."""
 
 Engine = Callable[[list[list[int]], list[int], KeepGoing], Sequence[Generated | Exception | None]]
 """`engine(prompts, max_tokens, keep_going)`: None for what was not finished."""
 
 
 def in_rollout_window(
-    score_fn: ScoreFn,
+    score_fn: ScoreFn | EvalDefinition,
     *,
     environment_factory: EnvironmentFactory | None = None,
     prepare_messages: PrepareMessages | None = None,
     answer_filter: AnswerFilter | None = without_reasoning,
-    max_turns: int = 8,
+    max_turns: int | None = None,
     max_new: int | None = None,
     rows: int | None = None,
     timeout: float | None = 600.0,
@@ -60,8 +62,15 @@ def in_rollout_window(
 
     Conversations are put into tokens as those of the training are. `max_new` bounds a turn, by
     default as HELDOUT_EVAL_MAX_NEW says, or else as in the training; `rows` are the conversations
-    under way at once, by default 256 with vLLM and 32 without.
+    under way at once, by default 256 with vLLM and 32 without. An `EvalDefinition` in the place of
+    the score function brings its messages, environments and turn limit along.
     """
+    if isinstance(score_fn, EvalDefinition):
+        given = EvalDefinition.of(score_fn, None, prepare_messages, environment_factory)
+        score_fn, prepare_messages = given.score_fn, given.prepare_messages
+        environment_factory = given.environment_factory
+        max_turns = given.max_turns if max_turns is None else max_turns
+    max_turns = MAX_TURNS if max_turns is None else max_turns
     for name, value in (("max_turns", max_turns), ("max_new", max_new), ("rows", rows)):
         if value is not None and value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
@@ -142,7 +151,7 @@ class InRolloutWindow:
         return replace(
             self.prototype,
             answer=answer,
-            sampling=Sampling(max_tokens=limit),
+            sampling=Sampling(max_tokens=limit, stop=window.template.stop),
             rows=rows,
             describe=lambda: dict(said),
             identity=describe_tokenizer(trainer._tokenizer),

@@ -1,7 +1,6 @@
 """Environments of `verifiers` as heldout evals, and heldout evals as `verifiers` environments.
 
-    ev = from_verifiers(vf_env)
-    await evaluate(ev.samples, config, ev.score_fn, ev.prepare_messages, ev.environment_factory)
+    await evaluate(from_verifiers(vf_env), config)
 
     vf_env = to_verifiers(samples, score_fn)
 
@@ -15,9 +14,8 @@ from __future__ import annotations
 
 from heldout.integrations.verifiers.adapt import (
     VerifiersEnvironment,
-    VerifiersEval,
     from_verifiers,
 )
 from heldout.integrations.verifiers.export import to_verifiers
 
-__all__ = ["VerifiersEnvironment", "VerifiersEval", "from_verifiers", "to_verifiers"]
+__all__ = ["VerifiersEnvironment", "from_verifiers", "to_verifiers"]

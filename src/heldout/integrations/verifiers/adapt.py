@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from typing import Any, Literal
@@ -29,28 +28,13 @@ from heldout.integrations.verifiers.scoring import (
     function_name,
     score_outcome,
 )
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.items import EvalDefinition
 from heldout.types import (
     Completion,
     Message,
     Sample,
     ToolSpec,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class VerifiersEval:
-    """What `evaluate`, or a training rollout, needs of a verifiers environment."""
-
-    samples: list[Sample]
-    """The rows of its dataset. `input` is the whole row, `ground_truth` its answer."""
-    score_fn: ScoreFn
-    """The rubric's result: its reward, bit for bit, and its functions as metrics of weight 0."""
-    prepare_messages: PrepareMessages
-    """Nothing: the environment opens the conversation itself, system prompt included."""
-    environment_factory: EnvironmentFactory
-    max_turns: int | None
-    """The environment's own limit, the largest one of a group; None where there is none."""
 
 
 def from_verifiers(
@@ -60,8 +44,13 @@ def from_verifiers(
     metadata: Sequence[str] = (),
     client: Any = None,
     model: str = "heldout",
-) -> VerifiersEval:
+) -> EvalDefinition:
     """A verifiers environment as an eval: single-turn, multi-turn, with tools, or a group of these.
+
+    A sample is a row of its dataset: `input` is the whole row, `ground_truth` its answer. The score
+    is the rubric's: its reward, bit for bit, and its functions as metrics of weight 0. The
+    environment opens the conversation itself, system prompt included. `max_turns` is its own limit,
+    the largest one of a group, or None.
 
     `metadata` names columns to slice results by. `client` and `model` are what the environment's
     own code finds in its state, for one that asks a model by itself; the policy is never asked
@@ -77,7 +66,7 @@ def from_verifiers(
     # Once, since a client made of a ClientConfig holds connections.
     asked = _no_client(vf) if client is None else _resolved(client)
     turns = [env.max_turns for env in leaves]
-    return VerifiersEval(
+    return EvalDefinition(
         samples,
         partial(score_outcome, rubric=identity),
         _no_messages,

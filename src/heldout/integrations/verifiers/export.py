@@ -21,7 +21,7 @@ from heldout.errors import DuplicateSampleId, InvalidInput
 from heldout.integrations.verifiers.messages import ours, theirs
 from heldout.integrations.verifiers.package import verifiers_package
 from heldout.integrations.verifiers.scoring import error_chain
-from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.types import (
     Message,
     Sample,
@@ -46,12 +46,12 @@ class _Episode:
 
 
 def to_verifiers(
-    samples: Iterable[Sample],
-    score_fn: ScoreFn,
+    samples: Iterable[Sample] | EvalDefinition,
+    score_fn: ScoreFn | None = None,
     *,
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
-    max_turns: int = 16,
+    max_turns: int | None = None,
 ) -> Any:
     """A heldout eval as a verifiers environment, for trainers that take those.
 
@@ -60,6 +60,10 @@ def to_verifiers(
     marks a failed rollout: a trainer is to leave those out.
     """
     vf = verifiers_package()
+    given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    prepare_messages, environment_factory = given.prepare_messages, given.environment_factory
+    if max_turns is None:
+        max_turns = given.max_turns or 16
     if threading.current_thread() is not threading.main_thread():
         raise InvalidInput(
             "verifiers sets signal handlers when an environment is made, which only the main "
@@ -69,7 +73,7 @@ def to_verifiers(
         raise InvalidInput(f"max_turns is a whole number >= 1, got {max_turns!r}")
     by_id: dict[str, Sample] = {}
     rows = []
-    for position, sample in enumerate(samples):
+    for position, sample in enumerate(given.samples):
         if sample.id in by_id:
             raise DuplicateSampleId(sample.id, position)
         by_id[sample.id] = sample
@@ -85,7 +89,7 @@ def to_verifiers(
     made.heldout_prepare = partial(_prepared, prepare_messages=prepare_messages)
     made.heldout_environment_factory = environment_factory
     # Without the monitor that verifiers adds: it would be summed up with a metric of its name.
-    made.rubric = _rubric_class(vf)(score_fn, made)
+    made.rubric = _rubric_class(vf)(given.score_fn, made)
     return made
 
 
