@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -229,6 +231,47 @@ def test_shards_are_those_of_this_process() -> None:
     assert fingerprint({"w": torch.zeros(4).as_subclass(Shard)}) == fingerprint(
         {"w": torch.ones(2)}
     )
+
+
+QUANTISED = """
+import warnings
+from contextlib import suppress
+warnings.simplefilter("ignore")  # torch's own quantisation is going away
+import torch
+from heldout import weights
+from heldout.errors import InvalidInput
+from heldout.midrun.shadows import Shadows
+from heldout.midrun.worker.shared import SharedWeights
+
+values = torch.tensor([[-4.0, 2.0, 0.5], [1.5, -0.5, 3.0]])
+one, none = torch.full((2,), 0.5), torch.zeros(2)
+for make in (
+    lambda t: torch.quantize_per_tensor(t, 0.5, 0, torch.qint8),
+    lambda t: torch.quantize_per_channel(t, one, none, 0, torch.qint8),
+    lambda t: torch.quantize_per_channel(t, one, none, 0, torch.quint4x2),
+):
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("table", make(values))
+    before, total = weights.fingerprint(model), weights.numbers(weights.totals([model.table]))
+    assert before is not None
+    assert len(total) == 1
+    model.table = make(values.flip(0))
+    assert weights.fingerprint(model) != before
+    assert weights.numbers(weights.totals([model.table])) != total
+    with suppress(RuntimeError):  # torch copies some kinds only
+        Shadows().try_take(model, step=1)
+    try:
+        SharedWeights().write(model, 1)
+    except InvalidInput as refused:
+        assert "cannot be copied as bytes" in str(refused)
+    else:
+        raise AssertionError("written as if it had bytes")
+"""
+
+
+def test_quantised_tensors_are_read_without_ending_the_process() -> None:
+    """In a process of its own: their bits cannot be viewed, and torch crashes where that is tried."""
+    subprocess.run([sys.executable, "-c", QUANTISED], check=True)
 
 
 # --- What has none ------------------------------------------------------------------------------

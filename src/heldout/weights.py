@@ -135,7 +135,7 @@ def _hashed(torch: Any, named: list[Named]) -> str | None:
                 constants[local.device] = torch.from_numpy(_constants()).to(local.device)
             factors = constants[local.device]
             sums[id(tensor)] = [_sums(torch, piece, factors) for piece in _pieces(torch, local)]
-        headers.append((name, list(local.shape), str(local.dtype), id(tensor)))
+        headers.append((name, list(local.shape), str(tensor.dtype), id(tensor)))
     # One transfer a device, at the end: each one waits for the device.
     on_host = {}
     for device in constants:
@@ -155,13 +155,16 @@ def _hashed(torch: Any, named: list[Named]) -> str | None:
 
 
 def readable(tensor: Any) -> Any:
-    """The plain tensor that holds the bits on this process; None where there is none."""
+    """The plain tensor that holds the bits on this process (of a quantised one, its values); None
+    where there is none."""
     if hasattr(tensor, "ds_id") and tensor.numel() == 0:
         return None  # DeepSpeed's ZeRO-3: elsewhere, until it is used
     if callable(getattr(tensor, "to_local", None)):
         tensor = tensor.to_local()
     if tensor.device.type == "meta":
         return None
+    if tensor.is_quantized:
+        return tensor.detach().dequantize()  # a view of its bits would crash the process
     # A conjugate or negative that is only marked as such has other bits in memory.
     return tensor.detach().resolve_conj().resolve_neg()
 

@@ -167,12 +167,12 @@ def _bits(named: Named) -> Any:
     local = readable(named.tensor)
     if local is None:
         raise InvalidInput(f"{named.name} has no content here (meta device, or spread by ZeRO-3)")
-    known = str(local.dtype).removeprefix("torch.") in DTYPES
+    known = str(named.tensor.dtype).removeprefix("torch.") in DTYPES
     # A tensor that is made of others (torchao's) has no bytes of its own.
     if not known or local.layout is not torch.strided or hasattr(local, "__tensor_flatten__"):
         raise InvalidInput(
-            f"{named.name} ({type(named.tensor).__name__}, {local.dtype}) is of a kind that cannot "
-            "be copied as bytes"
+            f"{named.name} ({type(named.tensor).__name__}, {named.tensor.dtype}) is of a kind that "
+            "cannot be copied as bytes"
         )
     return local.contiguous().reshape(-1).view(torch.uint8)
 
