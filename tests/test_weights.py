@@ -13,9 +13,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from heldout import weights
 from heldout.weights import fingerprint
+from tests.tiny_model import tiny_model
 
 KINDS = [
     torch.float32,
@@ -123,6 +125,44 @@ def test_shape_type_and_sign_change_it(other: Any) -> None:
 
 def test_a_name_changes_it() -> None:
     assert fingerprint({"v": torch.zeros(3)}) != fingerprint({"w": torch.zeros(3)})
+
+
+def adapted(kind: Any) -> Any:
+    model = get_peft_model(tiny_model()[0], kind)
+    model.add_adapter("other", kind)
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LoraConfig(target_modules=["q_proj"]),
+        LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]),
+        PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    ],
+    ids=["lora", "modules to save", "prompt tuning"],
+)
+def test_the_adapter_in_use_changes_it(kind: Any) -> None:
+    model = adapted(kind)
+    before, listed = fingerprint(model), fingerprint([model])
+    model.set_adapter("other")
+    assert fingerprint(model) != before
+    model.set_adapter("default")
+    assert fingerprint(model) == before
+    with model.disable_adapter():
+        assert fingerprint(model) != before
+        assert fingerprint([model]) != listed
+    assert fingerprint(model) == before
+
+
+def test_the_scaling_of_an_adapter_changes_it() -> None:
+    model = adapted(LoraConfig(target_modules=["q_proj"]))
+    before = fingerprint(model)
+    layers = [module for module in model.modules() if hasattr(module, "set_scale")]
+    layers[0].set_scale("default", 2.0)
+    assert fingerprint(model) != before
+    layers[0].set_scale("default", 1.0)
+    assert fingerprint(model) == before
 
 
 # --- What does not ------------------------------------------------------------------------------
@@ -270,7 +310,7 @@ for make in (
 
 
 def test_quantised_tensors_are_read_without_ending_the_process() -> None:
-    """In a process of its own: their bits cannot be viewed, and torch crashes where that is tried."""
+    """In a process of its own: torch crashes where their bits are viewed."""
     subprocess.run([sys.executable, "-c", QUANTISED], check=True)
 
 

@@ -165,6 +165,21 @@ def test_the_total_of_a_tensor_changes_with_each_of_its_bytes(dtype: str, length
         bits[place] = 0
 
 
+@pytest.mark.parametrize("dtype", [kind for kind in EVERY if kind != "bool"])
+@pytest.mark.parametrize(("one", "other"), [(0, 1), (3, 70_000), (5, 5 + 2**14), (9, 9 + 2**16)])
+def test_the_total_of_a_tensor_changes_where_two_elements_change_places(
+    dtype: str, one: int, other: int
+) -> None:
+    size = getattr(torch, dtype).itemsize
+    bits = torch.arange(80_000 * size, dtype=torch.int64).mul(7).remainder(251).to(torch.uint8)
+    rows = bits.view(-1, size)
+    rows[one, 0] = 255 - rows[other, 0]
+    tensor = bits.view(getattr(torch, dtype))
+    before = numbers(totals([tensor]))
+    rows[[one, other]] = rows[[other, one]]
+    assert numbers(totals([tensor])) != before
+
+
 def test_totals_of_what_has_no_bits_are_left_out() -> None:
     found = totals([torch.empty(3, device="meta"), torch.empty(0), torch.eye(2).to_sparse()])
     assert numbers(found) == []

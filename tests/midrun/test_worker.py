@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 
 from heldout import Sample
 from heldout.errors import InvalidInput
@@ -770,6 +771,22 @@ def test_weights_that_are_not_trained_have_to_be_the_same_or_are_copied_too(
     assert mine.knows.item() == 0.0
     worker_main.load_into(mine, snapshot(model, copy="all"))
     assert fingerprint(mine) == fingerprint(model)
+
+
+def test_adapters_that_are_set_otherwise_in_the_worker_are_refused(snapshot: Any) -> None:
+    def adapted() -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            made = get_peft_model(tiny_model()[0], LoraConfig(target_modules=["q_proj"]))
+            made.add_adapter("other", LoraConfig(target_modules=["q_proj"]))
+            return made
+
+    mine, model = adapted(), adapted()
+    worker_main.load_into(mine, snapshot(model))
+    assert fingerprint(mine) == fingerprint(model)
+    model.set_adapter("other")
+    with pytest.raises(InvalidInput, match="the adapters are others in the worker"):
+        worker_main.load_into(mine, snapshot(model, copy="all"))
 
 
 @pytest.mark.parametrize(
