@@ -215,13 +215,12 @@ def test_the_same_memory_serves_the_next_snapshot(weights: SharedWeights) -> Non
     assert (header.step, float(tensors["scalar"])) == (10**12, 9.0)
 
 
-def test_a_model_that_has_grown_gets_a_larger_file(weights: SharedWeights, tmp_path: Path) -> None:
-    first = sealed(weights, Net())
+def test_a_model_that_has_grown_gets_a_larger_file(weights: SharedWeights) -> None:
+    size = len(open_shared(sealed(weights, Net())))
     model = torch.nn.Linear(300, 300)
     second = sealed(weights, model)
     assert fingerprint(read(second)) == fingerprint(model)
-    assert not first.exists()
-    assert list(tmp_path.iterdir()) == [second]
+    assert len(open_shared(second)) > size
 
 
 def test_drawing_random_numbers_is_left_to_the_training(weights: SharedWeights) -> None:
@@ -376,6 +375,20 @@ def test_a_forked_child_leaves_it_alone(tmp_path: Path) -> None:
     weights.close()
 
 
+def test_it_has_no_name_that_could_be_left_behind(tmp_path: Path) -> None:
+    weights = SharedWeights(folder=tmp_path)
+    assert sealed(weights, Net()).exists()
+    assert list(tmp_path.iterdir()) == []
+    weights.close()
+
+
+@pytest.fixture
+def named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where files without a name cannot be made."""
+    monkeypatch.setattr(sharedfile, "_NAMELESS", 0)
+
+
+@pytest.mark.usefixtures("named")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 def test_a_forked_child_does_not_keep_it_from_being_abandoned(tmp_path: Path) -> None:
     file = SharedFile(100, tmp_path)
@@ -397,6 +410,7 @@ def test_a_forked_child_does_not_keep_it_from_being_abandoned(tmp_path: Path) ->
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.usefixtures("named")
 def test_a_file_that_nobody_holds_is_removed_by_the_next(tmp_path: Path) -> None:
     held = SharedFile(100, tmp_path)
     left, other = tmp_path / f"{sharedfile.PREFIX}left", tmp_path / "other"
@@ -409,6 +423,7 @@ def test_a_file_that_nobody_holds_is_removed_by_the_next(tmp_path: Path) -> None
     assert remove_abandoned(held.path)
 
 
+@pytest.mark.usefixtures("named")
 def test_where_there_is_no_room_it_is_refused_and_not_killed_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
