@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,9 +13,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from peft import LoraConfig, PromptTuningConfig, get_peft_model
 
 from heldout import weights
 from heldout.weights import fingerprint
+from tests.tiny_model import tiny_model
 
 KINDS = [
     torch.float32,
@@ -123,6 +127,44 @@ def test_a_name_changes_it() -> None:
     assert fingerprint({"v": torch.zeros(3)}) != fingerprint({"w": torch.zeros(3)})
 
 
+def adapted(kind: Any) -> Any:
+    model = get_peft_model(tiny_model()[0], kind)
+    model.add_adapter("other", kind)
+    return model
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        LoraConfig(target_modules=["q_proj"]),
+        LoraConfig(target_modules=["q_proj"], modules_to_save=["lm_head"]),
+        PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2),
+    ],
+    ids=["lora", "modules to save", "prompt tuning"],
+)
+def test_the_adapter_in_use_changes_it(kind: Any) -> None:
+    model = adapted(kind)
+    before, listed = fingerprint(model), fingerprint([model])
+    model.set_adapter("other")
+    assert fingerprint(model) != before
+    model.set_adapter("default")
+    assert fingerprint(model) == before
+    with model.disable_adapter():
+        assert fingerprint(model) != before
+        assert fingerprint([model]) != listed
+    assert fingerprint(model) == before
+
+
+def test_the_scaling_of_an_adapter_changes_it() -> None:
+    model = adapted(LoraConfig(target_modules=["q_proj"]))
+    before = fingerprint(model)
+    layers = [module for module in model.modules() if hasattr(module, "set_scale")]
+    layers[0].set_scale("default", 2.0)
+    assert fingerprint(model) != before
+    layers[0].set_scale("default", 1.0)
+    assert fingerprint(model) == before
+
+
 # --- What does not ------------------------------------------------------------------------------
 
 
@@ -229,6 +271,47 @@ def test_shards_are_those_of_this_process() -> None:
     assert fingerprint({"w": torch.zeros(4).as_subclass(Shard)}) == fingerprint(
         {"w": torch.ones(2)}
     )
+
+
+QUANTISED = """
+import warnings
+from contextlib import suppress
+warnings.simplefilter("ignore")  # torch's own quantisation is going away
+import torch
+from heldout import weights
+from heldout.errors import InvalidInput
+from heldout.midrun.shadows import Shadows
+from heldout.midrun.worker.shared import SharedWeights
+
+values = torch.tensor([[-4.0, 2.0, 0.5], [1.5, -0.5, 3.0]])
+one, none = torch.full((2,), 0.5), torch.zeros(2)
+for make in (
+    lambda t: torch.quantize_per_tensor(t, 0.5, 0, torch.qint8),
+    lambda t: torch.quantize_per_channel(t, one, none, 0, torch.qint8),
+    lambda t: torch.quantize_per_channel(t, one, none, 0, torch.quint4x2),
+):
+    model = torch.nn.Linear(2, 2)
+    model.register_buffer("table", make(values))
+    before, total = weights.fingerprint(model), weights.numbers(weights.totals([model.table]))
+    assert before is not None
+    assert len(total) == 1
+    model.table = make(values.flip(0))
+    assert weights.fingerprint(model) != before
+    assert weights.numbers(weights.totals([model.table])) != total
+    with suppress(RuntimeError):  # torch copies some kinds only
+        Shadows().try_take(model, step=1)
+    try:
+        SharedWeights().write(model, 1)
+    except InvalidInput as refused:
+        assert "cannot be copied as bytes" in str(refused)
+    else:
+        raise AssertionError("written as if it had bytes")
+"""
+
+
+def test_quantised_tensors_are_read_without_ending_the_process() -> None:
+    """In a process of its own: torch crashes where their bits are viewed."""
+    subprocess.run([sys.executable, "-c", QUANTISED], check=True)
 
 
 # --- What has none ------------------------------------------------------------------------------

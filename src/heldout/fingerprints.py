@@ -9,6 +9,7 @@ import hashlib
 import inspect
 import json
 import re
+import sys
 import tokenize
 import warnings
 import weakref
@@ -36,14 +37,16 @@ def version_of(function: Any) -> int | str | None:
 
 
 def describe_callable(
-    function: Callable[..., Any] | None, *, docstrings: bool = False
+    function: Callable[..., Any] | None, *, docstrings: bool = False, weights: bool = False
 ) -> dict[str, Any] | None:
     """Name and fingerprint: enough to notice that a function is not the one it was.
 
     The fingerprint covers its source, that of functions and classes of the same module that it
     uses, and the constants, so that a changed helper or threshold is noticed too. Comments and
     layout do not count, nor what a function rebinds itself, which is a counter or a cache.
-    Docstrings count only on request: where functions are tools, a model reads them.
+    Docstrings count only on request: where functions are tools, a model reads them. So do the
+    `weights` of torch models that it uses, which are what a function that answers is known by;
+    `unknown` names those that cannot be read.
     """
     if function is None:
         return None
@@ -56,10 +59,12 @@ def describe_callable(
         name = said.get("name", type(inner).__qualname__)
         return {**json.loads(content), "name": name, "source": _digest([content])}
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
-    parts = list(_identity(function, _Walk(docstrings, set())))
-    if not parts:
-        return {"name": name}
-    return {"name": name, "source": _digest(parts)}
+    walk = _Walk(docstrings, weights, set(), [])
+    parts = list(_identity(function, walk))
+    known = {"name": name, "source": _digest(parts)} if parts else {"name": name}
+    if walk.unknown:
+        known["unknown"] = f"the weights of {', '.join(walk.unknown)} cannot be read"
+    return known
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -71,7 +76,9 @@ class _Walk:
     """From a function to all that it uses; `seen` ends circles."""
 
     docstrings: bool
+    weights: bool
     seen: set[int]
+    unknown: list[str]
 
     def enters(self, thing: Any) -> bool:
         new = id(thing) not in self.seen
@@ -126,9 +133,35 @@ def _used(
         yield f"{name}={constant}"
     elif inspect.isfunction(value) and (version := version_of(value)) is not None:
         yield f"{name}: {value.__module__}.{value.__qualname__} {version}"
-    elif (inspect.isfunction(value) or inspect.isclass(value)) and value.__module__ == home:
-        yield f"{name}:"
-        yield from _identity(value, walk)
+    elif inspect.isfunction(value) or inspect.isclass(value):
+        if value.__module__ == home:
+            yield f"{name}:"
+            yield from _identity(value, walk)
+    elif not inspect.ismodule(value):
+        yield from _weights(name, value, walk)
+
+
+def _weights(name: str, value: Any, walk: _Walk) -> Iterator[str]:
+    """Of a torch model, of those in a list or dict, or of those that an object holds."""
+    torch: Any = sys.modules.get("torch")
+    if not walk.weights or not hasattr(torch, "nn"):
+        return
+    from heldout.weights import fingerprint
+
+    kinds = (torch.nn.Module, torch.Tensor)
+    if isinstance(value, list | tuple):
+        held = dict(enumerate(value))
+    else:
+        held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    models = {str(key): each for key, each in held.items() if isinstance(each, kinds)}
+    if isinstance(value, kinds):
+        models = {"": value}
+    if not models:
+        return
+    known = fingerprint(models)
+    if known is None:
+        walk.unknown.append(name)
+    yield f"{name}: weights {known}"
 
 
 def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
@@ -137,6 +170,7 @@ def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
         yield from _class_identity(owner, walk)
         return
     yield from _class_identity(type(owner), walk)
+    yield from _weights("self", owner, walk)
     kinds = [kind for kind in type(owner).__mro__ if kind is not object]
     functions = [
         member

@@ -17,6 +17,7 @@ import json
 import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
@@ -43,9 +44,10 @@ def fingerprint(model: Any) -> str | None:
     """The content of a torch module, or of a list or dict of modules or tensors, as a short text.
 
     Parameters and persistent buffers: what a state dict holds, and its fingerprint is the same.
-    Wrapping (DDP, `torch.compile`) does not change it. Of sharded weights (DTensor) it is that of
-    this process's part. None where there are no weights, or none that can be read: on the meta
-    device, or gathered only for use (ZeRO-3).
+    With PEFT also which adapters are in use, disabled or merged, and their scaling: no state dict
+    has that, and it changes the policy. Wrapping (DDP, `torch.compile`) does not change it. Of
+    sharded weights (DTensor) it is that of this process's part. None where there are no weights, or
+    none that can be read: on the meta device, or gathered only for use (ZeRO-3).
     """
     torch: Any = sys.modules.get("torch")
     if not hasattr(torch, "nn"):
@@ -53,7 +55,7 @@ def fingerprint(model: Any) -> str | None:
     try:
         with torch.no_grad():
             named = named_tensors(model)
-            return None if named is None else _hashed(torch, named)
+            return None if named is None else _hashed(torch, named, adapter_states(model))
     except _UNREADABLE as problem:
         log.debug("weights have no fingerprint: %s: %s", type(problem).__name__, problem)
         return None
@@ -88,16 +90,22 @@ def _found(model: Any, prefix: str) -> list[Named] | None:
         return [Named(prefix.removesuffix("."), model)]
     if isinstance(model, torch.nn.Module):
         return list(_of_module(model, prefix))
-    if isinstance(model, Mapping):
-        parts = [(str(key), part) for key, part in model.items()]
-    elif isinstance(model, list | tuple):
-        parts = [(str(index), part) for index, part in enumerate(model)]
-    else:
+    parts = _parts(model)
+    if parts is None:
         return None
     inner = [_found(part, f"{prefix}{key}.") for key, part in parts]
     if all(each is None for each in inner):
         return None
     return [named for each in inner for named in each or ()]
+
+
+def _parts(model: Any) -> list[tuple[str, Any]] | None:
+    """Those of a dict or list of models; None of what is neither."""
+    if isinstance(model, Mapping):
+        return [(str(key), part) for key, part in model.items()]
+    if isinstance(model, list | tuple):
+        return [(str(index), part) for index, part in enumerate(model)]
+    return None
 
 
 def _of_module(model: Any, prefix: str) -> Iterator[Named]:
@@ -111,6 +119,36 @@ def _of_module(model: Any, prefix: str) -> Iterator[Named]:
                 yield Named(f"{path}.{name}" if path else name, tensor)
 
 
+def adapter_states(model: Any, prefix: str = "") -> dict[str, dict[str, Any]]:
+    """What PEFT's modules hold besides weights that decides what the model says, by name."""
+    torch = sys.modules["torch"]
+    if not isinstance(model, torch.nn.Module):
+        parts = [adapter_states(part, f"{prefix}{key}.") for key, part in _parts(model) or ()]
+        return {name: state for part in parts for name, state in part.items()}
+    modules = model.named_modules(prefix=prefix.removesuffix("."), remove_duplicate=False)
+    states = {_bare(path): _adapter_state(module) for path, module in modules}
+    return {name: state for name, state in states.items() if state}
+
+
+def _adapter_state(module: Any) -> dict[str, Any]:
+    names: tuple[str, ...] = ()
+    if hasattr(module, "_active_adapter"):  # a layer with adapters
+        names = ("active_adapters", "_disable_adapters", "merged_adapters")
+        names += tuple(module.other_param_names)  # ranks, scaling: other tensors and modules, too
+    elif hasattr(module, "_adapters_disabled"):  # the model: all there is with prompt tuning
+        names = ("active_adapters", "_adapters_disabled")
+    held = {name: getattr(module, name, None) for name in names}
+    return {name: value for name, value in held.items() if value is not None and _is_plain(value)}
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return all(isinstance(inner, str | int | float) for inner in value)
+    return isinstance(value, str | int | float)
+
+
 def _bare(name: str) -> str:
     parts = [part for part in name.split(".") if part not in _WRAPPERS]
     while len(parts) > 1 and parts[0] == "module":
@@ -121,24 +159,23 @@ def _bare(name: str) -> str:
 # --- Hashing ------------------------------------------------------------------------------------
 
 
-def _hashed(torch: Any, named: list[Named]) -> str | None:
+def _hashed(torch: Any, named: list[Named], states: Mapping[str, Any]) -> str | None:
     sums: dict[int, list[Any]] = {}
     """Of each tensor, once: tied weights have several names."""
     headers: list[tuple[str, list[int], str, int]] = []
-    constants: dict[Any, Any] = {}
+    devices = set()
     for name, tensor in sorted(named, key=lambda each: each.name):
         local = readable(tensor)
         if local is None:
             return None
         if id(tensor) not in sums:
-            if local.device not in constants:
-                constants[local.device] = torch.from_numpy(_constants()).to(local.device)
-            factors = constants[local.device]
+            devices.add(local.device)
+            factors = _constants_on(local.device)
             sums[id(tensor)] = [_sums(torch, piece, factors) for piece in _pieces(torch, local)]
-        headers.append((name, list(local.shape), str(local.dtype), id(tensor)))
+        headers.append((name, list(local.shape), str(tensor.dtype), id(tensor)))
     # One transfer a device, at the end: each one waits for the device.
     on_host = {}
-    for device in constants:
+    for device in devices:
         own = {key: parts for key, parts in sums.items() if parts and parts[0].device == device}
         flat = torch.cat([part for parts in own.values() for part in parts] or [torch.empty(0)])
         values, start = flat.cpu().numpy(), 0
@@ -151,17 +188,22 @@ def _hashed(torch: Any, named: list[Named]) -> str | None:
         content = on_host.get(key, b"")
         header = json.dumps([name, shape, dtype, len(content)])
         digest.update(header.encode() + b"\n" + content)
+    if states:
+        digest.update(json.dumps(states, sort_keys=True).encode())
     return digest.hexdigest()
 
 
 def readable(tensor: Any) -> Any:
-    """The plain tensor that holds the bits on this process; None where there is none."""
+    """The plain tensor that holds the bits on this process (of a quantised one, its values); None
+    where there is none."""
     if hasattr(tensor, "ds_id") and tensor.numel() == 0:
         return None  # DeepSpeed's ZeRO-3: elsewhere, until it is used
     if callable(getattr(tensor, "to_local", None)):
         tensor = tensor.to_local()
     if tensor.device.type == "meta":
         return None
+    if tensor.is_quantized:
+        return tensor.detach().dequantize()  # a view of its bits would crash the process
     # A conjugate or negative that is only marked as such has other bits in memory.
     return tensor.detach().resolve_conj().resolve_neg()
 
@@ -215,6 +257,15 @@ def _constants() -> NDArray[np.int64]:
     return ((mixed ^ (mixed >> np.uint64(31))) | np.uint64(1)).view(np.int64)
 
 
+@cache
+def _constants_on(device: Any) -> Any:
+    """Kept: to bring them to a GPU would wait for all that it has been asked to do."""
+    import torch
+
+    with torch.inference_mode(False):
+        return torch.from_numpy(_constants()).to(device)
+
+
 # --- Were they written to? ----------------------------------------------------------------------
 
 
@@ -228,10 +279,10 @@ def writes(tensor: Any) -> int:
 
 
 def totals(tensors: Sequence[Any]) -> list[Any]:
-    """The bits of each tensor added up as whole numbers of 64 bits: exact, and no dearer than to
-    read it once. On a GPU this is enqueued in the current stream, and nothing waits for it.
+    """The sums of a fingerprint, added up to one number for each `PIECE`, again by place: to tell
+    whether the same tensor was written to. On a GPU this is enqueued in the current stream, and
+    nothing waits for it.
 
-    To tell whether the same tensor was written to; two that are equal in this may still differ.
     Tensors that have no bits to read have no total.
     """
     torch: Any = sys.modules["torch"]
@@ -249,16 +300,9 @@ def _totals(torch: Any, tensor: Any) -> list[Any]:
     local = readable(tensor)
     if local is None or not local.numel():
         return []
-    whole = local.is_contiguous() and local.storage_offset() * local.element_size() % 8 == 0
-    found = []
-    for piece in [local.view(-1)] if whole else _pieces(torch, local):
-        bits = (torch.view_as_real(piece) if piece.is_complex() else piece).view(torch.uint8)
-        bits = bits.view(-1) if bits.storage_offset() % 8 == 0 else bits.reshape(-1).clone()
-        full = len(bits) // 8 * 8
-        found.append(bits[:full].view(torch.int64).sum())
-        if full < len(bits):
-            found.append(bits[full:].sum())
-    return found
+    factors = _constants_on(local.device)
+    sums = [_sums(torch, piece, factors) for piece in _pieces(torch, local)]
+    return [(each * factors[: len(each)]).sum() for each in sums]
 
 
 def numbers(totals: Sequence[Any]) -> list[int]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,14 +15,24 @@ import anyio
 import anyio.to_thread
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM
 
 import heldout
 import heldout.endpoints.local as local
 from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score
+from heldout.analysis import compare
 from heldout.endpoints import open_endpoint
-from heldout.endpoints.local import LocalEndpoint
-from heldout.errors import ContextFull, EndpointError, FatalEndpointError, SystemicFailure
+from heldout.endpoints.local import LocalEndpoint, version_on_disk
+from heldout.errors import (
+    ContextFull,
+    EndpointError,
+    FatalEndpointError,
+    ResumeMismatch,
+    SystemicFailure,
+)
 from heldout.types import Completion, Trajectory, Usage
+from heldout.weights import fingerprint
 from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model
 
 Run = Callable[..., Any]
@@ -530,7 +543,7 @@ def test_a_folder_is_evaluated(
     assert "endpoint: the prompt has 67 tokens" in str(report.results[12].error)
     assert {result.trajectory.stop.truncated for result in report.results[:12]} == {True, False}
     described = {"kind": "local", "model": folder, "max_batch": 16}
-    assert report.config["endpoint"] == described
+    assert report.config["endpoint"] == {**described, "version": version_on_disk(folder)}
     assert model_threads() == []
 
 
@@ -553,8 +566,6 @@ def test_repeats_are_sampled_apart_and_the_same_in_the_next_run(
 
 
 def spoiled(folder: str, tmp_path: Path, what: str) -> str:
-    import shutil
-
     bad = tmp_path / "bad"
     if what == "no folder":
         return str(bad)
@@ -588,5 +599,143 @@ def test_what_cannot_be_loaded_ends_the_run_at_once(
 
 def test_opening_loads_nothing(tmp_path: Path) -> None:
     endpoint = open_endpoint(f"hf:{tmp_path}", max_concurrent=3)
-    assert endpoint.describe() == {"kind": "local", "model": str(tmp_path), "max_batch": 3}
+    described = {"kind": "local", "model": str(tmp_path), "max_batch": 3}
+    unknown = f"the weights of {tmp_path} cannot be read"
+    assert endpoint.describe() == {**described, "unknown": unknown}
     assert model_threads() == []
+
+
+# --- Which model it is --------------------------------------------------------------------------
+
+
+def overwrite(folder: str) -> None:
+    """Other weights, under the same name."""
+    model = tiny_model()[0]
+    with torch.no_grad():
+        model.lm_head.weight.mul_(-1)
+    model.save_pretrained(folder)
+
+
+def test_a_model_that_was_overwritten_is_another_one(run: Run, tmp_path: Path) -> None:
+    folder = save_tiny_model(tmp_path / "model")
+    asked = [Sample(f"s{i}", {"prompt": prompt}) for i, prompt in enumerate(PROMPTS[:3])]
+    first = run(evaluated(asked, f"hf:{folder}", tmp_path / "a"))
+    run(evaluated(asked, f"hf:{folder}", tmp_path / "a", resume=True))
+    overwrite(folder)
+    with pytest.raises(ResumeMismatch, match=r"the model is not the one it was \(version \w{16},"):
+        run(evaluated(asked, f"hf:{folder}", tmp_path / "a", resume=True))
+    second = run(evaluated(asked, f"hf:{folder}", tmp_path / "b"))
+    versions = [report.config["endpoint"]["version"] for report in (first, second)]
+    [note] = compare(first, second).notes
+    assert note.startswith(f"{folder} is not the same model in both: version {versions[0]} in ")
+    assert versions[1] in note
+
+
+def test_a_model_that_is_replaced_while_it_is_opened_answers_nothing(
+    run: Run, tmp_path: Path
+) -> None:
+    folder = save_tiny_model(tmp_path)
+    endpoint = LocalEndpoint.load(folder)
+    endpoint.describe()
+    overwrite(folder)
+
+    async def main() -> None:
+        try:
+            await endpoint.complete([Message("user", "w1")], GREEDY, ())
+        finally:
+            await endpoint.close()
+
+    with pytest.raises(FatalEndpointError, match="was replaced after"):
+        run(main)
+
+
+def test_the_version_is_of_what_is_loaded(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    save_tiny_model(folder)
+    before = version_on_disk(str(folder))
+    assert before is not None
+    (folder / "optimizer.pt").write_bytes(b"x")
+    (folder / "trainer_state.json").write_text("{}")
+    assert version_on_disk(str(folder)) == before
+    folder = folder.rename(tmp_path / "moved")
+    assert version_on_disk(str(folder)) == before
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        content, stat = (folder / name).read_bytes(), (folder / name).stat()
+        (folder / name).write_bytes(content[:-1] + b" ")
+        os.utime(folder / name, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+        assert version_on_disk(str(folder)) != before
+        (folder / name).write_bytes(content)
+        assert version_on_disk(str(folder)) == before
+
+
+def test_the_version_of_an_adapter_has_that_of_its_model(tmp_path: Path) -> None:
+    base = save_tiny_model(tmp_path / "base")
+    adapted = get_peft_model(
+        AutoModelForCausalLM.from_pretrained(base), LoraConfig(target_modules=["q_proj"])
+    )
+    adapted.save_pretrained(tmp_path / "adapter")
+    before = version_on_disk(str(tmp_path / "adapter"))
+    assert before is not None
+    overwrite(base)
+    assert version_on_disk(str(tmp_path / "adapter")) != before
+    shutil.rmtree(base)
+    assert version_on_disk(str(tmp_path / "adapter")) is None
+
+
+def test_a_model_in_memory_is_known_by_its_weights(run: Run, tmp_path: Path) -> None:
+    model, tokenizer = tiny_model()
+    asked = [Sample("s", {"prompt": "w1"})]
+    report = run(evaluated(asked, LocalEndpoint(model, tokenizer), tmp_path))
+    assert report.config["endpoint"]["version"] == fingerprint(model)
+    run(evaluated(asked, LocalEndpoint(*tiny_model()), tmp_path, resume=True))
+    with torch.no_grad():
+        model.lm_head.weight[0, 0] += 1
+    with pytest.raises(ResumeMismatch, match="the model is not the one it was"):
+        run(evaluated(asked, LocalEndpoint(model, tokenizer), tmp_path, resume=True))
+
+
+class Pipeline:
+    def __init__(self, model: Any) -> None:
+        self.model = model
+
+    def load(self) -> None:
+        self.model = None
+
+    def answer(self, messages: Any) -> str:
+        return str(self.model is None)
+
+
+def closing_over(held: Any) -> Any:
+    def answer(messages: Any) -> str:
+        return str(held is None)
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        closing_over,
+        lambda model: closing_over({"actor": model}),
+        lambda model: closing_over(Pipeline(model)),
+        lambda model: Pipeline(model).answer,
+        lambda model: functools.partial(lambda held, messages: "x", model),
+    ],
+    ids=["closure", "dict", "object", "method", "partial"],
+)
+def test_a_function_is_known_by_the_weights_of_the_model_in_it(
+    run: Run, tmp_path: Path, make: Any
+) -> None:
+    asked, model = [Sample("s", {"prompt": "w1"})], torch.nn.Linear(2, 2)
+    run(evaluated(asked, make(model), tmp_path))
+    run(evaluated(asked, make(copy.deepcopy(model)), tmp_path, resume=True))
+    with pytest.raises(ResumeMismatch, match="or not the model in it"):
+        run(evaluated(asked, make(torch.nn.Linear(2, 2)), tmp_path, resume=True))
+
+
+def test_where_the_weights_cannot_be_read_a_run_is_not_resumed(run: Run, tmp_path: Path) -> None:
+    asked = [Sample("s", {"prompt": "w1"})]
+    answer = closing_over(torch.nn.Linear(2, 2, device="meta"))
+    run(evaluated(asked, answer, tmp_path))
+    with pytest.raises(ResumeMismatch, match="the weights of held cannot be read"):
+        run(evaluated(asked, answer, tmp_path, resume=True))

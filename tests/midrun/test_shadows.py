@@ -1082,6 +1082,21 @@ def test_writing_to_shared_weights_while_they_are_evaluated_is_noticed() -> None
     assert snapshot.version().weights == was
 
 
+@pytest.mark.parametrize("part", ["two elements", "two rows", "all of it"])
+def test_frozen_weights_that_change_places_are_noticed(part: str) -> None:
+    model = lora()
+    snapshot = take(Shadows(), model)
+    weight = model.base_model.model.model.embed_tokens.weight
+    assert not weight.requires_grad
+    if part == "two elements":
+        weight.data[0, [0, 1]] = weight.data[0, [1, 0]]
+    elif part == "two rows":
+        weight.data[[0, 1]] = weight.data[[1, 0]]
+    else:
+        weight.data.copy_(weight.data.flip(0, 1))
+    assert "frozen weights" in str(snapshot.why_changed())
+
+
 def test_weights_that_are_copied_once_are_copied_again_once_they_were_seen_to_differ() -> None:
     model, shadows = lora(), Shadows(device="cpu")
     replica = Replica(model)

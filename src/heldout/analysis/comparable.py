@@ -231,6 +231,7 @@ def differing_settings(a: Opened, b: Opened) -> list[str]:
         if one.get(name) != other.get(name)
     ]
     notes = [f"not the policy alone differs: {'; '.join(changed)}"] if changed else []
+    notes += _same_name(a, b)
     if same_answers(a, b):
         changed_in = _function("score_fn", *(side.functions.get("score_fn") for side in (a, b)))
         notes.append(
@@ -242,6 +243,19 @@ def differing_settings(a: Opened, b: Opened) -> list[str]:
         were = "were" if len(unknown) > 1 else "was"
         notes.append(f"how {' and '.join(unknown)} {were} scored is not known: it may differ")
     return notes
+
+
+def _same_name(a: Opened, b: Opened) -> list[str]:
+    """Two models under one name: the version of each."""
+    endpoints = [side.config.get("endpoint") for side in (a, b)]
+    one, other = (given if isinstance(given, dict) else {} for given in endpoints)
+    if one.get("model") != other.get("model") or one.get("version") == other.get("version"):
+        return []
+    versions = [str(each.get("version") or "not known") for each in (one, other)]
+    return [
+        f"{one.get('model')} is not the same model in both: version {versions[0]} in {a.name}, "
+        f"{versions[1]} in {b.name}"
+    ]
 
 
 def _settings(side: Opened) -> dict[str, Any]:

@@ -80,7 +80,7 @@ class FunctionEndpoint:
         return Completion.of(answer)
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "function", **(describe_callable(self._function) or {})}
+        return {"kind": "function", **(describe_callable(self._function, weights=True) or {})}
 
     async def close(self) -> None:
         self._threads.close()

@@ -6,12 +6,17 @@ The model lives in a thread of its own, which takes what has queued up and has i
 
 from __future__ import annotations
 
+import hashlib
+import json
+import logging
 import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Self
 
 import anyio
@@ -23,6 +28,9 @@ from heldout.decoding import Decoder
 from heldout.decoding.chat import ChatModel, answer_all
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
 from heldout.types import Completion, Message, ToolSpec
+from heldout.weights import fingerprint
+
+log = logging.getLogger("heldout")
 
 LINGER_SECONDS = 0.01
 """How long a batch that is not full waits for requests that are just being made."""
@@ -48,6 +56,7 @@ class LocalEndpoint:
         """For a model that is already in memory; `LocalEndpoint.load` for one on disk."""
         self._name, self._max_batch = name, max_batch
         self._source: str | None = None
+        self._version: str | None = None
         self._model, self._tokenizer = model, tokenizer
         self._queue: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -69,7 +78,16 @@ class LocalEndpoint:
         return endpoint
 
     def describe(self) -> dict[str, Any]:
-        return {"kind": "local", "model": self._name, "max_batch": self._max_batch}
+        """`version` is a hash of the model's files, or of the weights of one in memory; `unknown`
+        says why there is none."""
+        if self._source is None:
+            self._version = fingerprint(self._model)
+        elif self._version is None:
+            self._version = version_on_disk(self._source)
+        known = {"version": self._version}
+        if self._version is None:
+            known = {"unknown": f"the weights of {self._name} cannot be read"}
+        return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **known}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
@@ -143,9 +161,11 @@ class LocalEndpoint:
             return
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+        from transformers.utils.logging import disable_progress_bar
 
-        logging.disable_progress_bar()
+        disable_progress_bar()
+        assert self._source is not None
+        before = self._version or version_on_disk(self._source)
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             tokenizer = AutoTokenizer.from_pretrained(self._source)
@@ -154,6 +174,11 @@ class LocalEndpoint:
         except Exception as problem:  # noqa: BLE001 - no request can be answered, whatever it is
             first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
             raise FatalEndpointError(f"cannot load a model from {self._source}: {first}") from None
+        self._version = version_on_disk(self._source)
+        if before not in (None, self._version):
+            raise FatalEndpointError(
+                f"the model in {self._source} was replaced after this run had noted its version"
+            )
         self._model, self._tokenizer = model, tokenizer
 
     def _answer(self, batch: list[_Request]) -> None:
@@ -182,6 +207,59 @@ class LocalEndpoint:
     @cached_property
     def _chat(self) -> ChatModel:
         return ChatModel(self._model, self._tokenizer, self._name)
+
+
+# --- Which model is that? -----------------------------------------------------------------------
+
+_READ = (".json", ".safetensors", ".bin", ".pt", ".pth", ".model", ".txt", ".jinja", ".py")
+# What a trainer writes beside a model, to go on from there.
+_NOT_READ = ("optimizer", "scheduler", "rng_state", "training_args", "trainer_state", "scaler")
+
+
+def version_on_disk(source: str) -> str | None:
+    """A hash of the files that a model is loaded from; None where it cannot be known.
+
+    Of a model on the hub it is the commit that is in the cache. An adapter's has the version of the
+    model that it is for.
+    """
+    folder = Path(source)
+    try:
+        if not folder.is_dir():
+            return _commit(source)
+        files = sorted([*folder.iterdir(), *folder.glob("additional_chat_templates/*")])
+        read = [f for f in files if f.suffix in _READ and not f.name.startswith(_NOT_READ)]
+        keys = [(file, file.stat()) for file in read]
+        with ThreadPoolExecutor(4) as pool:
+            digests = [
+                pool.submit(_digest, str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
+                for f, s in keys
+            ]
+        found = [
+            [str(f.relative_to(folder)), d.result()] for f, d in zip(read, digests, strict=True)
+        ]
+        if (adapter := folder / "adapter_config.json").exists():
+            base = version_on_disk(json.loads(adapter.read_bytes())["base_model_name_or_path"])
+            if base is None:
+                return None
+            found.append(["base", base])
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        log.debug("%s has no version: %s: %s", source, type(problem).__name__, problem)
+        return None
+    return hashlib.blake2b(json.dumps(found).encode(), digest_size=8).hexdigest() if found else None
+
+
+@lru_cache(maxsize=1024)
+def _digest(path: str, *stat: int) -> str:
+    """Read once for as long as its inode, size and times stay the same."""
+    with Path(path).open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _commit(source: str) -> str | None:
+    from transformers.utils import cached_file
+
+    folder = Path(cached_file(source, "config.json")).parent
+    return folder.name if folder.parent.name == "snapshots" else None
 
 
 def _as_endpoint_error(problem: Exception, name: str) -> EndpointError:

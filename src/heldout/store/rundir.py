@@ -160,6 +160,16 @@ class RunDir:
     def check_resumable(
         self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
     ) -> None:
+        described: list[Any] = [info.functions, functions]
+        if "parent" not in config:  # else nobody is asked
+            described += [info.config.get("endpoint"), config.get("endpoint")]
+        unknown = _unknown_in(described)
+        if unknown:
+            raise ResumeMismatch(
+                f"{self.path} cannot be resumed, since nothing tells whether the same model would "
+                f"go on with it: {'; '.join(dict.fromkeys(unknown))}. Choose another "
+                "experiment_name"
+            )
         different = [
             *_differences(result_changing(info.config), result_changing(config)),
             *_differences(info.functions, functions),
@@ -172,6 +182,16 @@ class RunDir:
             )
 
 
+def _unknown_in(described: Any) -> list[str]:
+    """Why a model cannot be told from another one, wherever a description says so."""
+    if isinstance(described, dict):
+        reason = described.get("unknown")
+        return [reason] if isinstance(reason, str) else _unknown_in([*described.values()])
+    if isinstance(described, list):
+        return [reason for each in described for reason in _unknown_in(each)]
+    return []
+
+
 def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     found = []
     for key in {**before, **now}:
@@ -179,7 +199,9 @@ def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
         if was == is_now:
             continue
         if key == "endpoint.source":
-            found.append("the endpoint function is not the one it was")
+            found.append("the endpoint function is not the one it was, or not the model in it")
+        elif key == "endpoint.version":
+            found.append(f"the model is not the one it was (version {was}, now {is_now})")
         elif (
             isinstance(was, dict)
             and isinstance(is_now, dict)

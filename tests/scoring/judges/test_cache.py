@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 import json
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from heldout.errors import NoVerdict, RunDirectoryError, StorageFull, UnknownFormat
 from heldout.scoring.judges import Judge, Verdict, three_way_question
@@ -44,6 +46,40 @@ def test_the_file_holds_replies_and_neither_questions_nor_answers(run: Run, tmp_
     assert json.loads(header) == {"format": "heldout.verdicts", "version": 1}
     assert {*json.loads(line)} == {"key", "prompt", "judge", "reply", "attempts", "usage"}
     assert "secret" not in line
+
+
+def judging_with(model: Any, asked: list[str]) -> Any:
+    def judge(messages: Any) -> str:
+        asked.append(type(model).__name__)
+        return said("correct")
+
+    return judge
+
+
+def test_a_verdict_is_not_another_models_of_the_same_name(run: Run, tmp_path: Path) -> None:
+    path, asked = tmp_path / "verdicts.jsonl", list[str]()
+    model = torch.nn.Linear(2, 2)
+    for given in (model, copy.deepcopy(model)):
+        ask(run, Judge(judging_with(given, asked), cache=path))
+    assert len(asked) == 1
+    judge = Judge(judging_with(model, asked), cache=path)
+    judge.identity()
+    with torch.no_grad():
+        model.weight.add_(1)
+    judge.identity()  # as at the start of an eval
+    assert not ask(run, judge).cached
+    assert len(asked) == 2
+
+
+def test_verdicts_of_a_model_that_cannot_be_known_are_not_reused(
+    run: Run, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, asked = tmp_path / "verdicts.jsonl", list[str]()
+    judge = Judge(judging_with(torch.nn.Linear(2, 2, device="meta"), asked), cache=path)
+    for _ in range(2):
+        assert not ask(run, judge).cached
+    assert len(asked) == 2
+    assert "verdicts are not reused" in caplog.text
 
 
 def test_failures_are_not_kept(run: Run, tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ from heldout.midrun.worker.protocol import (
 )
 from heldout.midrun.worker.shared import Snapshot, read_snapshot
 from heldout.midrun.worker.sharedfile import remove_abandoned, remove_all_abandoned
-from heldout.weights import fingerprint, named_tensors
+from heldout.weights import adapter_states, fingerprint, named_tensors
 
 log = logging.getLogger("heldout")
 
@@ -156,6 +156,11 @@ def load_into(model: Any, snapshot: Snapshot, *, cast: bool = False) -> None:
                 "the weights that are not trained are others in the worker than in training; have "
                 "policy() load the same ones, or give EvalWorker(…, copy='all')"
             )
+    if adapter_states(model) != header.adapters:
+        raise InvalidInput(
+            "the adapters are others in the worker than in training (which are in use, disabled or "
+            "merged, or their scaling); have policy() set them as the training does"
+        )
     with torch.inference_mode():  # there, tensors that were made in one may be written to, too
         for name, tensor in given.items():
             mine[name].data.copy_(tensor)

@@ -28,6 +28,7 @@ from heldout.midrun.worker.sharedfile import SharedFile, open_shared
 from heldout.weights import (
     Copy,
     Named,
+    adapter_states,
     checked_copy,
     fingerprint,
     named_tensors,
@@ -77,6 +78,8 @@ class Header(msgspec.Struct, frozen=True):
     """What the model has besides, and was not copied."""
     frozen_weights: str | None = None
     """Fingerprint of those; None where there are none, or none that can be read."""
+    adapters: dict[str, Any] = {}
+    """What PEFT holds besides weights (`heldout.weights.adapter_states`)."""
     format: str = FORMAT
     version: int = VERSION
 
@@ -167,23 +170,23 @@ def _bits(named: Named) -> Any:
     local = readable(named.tensor)
     if local is None:
         raise InvalidInput(f"{named.name} has no content here (meta device, or spread by ZeRO-3)")
-    known = str(local.dtype).removeprefix("torch.") in DTYPES
+    known = str(named.tensor.dtype).removeprefix("torch.") in DTYPES
     # A tensor that is made of others (torchao's) has no bytes of its own.
     if not known or local.layout is not torch.strided or hasattr(local, "__tensor_flatten__"):
         raise InvalidInput(
-            f"{named.name} ({type(named.tensor).__name__}, {local.dtype}) is of a kind that cannot "
-            "be copied as bytes"
+            f"{named.name} ({type(named.tensor).__name__}, {named.tensor.dtype}) is of a kind that "
+            "cannot be copied as bytes"
         )
     return local.contiguous().reshape(-1).view(torch.uint8)
 
 
-def planned(found: Parts) -> Header:
+def planned(found: Parts, adapters: dict[str, Any]) -> Header:
     """Where everything goes; the step and the fingerprint are not known yet."""
     forms = tuple(Form(*_form(each)) for each in found.frozen)
     # With the longest numbers there are, so that the header never runs into the content.
     far = 2**62
     longest = tuple(Piece(*_form(each), far, far) for each in found.copied)
-    room = len(msgspec.json.encode(Header(-far, longest, forms, "0" * 16)))
+    room = len(msgspec.json.encode(Header(-far, longest, forms, "0" * 16, adapters)))
     offset = _aligned(LENGTH + room)
     placed: dict[int, Piece] = {}
     pieces = []
@@ -194,7 +197,7 @@ def planned(found: Parts) -> Header:
             known = placed[id(each.tensor)] = Piece(*_form(each), offset, size)
             offset = _aligned(offset + size)
         pieces.append(msgspec.structs.replace(known, name=each.name))
-    return Header(0, tuple(pieces), forms)
+    return Header(0, tuple(pieces), forms, adapters=adapters)
 
 
 def _aligned(offset: int) -> int:
@@ -228,7 +231,7 @@ class SharedWeights:
             raise InvalidInput("a snapshot is written by the process that made room for it")
         with torch.inference_mode(False), torch.no_grad():
             found = parts(model, self._copy)
-            header = planned(found)
+            header = planned(found, adapter_states(model))
             end = _aligned(max((p.offset + p.bytes for p in header.tensors), default=ALIGNMENT))
             sums = totals([each.tensor for each in found.frozen])
             size = end + LENGTH * len(sums)

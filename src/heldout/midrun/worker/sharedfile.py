@@ -1,9 +1,13 @@
 """A file of shared memory that one process writes and another one reads.
 
-It lies in memory where there is a place for that (/dev/shm), is this user's alone, and goes when
-its maker closes it or ends. One whose maker was killed goes too: whoever makes such a file holds a
-lock on it, so a file that nobody holds is abandoned (forked children let go of it). No process id
-is believed, since containers may share the place and count their processes each from 1.
+It lies in memory where there is a place for that (/dev/shm), and is this user's alone. On Linux it
+has no name, so nothing of it is left when the last process that has it open ends, however that is:
+the other process opens it through its maker's /proc/PID/fd.
+
+Elsewhere it has a name, and goes when its maker closes it or ends. One whose maker was killed goes
+too: whoever makes such a file holds a lock on it, so a file that nobody holds is abandoned (forked
+children let go of it). No process id is believed, since containers may share the place and count
+their processes each from 1.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from heldout.errors import InvalidInput
 
 PREFIX = "heldout-weights-"
 MEMORY = Path("/dev/shm")
+_NAMELESS = getattr(os, "O_TMPFILE", 0)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOMEM)
 
 
@@ -35,7 +40,7 @@ class SharedFile:
         self.path, self._fd = _reserved(size, folder)
         try:
             # Opened again: a mapping keeps its file open, and with it the lock, in children too.
-            fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            fd = os.open(self.path, os.O_RDWR | _no_links(self.path) | os.O_CLOEXEC)
             try:
                 self.mapping = mmap.mmap(fd, size)
             finally:
@@ -73,9 +78,14 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+def _no_links(path: Path) -> int:
+    """A flag to open it with: links are not followed, but for those that the kernel makes."""
+    return 0 if path.is_relative_to("/proc") else os.O_NOFOLLOW
+
+
 def open_shared(path: Path) -> mmap.mmap:
     """A file of this user's, for reading. What is written to the mapping stays in this process."""
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, os.O_RDONLY | _no_links(path) | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
@@ -134,6 +144,15 @@ def _reserved(size: int, folder: Path | None) -> tuple[Path, int]:
 
 
 def _made(place: Path, size: int) -> tuple[Path, int]:
+    if _NAMELESS:
+        with suppress(OSError):  # not every file system can
+            fd = os.open(place, os.O_RDWR | _NAMELESS | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            try:
+                _reserve(fd, size)
+            except BaseException:
+                os.close(fd)
+                raise
+            return Path(f"/proc/{os.getpid()}/fd/{fd}"), fd
     while True:
         path = place / f"{PREFIX}{secrets.token_hex(8)}"
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

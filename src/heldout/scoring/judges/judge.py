@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -50,6 +51,8 @@ from heldout.scoring.judges.replies import json_object
 from heldout.scoring.judges.samples import TextOf
 from heldout.scoring.judges.standing import Standing
 from heldout.types import Completion, Message, Sample, Usage
+
+log = logging.getLogger("heldout")
 
 V = TypeVar("V")
 
@@ -132,8 +135,18 @@ class Judge:
     @cached_property
     def _description(self) -> dict[str, Any]:
         described = self._endpoints.describe()
+        if "unknown" in described and self.cache is not None:
+            log.warning(
+                "verdicts are not reused, since nothing tells whether the same judge gave them: %s",
+                described["unknown"],
+            )
         # How many rows are decoded together is no property of the judge.
         return {name: value for name, value in described.items() if name != "max_batch"}
+
+    @property
+    def _is_known(self) -> bool:
+        """Whether verdicts may be reused: they are this judge's and no other's."""
+        return "unknown" not in self._description
 
     @property
     def name(self) -> str:
@@ -151,7 +164,11 @@ class Judge:
         return one_line(self.name, 100)
 
     def identity(self) -> dict[str, Any]:
-        """Who judges, and with which settings: what two reports must share to be compared."""
+        """Who judges, and with which settings: what two reports must share to be compared.
+
+        Asked for at the start of each eval: the weights of a model in memory are looked at again.
+        """
+        self.__dict__.pop("_description", None)
         return {
             "endpoint": dict(self._description),
             "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
@@ -191,7 +208,8 @@ class Judge:
         self._check_length(question)
         key = self.key(question, draw=draw)
         while True:
-            if (verdict := _remembered(question, self._kept.get(key))) is not None:
+            kept = self._kept.get(key) if self._is_known else None
+            if (verdict := _remembered(question, kept)) is not None:
                 self._standing.has_given_verdict()
                 return verdict
             # Another event loop cannot be waited for from this one.
@@ -216,7 +234,8 @@ class Judge:
             flight.kept = Kept(
                 key, question.prompt, self.name, verdict.reply, verdict.attempts, verdict.usage
             )
-            self._kept.put(flight.kept)
+            if self._is_known:
+                self._kept.put(flight.kept)
             return verdict
         except Exception as problem:
             if flight.kept is None:
@@ -300,6 +319,7 @@ class Judge:
         """Closes what this judge opened itself, for this event loop. It can be used again."""
         await self._endpoints.close()
         self._kept.close()
+        self.__dict__.pop("_description", None)  # another model may be opened next
 
     # --- Graders for a rubric ---
 
