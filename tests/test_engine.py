@@ -370,6 +370,87 @@ def test_sys_exit_in_a_score_function_is_an_error_of_its_item(run_eval: RunEval)
     assert report.results[1].error.startswith("score_fn: SystemExit: 0 (test_engine.py, line")
 
 
+def exits() -> None:
+    raise SystemExit(0)
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("leave", [exits, interrupts])
+@pytest.mark.parametrize("where", ["score_fn", "prepare_messages", "endpoint", "environment"])
+def test_an_exit_in_user_code_is_an_error_of_its_item(
+    run_eval: RunEval, leave: Any, where: str
+) -> None:
+    def hit(here: str, sample_text: str) -> None:
+        if here == where and "1" in sample_text:
+            leave()
+
+    async def grade(trajectory: Trajectory, sample: Sample) -> Score:
+        async with anyio.create_task_group() as group:  # in a task of its own
+            group.start_soon(anyio.sleep, 0)
+            group.start_soon(in_task, "score_fn", sample.id)
+        return exact(trajectory, sample)
+
+    async def in_task(here: str, text: str) -> None:
+        await anyio.sleep(0)
+        hit(here, text)
+
+    def prepare(sample: Sample) -> list[Message]:
+        hit("prepare_messages", sample.id)
+        return [Message("user", sample.input["question"])]
+
+    async def answer(messages: list[Message]) -> str:
+        hit("endpoint", messages[0].text)
+        return await echo_number(messages)
+
+    class Silent:
+        tools = ()
+
+        def opening(self) -> tuple[Message, ...]:
+            return ()
+
+        def reply(self, messages: Any) -> Reply:
+            hit("environment", messages[0].text)
+            return Reply(done=True)
+
+        def close(self) -> None:
+            pass
+
+    report = run_eval(make_samples(3), grade, prepare, lambda sample: Silent(), endpoint=answer)
+    assert [r.ok for r in report.results] == [True, False, True]
+    name = "SystemExit" if leave is exits else "KeyboardInterrupt"
+    assert report.results[1].error is not None
+    assert report.results[1].error.startswith(f"{where}: {name}: ")
+    assert "(test_engine.py, line" in report.results[1].error
+
+
+@pytest.mark.parametrize("leave", [exits, interrupts])
+def test_an_exit_in_a_gathered_task_is_an_error_of_its_item(tmp_path: Path, leave: Any) -> None:
+    """asyncio raises it again out of the event loop, past everybody who awaits the task."""
+
+    async def run(code: Any) -> None:
+        await asyncio.sleep(0)
+        code()
+
+    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+        await asyncio.gather(run(leave if sample.id == "s1" else lambda: None))
+        return exact(trajectory, sample)
+
+    async def both() -> list[EvalReport]:
+        configs = [
+            EvalConfig(endpoint=echo_number, output_dir=str(tmp_path), experiment_name=name)
+            for name in ("a", "b")
+        ]
+        return await asyncio.gather(*(evaluate(make_samples(9), c, score) for c in configs))
+
+    before = signal.getsignal(signal.SIGINT)
+    for report in asyncio.run(both()):
+        assert [r.sample_id for r in report.results if not r.ok] == ["s1"]
+    assert signal.getsignal(signal.SIGINT) is before
+
+
 # --- Bad input ---
 
 
@@ -892,3 +973,29 @@ def test_the_journal_never_holds_more_than_the_line_being_written(tmp_path: Path
     )
     asyncio.run(evaluate(make_samples(5), config, exact))
     assert seen == [0, 1, 2, 3, 4]
+
+
+def test_what_a_scorer_writes_into_its_sample_stays_with_its_item(run_eval: RunEval) -> None:
+    """It used to be stored, so that no dataset fitted the run that was to be resumed."""
+    seen: list[dict[str, Any]] = []
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        seen.append({**sample.metadata})
+        sample.metadata["note"] = "graded"
+        sample.input["question"] = "another"
+        if len(seen) == 2:
+            raise ValueError("once")
+        return exact(trajectory, sample)
+
+    samples = [Sample(f"s{i}", {"question": f"what is {i}?"}, str(i)) for i in range(3)]
+    report = run_eval(samples, score, repeats=2, max_concurrent=1)
+    assert report.summary["n_errors"] == 1
+    again = run_eval(
+        [Sample(f"s{i}", {"question": f"what is {i}?"}, str(i)) for i in range(3)],
+        score,
+        repeats=2,
+        resume=True,
+    )
+    assert again.summary["n_errors"] == 0
+    assert not any(seen)
+    assert not any(result.metadata for result in again.results)

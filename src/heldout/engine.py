@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from heldout.concurrency import exits_contained
 from heldout.config import EvalConfig, config_to_dict
 from heldout.endpoints import Endpoint, open_endpoint
 from heldout.endpoints.base import taking_part, with_retries
@@ -171,7 +172,8 @@ class Run:
         try:
             info, journal = self._enter()
             try:
-                return await self._run(info, journal)
+                with exits_contained():
+                    return await self._run(info, journal)
             finally:
                 journal.close()
         finally:
