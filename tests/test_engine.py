@@ -999,3 +999,62 @@ def test_what_a_scorer_writes_into_its_sample_stays_with_its_item(run_eval: RunE
     assert again.summary["n_errors"] == 0
     assert not any(seen)
     assert not any(result.metadata for result in again.results)
+
+
+def test_samples_are_scored_as_they_are_stored(run_eval: RunEval, tmp_path: Path) -> None:
+    """So that scoring them again gives the same numbers."""
+    seen: list[Any] = []
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        seen.append((sample.ground_truth, sample.metadata))
+        return Score((Metric("right", sample.ground_truth == [1, [2, 3]], 1.0),))
+
+    samples = [Sample("a", {"question": "what is 1?"}, (1, (2, 3)), {"tags": {"x"}, "at": (0, 1)})]
+    report = run_eval(samples, score)
+    assert seen == [([1, [2, 3]], {"tags": ["x"], "at": [0, 1]})]
+    stored = report.results[0].sample
+    assert (stored.ground_truth, stored.metadata) == seen[0]
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), np.float32("nan")])
+@pytest.mark.parametrize("place", ["input", "ground_truth", "metadata"])
+def test_a_number_that_json_cannot_hold_is_refused_by_name(
+    run_eval: RunEval, place: str, number: Any
+) -> None:
+    parts: dict[str, Any] = {"input": {"question": "?"}, place: {"limits": [None, (1.0, number)]}}
+    named = rf"sample 'a': {place}\['limits'\]\[1\]\[1\] is (inf|nan)"
+    with pytest.raises(InvalidInput, match=named):
+        run_eval([Sample("b", {"question": "?"}), Sample("a", **parts)])
+
+
+def test_few_shot_answers_and_an_environments_own_turns_are_not_the_models(
+    run_eval: RunEval,
+) -> None:
+    class Closing:
+        tools = ()
+
+        def opening(self) -> tuple[Message, ...]:
+            return (Message("assistant", "How can I help?"),)
+
+        def reply(self, messages: Any) -> Reply:
+            return Reply((Message("assistant", "Goodbye!"),), done=True)
+
+        def close(self) -> None:
+            pass
+
+    async def answer(messages: list[Message]) -> str:
+        return await echo_number(messages[:1])
+
+    report = run_eval(make_samples(2), exact, None, lambda sample: Closing(), endpoint=answer)
+    assert report.summary["mean"] == 1.0
+    assert [r.trajectory.answer for r in report.results] == ["0", "1"]
+    assert report.results[0].trajectory.messages[-1].text == "Goodbye!"
+
+
+def test_a_metric_named_as_anothers_count_overwrites_nothing(run_eval: RunEval) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("acc", 1.0) if sample.id == "s0" else Metric("acc_n", 7.0),))
+
+    summary = run_eval(make_samples(3), score).summary
+    assert (summary["metric_acc"], summary["metric_acc_n"]) == (1.0, 1)
+    assert (summary["metric.acc_n"], summary["metric.acc_n_n"]) == (7.0, 2)

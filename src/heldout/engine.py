@@ -48,7 +48,7 @@ from heldout.items import (
 )
 from heldout.progress import Running, shown
 from heldout.store.journal import JournalWriter
-from heldout.store.ledger import Ledger
+from heldout.store.ledger import Ledger, as_stored
 from heldout.store.report import EvalReport, finish
 from heldout.store.rundir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
@@ -345,7 +345,7 @@ class Run:
             for repeat in range(self.config.repeats):
                 self.asked += 1
                 if not self.ledger.is_finished(sample.id, repeat):
-                    yield Item(index, sample, repeat)
+                    yield Item(index, as_stored(sample), repeat)
         self.exhausted = True
         self.running.total = self.asked  # known at last, where it was not
 

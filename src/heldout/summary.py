@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.stats import Floats, Interval, Ints, Moments
-from heldout.types import EvalResult
+from heldout.types import METRIC_SUFFIXES, EvalResult
 
 BATCH = 8_192
 """Results per batch. Fixed, because sums depend on it in their last bits."""
@@ -102,11 +102,14 @@ class Tally:
         if self.n_unweighted:
             summary["n_unweighted"] = self.n_unweighted
         for name in sorted(self.metrics):
-            moments = self.metrics[name]
-            summary[f"metric_{name}"] = moments.mean
-            summary[f"metric_{name}_n"] = moments.n
-            summary[f"metric_{name}_stderr"] = moments.stderr
-            summary.update(_bounds(f"metric_{name}_ci", moments.interval()))
+            moments, key = self.metrics[name], f"metric_{name}"
+            ends = [end for end in METRIC_SUFFIXES if name.endswith(end)]
+            if any(name.removesuffix(end) in self.metrics for end in ends):
+                key = f"metric.{name}"  # as its column is called: the other key is another metric's
+            summary[key] = moments.mean
+            summary[f"{key}_n"] = moments.n
+            summary[f"{key}_stderr"] = moments.stderr
+            summary.update(_bounds(f"{key}_ci", moments.interval()))
         return summary
 
 

@@ -21,6 +21,24 @@ Role = Literal["system", "user", "assistant", "tool"]
 ContentPart = dict[str, Any]
 
 
+def refuse_nonfinite(value: Any, where: str) -> None:
+    """Refuse what JSON would store as null: NaN and infinities, named by where they stand."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInput(
+                f"{where} is {value}, which JSON cannot hold; write None, or a text such as "
+                f"'{value}'"
+            )
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            refuse_nonfinite(each, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for place, each in enumerate(value):
+            refuse_nonfinite(each, f"{where}[{place}]")
+    elif callable(getattr(value, "tolist", None)):  # numpy's and torch's
+        refuse_nonfinite(value.tolist(), where)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One held-out item. `id` is unique in an eval; `input` holds what the policy is asked."""
@@ -74,6 +92,8 @@ class Metric:
                 f"metric {self.name!r}: weight is {self.weight}; a weight is finite and >= 0 "
                 "(0 = tracked only)"
             )
+        if self.metadata:
+            refuse_nonfinite(self.metadata, f"metric {self.name!r}: metadata")
 
 
 METRIC_SUFFIXES = ("_n", "_stderr", "_ci_low", "_ci_high")
@@ -275,7 +295,8 @@ class Trajectory:
     """What happened: the whole conversation, why it ended, and what came of it.
 
     `outcome` is what the environment says of its final state, as plain JSON values, for score
-    functions that judge the state and not the words; None where it says nothing.
+    functions that judge the state and not the words; None where it says nothing. `model_turns` are
+    the places in `messages` of what the model said; None where that is every assistant's message.
     """
 
     messages: tuple[Message, ...]
@@ -284,14 +305,22 @@ class Trajectory:
     tokens: TokenTrace | None = None
     timing: Timing | None = None
     outcome: dict[str, Any] | None = None
+    model_turns: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
             object.__setattr__(self, "messages", tuple(self.messages))
+        for place in self.model_turns or ():
+            if not 0 <= place < len(self.messages):
+                raise InvalidInput(
+                    f"model_turns names message {place} of {len(self.messages)}: there is none"
+                )
 
     @property
     def last_turn(self) -> Message | None:
         """What the model said last; None where it said nothing."""
+        if self.model_turns is not None:
+            return self.messages[self.model_turns[-1]] if self.model_turns else None
         for message in reversed(self.messages):
             if message.role == "assistant":
                 return message

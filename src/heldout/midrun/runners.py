@@ -91,7 +91,7 @@ def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajec
     messages = list(trajectory.messages)
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
-        if message.role == "assistant":
+        if message is trajectory.last_turn:
             if isinstance(message.content, str):
                 messages[place] = replace(message, content=answer_filter(message.content))
             break

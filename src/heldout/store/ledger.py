@@ -16,7 +16,7 @@ import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
 from heldout.store.journal import UNENCODABLE, plain_value, records
-from heldout.types import Sample, Score
+from heldout.types import Sample, Score, refuse_nonfinite
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 
@@ -40,7 +40,15 @@ def fingerprint(sample: Sample) -> bytes:
             f"sample {sample.id!r} holds a value that JSON cannot, so it cannot be stored: "
             f"{problem}"
         ) from None
+    if b"null" in content:  # what JSON makes of a NaN, too
+        for part in ("input", "ground_truth", "metadata"):
+            refuse_nonfinite(getattr(sample, part), f"sample {sample.id!r}: {part}")
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def as_stored(sample: Sample) -> Sample:
+    """The sample as it is read back, so that it is scored as it is stored: tuples as lists, …"""
+    return msgspec.json.decode(_encoder.encode(sample), type=Sample)
 
 
 class Ledger:
