@@ -18,6 +18,7 @@ import anyio
 import numpy as np
 import pytest
 
+import heldout.analysis
 import heldout.engine
 from heldout import (
     EvalConfig,
@@ -1058,3 +1059,82 @@ def test_a_metric_named_as_anothers_count_overwrites_nothing(run_eval: RunEval) 
     summary = run_eval(make_samples(3), score).summary
     assert (summary["metric_acc"], summary["metric_acc_n"]) == (1.0, 1)
     assert (summary["metric.acc_n"], summary["metric.acc_n_n"]) == (7.0, 2)
+
+
+# --- Samples of equal content ---
+
+
+def copies(of: int, each: int) -> list[Sample]:
+    """Lines of a dataset, each of them several times and not next to each other."""
+    return [
+        Sample(f"{copy}-{i}", {"question": f"what is {i}?"}, str(i % 2), {"half": i % 2})
+        for copy in range(each)
+        for i in range(of)
+    ]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_samples_of_equal_content_are_one_cluster(run_eval: RunEval, repeats: int) -> None:
+    once = run_eval(copies(20, 1), repeats=repeats, experiment_name="once")
+    ten = run_eval(copies(20, 10), repeats=repeats, experiment_name="ten")
+    assert "n_clusters" not in once.summary
+    assert (ten.summary["n"], ten.summary["n_clusters"]) == (200 * repeats, 20)
+    for key in ("mean", "stderr", "stderr_scored"):
+        assert ten.summary[key] == pytest.approx(once.summary[key])
+    assert ten.summary["ci_high"] - ten.summary["ci_low"] > 0.2
+    # The same from results in memory, from columns, and from a journal alone.
+    assert heldout.analysis.summarize(ten.results) == ten.summary
+    slices, total = ten.slices_and_total("half")
+    assert total == ten.summary
+    assert slices[(1,)]["n_clusters"] == 10
+    assert ten.path is not None
+    for derived in ("results.parquet", "summary.json"):
+        (ten.path / derived).unlink()
+    loaded = EvalReport.load(ten.path)
+    assert loaded.summary == ten.summary
+    assert loaded.slices_and_total("half") == (slices, total)
+
+
+def test_copies_do_not_make_a_comparison_or_a_gate_more_certain(run_eval: RunEval) -> None:
+    def other(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("exact", sample.id.endswith(("3", "5", "7")), weight=1.0),))
+
+    found = {}
+    for each in (1, 10):
+        a = run_eval(copies(20, each), experiment_name=f"a{each}")
+        b = run_eval(copies(20, each), other, experiment_name=f"b{each}")
+        found[each] = heldout.analysis.compare(a, b, allow=["scorer"])
+        gate = heldout.analysis.gate(a, min_mean=0.01)
+        assert gate.checks[0].n == 20
+    assert found[10].overall.stderr == pytest.approx(found[1].overall.stderr)
+    assert any("one cluster" in note for note in found[10].notes)
+    assert not any("one cluster" in note for note in found[1].notes)
+
+
+def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score(
+            (
+                Metric("right", True, weight=1.0),
+                Metric("num_turns", 1),
+                Metric("tool_calls", sample.id in ("s0", "s1")),
+                Metric("used", np.bool_(sample.id == "s0")),
+                Metric("declared", 1.0, rate=True),
+            )
+        )
+
+    report = run_eval(make_samples(9), score)
+    whole = report.summary
+    assert (whole["metric_num_turns"], whole["metric_num_turns_ci_low"]) == (1.0, None)
+    for name in ("right", "used", "declared"):
+        assert 0 < whole[f"metric_{name}_ci_high"] - whole[f"metric_{name}_ci_low"] < 0.5
+    assert whole["ci_low"] == pytest.approx(0.7008, abs=1e-3)
+    # From columns, from results, clustered by a key, and from the journal alone: the same.
+    _, total = report.slices_and_total("ok")
+    assert total == whole == heldout.analysis.summarize(report.results)
+    (tmp_path / "run" / "summary.json").unlink()
+    assert EvalReport.load(tmp_path / "run").summary == whole
+    gate = heldout.analysis.gate(report, metric="num_turns", min_mean=0.5)
+    assert gate.outcome == "cannot tell"

@@ -335,6 +335,7 @@ class Run:
     def _admitted(self) -> Iterator[tuple[int, Sample]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
             self.ledger.admit(index, sample)
+            self.running.has_copies = self.ledger.copies > 0
             yield index, sample
 
     def _items(self) -> Iterator[Item]:

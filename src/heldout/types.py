@@ -63,16 +63,23 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward."""
+    """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward.
+
+    `rate` says that it is 0 or 1, or between, by nature, as a bool is: a count that happens to be
+    1 everywhere is none, and gets no interval of a rate.
+    """
 
     name: str
     value: float
     weight: float = 0.0
     metadata: dict[str, Any] = field(default_factory=dict)
+    rate: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInput(f"a metric's name is a non-empty string, got {self.name!r}")
+        if type(self.value).__name__ in ("bool", "bool_"):  # numpy's has either name
+            object.__setattr__(self, "rate", True)
         for attribute in ("value", "weight"):
             given = getattr(self, attribute)
             if type(given) is not float:
@@ -86,6 +93,10 @@ class Metric:
             raise InvalidInput(
                 f"metric {self.name!r}: value is {self.value}; a metric is a finite number. "
                 "Where there is nothing to measure, leave the metric out or raise"
+            )
+        if self.rate and not 0 <= self.value <= 1:
+            raise InvalidInput(
+                f"metric {self.name!r}: value is {self.value}; a rate is between 0 and 1"
             )
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise InvalidInput(

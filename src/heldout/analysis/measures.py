@@ -42,6 +42,11 @@ class Measure:
         found = re.fullmatch(r"pass[@^]([1-9][0-9]{0,8})", self.name)
         return int(found[1]) if found else None
 
+    @property
+    def metric(self) -> str | None:
+        """The name of a metric of one's own; None where it is of the reward."""
+        return None if self.is_judged else self.name.removeprefix(OWN)
+
     def items(self, table: Table, run: str) -> Floats:
         """Of each item; NaN where it errored, or did not report the metric."""
         if self.name == REWARD:

@@ -232,6 +232,9 @@ def _print_clusters(console: Console, summary: Summary, fewest: int | None = Non
     from heldout.analysis.single import FEW_CLUSTERS
 
     if "clustered_by" not in summary:
+        if (count := summary.get("n_clusters")) is not None:
+            text = f"{count} distinct: samples of equal input and ground truth are one cluster"
+            console.print(as_line(text, "yellow"))
         return
     key, count, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
     text = f"error bars clustered by {key}: {count} cluster{'s' * (count != 1)}"

@@ -123,7 +123,7 @@ def as_score(given: Any) -> Score:
     if isinstance(given, Mapping):
         if "reward" not in given:
             raise InvalidInput(f"a score by name has a 'reward', got {sorted(map(str, given))}")
-        metrics = [Metric(n, float(v), float(n == "reward")) for n, v in given.items()]
+        metrics = [Metric(n, v, float(n == "reward")) for n, v in given.items()]
         return Score(tuple(metrics))
     if isinstance(given, bool | int | float):
         return Score((Metric("reward", float(given), 1.0),))

@@ -194,15 +194,22 @@ class Moments:
         return None if root is None else root / n
 
     def interval(
-        self, confidence: float = CONFIDENCE, *, bounded: bool | None = None
+        self,
+        confidence: float = CONFIDENCE,
+        *,
+        bounded: bool | None = None,
+        maybe_count: bool = False,
     ) -> Interval | None:
         """The confidence interval of the mean; None where the values cannot tell.
 
         Values between 0 and 1 get a score interval, which keeps its width at 0 of 40 and 40 of 40
         and stays inside the bounds; for a plain rate it is Wilson's. Others get the t interval.
         One of those, or several that are all alike, say nothing about their spread. `bounded`
-        says whether values lie between 0 and 1 by nature; None infers it from the data.
+        says whether values lie between 0 and 1 by nature; None infers it from the data, but
+        `maybe_count` not from 0s and 1s alone, nor from values that are all alike.
         """
+        if maybe_count and (self._binary or self.min == self.max):
+            bounded = False
         mean, stderr = self.mean, self.stderr
         if mean is None:
             return None
