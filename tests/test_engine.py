@@ -18,6 +18,7 @@ import anyio
 import numpy as np
 import pytest
 
+import heldout.analysis
 import heldout.engine
 from heldout import (
     EvalConfig,
@@ -368,6 +369,87 @@ def test_sys_exit_in_a_score_function_is_an_error_of_its_item(run_eval: RunEval)
     assert report.summary["n_errors"] == 1
     assert report.results[1].error is not None
     assert report.results[1].error.startswith("score_fn: SystemExit: 0 (test_engine.py, line")
+
+
+def exits() -> None:
+    raise SystemExit(0)
+
+
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("leave", [exits, interrupts])
+@pytest.mark.parametrize("where", ["score_fn", "prepare_messages", "endpoint", "environment"])
+def test_an_exit_in_user_code_is_an_error_of_its_item(
+    run_eval: RunEval, leave: Any, where: str
+) -> None:
+    def hit(here: str, sample_text: str) -> None:
+        if here == where and "1" in sample_text:
+            leave()
+
+    async def grade(trajectory: Trajectory, sample: Sample) -> Score:
+        async with anyio.create_task_group() as group:  # in a task of its own
+            group.start_soon(anyio.sleep, 0)
+            group.start_soon(in_task, "score_fn", sample.id)
+        return exact(trajectory, sample)
+
+    async def in_task(here: str, text: str) -> None:
+        await anyio.sleep(0)
+        hit(here, text)
+
+    def prepare(sample: Sample) -> list[Message]:
+        hit("prepare_messages", sample.id)
+        return [Message("user", sample.input["question"])]
+
+    async def answer(messages: list[Message]) -> str:
+        hit("endpoint", messages[0].text)
+        return await echo_number(messages)
+
+    class Silent:
+        tools = ()
+
+        def opening(self) -> tuple[Message, ...]:
+            return ()
+
+        def reply(self, messages: Any) -> Reply:
+            hit("environment", messages[0].text)
+            return Reply(done=True)
+
+        def close(self) -> None:
+            pass
+
+    report = run_eval(make_samples(3), grade, prepare, lambda sample: Silent(), endpoint=answer)
+    assert [r.ok for r in report.results] == [True, False, True]
+    name = "SystemExit" if leave is exits else "KeyboardInterrupt"
+    assert report.results[1].error is not None
+    assert report.results[1].error.startswith(f"{where}: {name}: ")
+    assert "(test_engine.py, line" in report.results[1].error
+
+
+@pytest.mark.parametrize("leave", [exits, interrupts])
+def test_an_exit_in_a_gathered_task_is_an_error_of_its_item(tmp_path: Path, leave: Any) -> None:
+    """asyncio raises it again out of the event loop, past everybody who awaits the task."""
+
+    async def run(code: Any) -> None:
+        await asyncio.sleep(0)
+        code()
+
+    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+        await asyncio.gather(run(leave if sample.id == "s1" else lambda: None))
+        return exact(trajectory, sample)
+
+    async def both() -> list[EvalReport]:
+        configs = [
+            EvalConfig(endpoint=echo_number, output_dir=str(tmp_path), experiment_name=name)
+            for name in ("a", "b")
+        ]
+        return await asyncio.gather(*(evaluate(make_samples(9), c, score) for c in configs))
+
+    before = signal.getsignal(signal.SIGINT)
+    for report in asyncio.run(both()):
+        assert [r.sample_id for r in report.results if not r.ok] == ["s1"]
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 # --- Bad input ---
@@ -892,3 +974,167 @@ def test_the_journal_never_holds_more_than_the_line_being_written(tmp_path: Path
     )
     asyncio.run(evaluate(make_samples(5), config, exact))
     assert seen == [0, 1, 2, 3, 4]
+
+
+def test_what_a_scorer_writes_into_its_sample_stays_with_its_item(run_eval: RunEval) -> None:
+    """It used to be stored, so that no dataset fitted the run that was to be resumed."""
+    seen: list[dict[str, Any]] = []
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        seen.append({**sample.metadata})
+        sample.metadata["note"] = "graded"
+        sample.input["question"] = "another"
+        if len(seen) == 2:
+            raise ValueError("once")
+        return exact(trajectory, sample)
+
+    samples = [Sample(f"s{i}", {"question": f"what is {i}?"}, str(i)) for i in range(3)]
+    report = run_eval(samples, score, repeats=2, max_concurrent=1)
+    assert report.summary["n_errors"] == 1
+    again = run_eval(
+        [Sample(f"s{i}", {"question": f"what is {i}?"}, str(i)) for i in range(3)],
+        score,
+        repeats=2,
+        resume=True,
+    )
+    assert again.summary["n_errors"] == 0
+    assert not any(seen)
+    assert not any(result.metadata for result in again.results)
+
+
+def test_samples_are_scored_as_they_are_stored(run_eval: RunEval, tmp_path: Path) -> None:
+    """So that scoring them again gives the same numbers."""
+    seen: list[Any] = []
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        seen.append((sample.ground_truth, sample.metadata))
+        return Score((Metric("right", sample.ground_truth == [1, [2, 3]], 1.0),))
+
+    samples = [Sample("a", {"question": "what is 1?"}, (1, (2, 3)), {"tags": {"x"}, "at": (0, 1)})]
+    report = run_eval(samples, score)
+    assert seen == [([1, [2, 3]], {"tags": ["x"], "at": [0, 1]})]
+    stored = report.results[0].sample
+    assert (stored.ground_truth, stored.metadata) == seen[0]
+
+
+@pytest.mark.parametrize("number", [float("inf"), float("nan"), np.float32("nan")])
+@pytest.mark.parametrize("place", ["input", "ground_truth", "metadata"])
+def test_a_number_that_json_cannot_hold_is_refused_by_name(
+    run_eval: RunEval, place: str, number: Any
+) -> None:
+    parts: dict[str, Any] = {"input": {"question": "?"}, place: {"limits": [None, (1.0, number)]}}
+    named = rf"sample 'a': {place}\['limits'\]\[1\]\[1\] is (inf|nan)"
+    with pytest.raises(InvalidInput, match=named):
+        run_eval([Sample("b", {"question": "?"}), Sample("a", **parts)])
+
+
+def test_few_shot_answers_and_an_environments_own_turns_are_not_the_models(
+    run_eval: RunEval,
+) -> None:
+    class Closing:
+        tools = ()
+
+        def opening(self) -> tuple[Message, ...]:
+            return (Message("assistant", "How can I help?"),)
+
+        def reply(self, messages: Any) -> Reply:
+            return Reply((Message("assistant", "Goodbye!"),), done=True)
+
+        def close(self) -> None:
+            pass
+
+    async def answer(messages: list[Message]) -> str:
+        return await echo_number(messages[:1])
+
+    report = run_eval(make_samples(2), exact, None, lambda sample: Closing(), endpoint=answer)
+    assert report.summary["mean"] == 1.0
+    assert [r.trajectory.answer for r in report.results] == ["0", "1"]
+    assert report.results[0].trajectory.messages[-1].text == "Goodbye!"
+
+
+def test_a_metric_named_as_anothers_count_overwrites_nothing(run_eval: RunEval) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("acc", 1.0) if sample.id == "s0" else Metric("acc_n", 7.0),))
+
+    summary = run_eval(make_samples(3), score).summary
+    assert (summary["metric_acc"], summary["metric_acc_n"]) == (1.0, 1)
+    assert (summary["metric.acc_n"], summary["metric.acc_n_n"]) == (7.0, 2)
+
+
+# --- Samples of equal content ---
+
+
+def copies(of: int, each: int) -> list[Sample]:
+    """Lines of a dataset, each of them several times and not next to each other."""
+    return [
+        Sample(f"{copy}-{i}", {"question": f"what is {i}?"}, str(i % 2), {"half": i % 2})
+        for copy in range(each)
+        for i in range(of)
+    ]
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_samples_of_equal_content_are_one_cluster(run_eval: RunEval, repeats: int) -> None:
+    once = run_eval(copies(20, 1), repeats=repeats, experiment_name="once")
+    ten = run_eval(copies(20, 10), repeats=repeats, experiment_name="ten")
+    assert "n_clusters" not in once.summary
+    assert (ten.summary["n"], ten.summary["n_clusters"]) == (200 * repeats, 20)
+    for key in ("mean", "stderr", "stderr_scored"):
+        assert ten.summary[key] == pytest.approx(once.summary[key])
+    assert ten.summary["ci_high"] - ten.summary["ci_low"] > 0.2
+    # The same from results in memory, from columns, and from a journal alone.
+    assert heldout.analysis.summarize(ten.results) == ten.summary
+    slices, total = ten.slices_and_total("half")
+    assert total == ten.summary
+    assert slices[(1,)]["n_clusters"] == 10
+    assert ten.path is not None
+    for derived in ("results.parquet", "summary.json"):
+        (ten.path / derived).unlink()
+    loaded = EvalReport.load(ten.path)
+    assert loaded.summary == ten.summary
+    assert loaded.slices_and_total("half") == (slices, total)
+
+
+def test_copies_do_not_make_a_comparison_or_a_gate_more_certain(run_eval: RunEval) -> None:
+    def other(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("exact", sample.id.endswith(("3", "5", "7")), weight=1.0),))
+
+    found = {}
+    for each in (1, 10):
+        a = run_eval(copies(20, each), experiment_name=f"a{each}")
+        b = run_eval(copies(20, each), other, experiment_name=f"b{each}")
+        found[each] = heldout.analysis.compare(a, b, allow=["scorer"])
+        gate = heldout.analysis.gate(a, min_mean=0.01)
+        assert gate.checks[0].n == 20
+    assert found[10].overall.stderr == pytest.approx(found[1].overall.stderr)
+    assert any("one cluster" in note for note in found[10].notes)
+    assert not any("one cluster" in note for note in found[1].notes)
+
+
+def test_a_count_that_is_1_everywhere_gets_no_interval_of_a_rate(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score(
+            (
+                Metric("right", True, weight=1.0),
+                Metric("num_turns", 1),
+                Metric("tool_calls", sample.id in ("s0", "s1")),
+                Metric("used", np.bool_(sample.id == "s0")),
+                Metric("declared", 1.0, rate=True),
+            )
+        )
+
+    report = run_eval(make_samples(9), score)
+    whole = report.summary
+    assert (whole["metric_num_turns"], whole["metric_num_turns_ci_low"]) == (1.0, None)
+    for name in ("right", "used", "declared"):
+        assert 0 < whole[f"metric_{name}_ci_high"] - whole[f"metric_{name}_ci_low"] < 0.5
+    assert whole["ci_low"] == pytest.approx(0.7008, abs=1e-3)
+    # From columns, from results, clustered by a key, and from the journal alone: the same.
+    _, total = report.slices_and_total("ok")
+    assert total == whole == heldout.analysis.summarize(report.results)
+    (tmp_path / "run" / "summary.json").unlink()
+    assert EvalReport.load(tmp_path / "run").summary == whole
+    gate = heldout.analysis.gate(report, metric="num_turns", min_mean=0.5)
+    assert gate.outcome == "cannot tell"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -210,9 +211,11 @@ def test_an_unfinished_run_is_refused(
     async def stopping(messages: Any) -> str:
         answer = await echo_number(messages)
         if answer == "5":
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)  # one that user code raises is its item's error
+            await anyio.sleep_forever()
         return answer
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     with pytest.raises(KeyboardInterrupt):
         finished(tmp_path, endpoint=stopping, max_concurrent=1)
     with pytest.raises(RunDirectoryError, match="interrupted.*it has 5 of 12 items"):

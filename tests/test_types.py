@@ -236,3 +236,8 @@ def test_evaluate_is_the_function_whatever_was_imported_before() -> None:
 def test_what_could_not_be_read_back_is_refused_where_it_is_made(make: Any, said: str) -> None:
     with pytest.raises(InvalidInput, match=said):
         make()
+
+
+def test_a_number_that_json_cannot_hold_is_refused_in_a_metrics_metadata() -> None:
+    with pytest.raises(InvalidInput, match=r"metric 'm': metadata\['far'\]\[0\] is inf"):
+        Metric("m", 1.0, metadata={"far": [math.inf]})

@@ -7,9 +7,12 @@ import contextvars
 import functools
 import inspect
 import queue
+import signal
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -134,6 +137,128 @@ def waker() -> Callable[[Callable[[], object]], None]:
     return wake
 
 
+# --- Exits in user code -------------------------------------------------------------------------
+
+
+class Stray(Exception):
+    """What was raised is no Exception. Here it would pass for a Ctrl-C or an exit of this thread's
+    own."""
+
+
+in_user_code: ContextVar[bool] = ContextVar("heldout_in_user_code", default=False)
+"""Set where an item's functions are called, and so in every task that they start."""
+
+
+class _Interrupts:
+    """Handles SIGINT as it was handled before, and remembers that there was one."""
+
+    def __init__(self, previous: Callable[[int, FrameType | None], Any]) -> None:
+        self.previous, self.users, self.seen = previous, 0, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> Any:
+        self.seen = True
+        return self.previous(number, frame)
+
+
+class _TaskFactory:
+    """Makes tasks whose SystemExit is an error of the task: asyncio would end the loop with it."""
+
+    def __init__(self, previous: Callable[..., Any] | None) -> None:
+        self.previous, self.users = previous, 0
+
+    def __call__(self, loop: Any, coro: Any, **options: Any) -> Any:
+        if in_user_code.get():
+            coro = _Contained(coro)
+        if self.previous is not None:
+            return self.previous(loop, coro, **options)
+        return asyncio.Task(coro, loop=loop, **options)
+
+
+class _Contained(Coroutine[Any, Any, Any]):
+    """A coroutine out of which no SystemExit comes, nor a KeyboardInterrupt of its own."""
+
+    def __init__(self, coro: Coroutine[Any, Any, Any]) -> None:
+        self._coro = coro
+
+    def __getattr__(self, name: str) -> Any:  # anyio asks whether it runs: cr_running, cr_frame
+        return getattr(self._coro, name)
+
+    def send(self, value: Any) -> Any:
+        with _containing():
+            return self._coro.send(value)
+
+    def throw(self, *raised: Any) -> Any:
+        with _containing():
+            return self._coro.throw(*raised)
+
+    def close(self) -> None:
+        self._coro.close()
+
+    def __await__(self) -> Any:
+        return self._coro.__await__()
+
+
+@contextmanager
+def _containing() -> Iterator[None]:
+    try:
+        yield
+    except (SystemExit, KeyboardInterrupt) as problem:
+        if was_interrupted(problem):
+            raise
+        raise Stray(f"{type(problem).__name__}: {printable_error(problem)}") from problem
+
+
+def was_interrupted(problem: BaseException) -> bool:
+    """Whether this holds the Ctrl-C of a user, and is not user code's own doing."""
+    if isinstance(problem, BaseExceptionGroup):
+        return any(map(was_interrupted, problem.exceptions))
+    if not isinstance(problem, KeyboardInterrupt):
+        return False
+    if threading.current_thread() is not threading.main_thread():
+        return False  # signals arrive in the main thread alone
+    handler = signal.getsignal(signal.SIGINT)
+    if isinstance(handler, _Interrupts):
+        return handler.seen
+    return handler not in (signal.SIG_IGN, signal.SIG_DFL)
+
+
+@contextmanager
+def exits_contained() -> Iterator[None]:
+    """Within, a SystemExit or KeyboardInterrupt in user code is no end of the event loop.
+
+    Tasks that user code starts raise `Stray` instead, and `was_interrupted` can tell the user's own
+    Ctrl-C. Both hooks are shared by all that are within at once, and gone after the last.
+    """
+    loop = current_loop()
+    factory: _TaskFactory | None = None
+    if isinstance(loop, asyncio.AbstractEventLoop):
+        known = loop.get_task_factory()
+        factory = known if isinstance(known, _TaskFactory) else _TaskFactory(known)
+        factory.users += 1
+        loop.set_task_factory(factory)
+    interrupts: _Interrupts | None = None
+    if threading.current_thread() is threading.main_thread():
+        handler = signal.getsignal(signal.SIGINT)
+        if isinstance(handler, _Interrupts):
+            interrupts = handler
+        elif callable(handler):
+            interrupts = _Interrupts(handler)
+            signal.signal(signal.SIGINT, interrupts)
+        if interrupts is not None:
+            interrupts.users += 1
+    try:
+        yield
+    finally:
+        if factory is not None:
+            factory.users -= 1
+            if factory.users == 0 and loop.get_task_factory() is factory:
+                loop.set_task_factory(factory.previous)
+        if interrupts is not None:
+            interrupts.users -= 1
+            if interrupts.users == 0 and signal.getsignal(signal.SIGINT) is interrupts:
+                signal.signal(signal.SIGINT, interrupts.previous)
+
+
 # --- Two threads --------------------------------------------------------------------------------
 
 
@@ -145,11 +270,6 @@ class Here(Protocol):
 
 class Abandoned(Exception):
     """What was to be cancelled did not come to an end: something in it blocks its event loop."""
-
-
-class Stray(Exception):
-    """What was raised beside this thread is no Exception. Here it would pass for a Ctrl-C or an
-    exit of this thread's own."""
 
 
 def run_beside(

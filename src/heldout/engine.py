@@ -21,6 +21,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
+from heldout.concurrency import exits_contained
 from heldout.config import EvalConfig, config_to_dict
 from heldout.endpoints import Endpoint, open_endpoint
 from heldout.endpoints.base import taking_part, with_retries
@@ -47,7 +48,7 @@ from heldout.items import (
 )
 from heldout.progress import Running, shown
 from heldout.store.journal import JournalWriter
-from heldout.store.ledger import Ledger
+from heldout.store.ledger import Ledger, as_stored
 from heldout.store.report import EvalReport, finish
 from heldout.store.rundir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
@@ -173,7 +174,8 @@ class Run:
         try:
             info, journal = self._enter()
             try:
-                return await self._run(info, journal)
+                with exits_contained():
+                    return await self._run(info, journal)
             finally:
                 journal.close()
         finally:
@@ -335,6 +337,7 @@ class Run:
     def _admitted(self) -> Iterator[tuple[int, Sample]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
             self.ledger.admit(index, sample)
+            self.running.has_copies = self.ledger.copies > 0
             yield index, sample
 
     def _items(self) -> Iterator[Item]:
@@ -345,7 +348,7 @@ class Run:
             for repeat in range(self.config.repeats):
                 self.asked += 1
                 if not self.ledger.is_finished(sample.id, repeat):
-                    yield Item(index, sample, repeat)
+                    yield Item(index, as_stored(sample), repeat)
         self.exhausted = True
         self.running.total = self.asked  # known at last, where it was not
 

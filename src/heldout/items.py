@@ -21,7 +21,8 @@ import anyio
 import anyio.lowlevel
 
 from heldout.chat import messages_of
-from heldout.concurrency import settle
+from heldout.concurrency import Stray, in_user_code, settle, was_interrupted
+from heldout.data import given_out
 from heldout.environment import Environment, check_messages
 from heldout.errors import (
     EndpointError,
@@ -152,6 +153,7 @@ async def attempt(
     there is to add to a timeout's message.
     """
     said: list[Message] = []
+    sample = given_out(sample)  # what its functions write into it is not the dataset's
     stage = _Stage("prepare_messages")
     trajectory: Trajectory | None = None
     score: Score | None = None
@@ -203,10 +205,11 @@ async def score_again(
     """Score what was rolled out before; the policy is not asked."""
     stage = _Stage("score_fn")
     score: Score | None = None
+    own = given_out(sample)
 
     async def work() -> None:
         nonlocal score
-        score = await _scored(score_fn, trajectory, sample, stage)
+        score = await _scored(score_fn, trajectory, own, stage)
 
     end = await _to_an_end(work, stage, timeout, None)
     return Attempt(trajectory, end.seconds, score if end.ok else None, end.error, end.problem)
@@ -284,17 +287,24 @@ async def _to_an_end(
     with anyio.move_on_after(timeout) as scope:
         clock = _Clock(timeout, scope)
         _clock.set(clock)
+        outside = in_user_code.set(True)
         try:
             await work()
-        except (Exception, SystemExit) as raised:  # noqa: BLE001 - kept as the item's error
-            # sys.exit() in a tool or a score function is no reason to end everybody's run.
-            problem = raised
-            error = _describe(stage.name, raised)
+        # Kept as the item's error: sys.exit() in a tool or a score function ends nobody's run.
+        except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as raised:
+            if was_interrupted(raised):
+                raise
+            if not isinstance(raised, Exception):  # a group may hold this item's cancellation
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            problem = _alone(raised)
+            error = _describe(stage.name, problem)
         except anyio.get_cancelled_exc_class() as stray:
             # Goes on if this item or the run was cancelled. If not, the user's code let a
             # cancellation of its own get out, which would otherwise end this worker in silence.
             await anyio.lowlevel.checkpoint_if_cancelled()
             error = f"{stage.name}: {type(stray).__name__}: its own code cancelled it"
+        finally:
+            in_user_code.reset(outside)
     seconds = time.perf_counter() - started
     # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
     late = error is None and timeout is not None and seconds - clock.waited > timeout
@@ -303,6 +313,17 @@ async def _to_an_end(
         added = waiting() if waiting is not None else ""
         error = f"timeout: not done after {timeout:g} s (in {stage.name}){added}"
     return _End(seconds, error, problem, timed_out)
+
+
+def _alone(problem: BaseException) -> BaseException:
+    """What was raised, out of the groups and tasks that it came through."""
+    while True:
+        if isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
+            problem = problem.exceptions[0]
+        elif isinstance(problem, Stray) and problem.__cause__ is not None:
+            problem = problem.__cause__
+        else:
+            return problem
 
 
 def _default_messages(sample: Sample) -> list[Message]:

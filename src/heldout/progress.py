@@ -35,6 +35,8 @@ class Running:
         self.errors = 0
         self.under_way = 0
         self.total: int | None = None
+        self.has_copies = False
+        """Whether some samples are of equal content: then there is no error bar before the end."""
         self._repeats = repeats
         self._partial: dict[int, list[float]] = {}
         self._moments = Moments()
@@ -59,7 +61,7 @@ class Running:
             self._fold()
             if self._moments.mean is None or self.errors == self.done:
                 return "mean –"
-            interval = self._moments.interval()
+            interval = None if self.has_copies else self._moments.interval()
             bar = "" if interval is None else f" ({interval.low:.3f} … {interval.high:.3f})"
             return f"mean {self._moments.mean:.3f}{bar}"
 

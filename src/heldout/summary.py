@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.stats import Floats, Interval, Ints, Moments
-from heldout.types import EvalResult
+from heldout.types import METRIC_SUFFIXES, EvalResult
 
 BATCH = 8_192
 """Results per batch. Fixed, because sums depend on it in their last bits."""
@@ -27,8 +27,10 @@ Summary = dict[str, Any]
 class Batch:
     """Results as columns, those of one sample next to each other."""
 
-    cluster: Ints
+    sample: Ints
     """Which sample: results of one sample share a number."""
+    cluster: Ints
+    """What is independent of the rest: samples of equal content share a number (clause 7)."""
     reward: Floats
     """NaN where the item errored: it has no score (clause 2)."""
     truncated: NDArray[np.bool_]
@@ -36,17 +38,21 @@ class Batch:
     """False where no metric has a weight: the reward is then 0 by definition."""
     metrics: Mapping[str, Floats]
     """By name; NaN where the item did not report that metric (clause 4)."""
+    plain: frozenset[str] = frozenset()
+    """Metrics that may be counts: some item has them neither as a rate nor with a weight."""
 
     def __len__(self) -> int:
         return len(self.cluster)
 
     def rows(self, which: NDArray[Any]) -> Batch:
         return Batch(
+            self.sample[which],
             self.cluster[which],
             self.reward[which],
             self.truncated[which],
             self.weighted[which],
             {name: values[which] for name, values in self.metrics.items()},
+            self.plain,
         )
 
 
@@ -61,8 +67,18 @@ class Tally:
     scored: Moments = field(default_factory=Moments)
     passed: Moments = field(default_factory=Moments)
     metrics: dict[str, Moments] = field(default_factory=dict)
+    plain: set[str] = field(default_factory=set)
+    _clusters: list[Ints] = field(default_factory=list)
+    """Of each sample, its cluster: eight bytes a sample."""
+    _last: int | None = None
 
     def add(self, batch: Batch) -> None:
+        if len(batch) == 0:
+            return
+        new = np.diff(batch.sample, prepend=batch.sample[0]) != 0
+        new[0] = batch.sample[0] != self._last
+        self._last = int(batch.sample[-1])
+        self._clusters.append(batch.cluster[new])
         ok = ~np.isnan(batch.reward)
         reward = np.where(ok, batch.reward, 0.0)
         self.n_truncated += int(batch.truncated.sum())
@@ -71,11 +87,23 @@ class Tally:
         self.scored.add(batch.reward[ok], batch.cluster[ok])
         passed = has_passed(batch.reward, self.pass_threshold)
         self.passed.add(passed.astype(np.float64), batch.cluster)
+        self.plain |= batch.plain
         for name, values in batch.metrics.items():
             reported = ~np.isnan(values)
             if reported.any():
                 moments = self.metrics.setdefault(name, Moments())
                 moments.add(values[reported], batch.cluster[reported])
+
+    def _counts(self) -> tuple[int, int]:
+        """How many samples, and how many clusters they are."""
+        clusters = np.concatenate(self._clusters) if self._clusters else np.empty(0, np.int64)
+        return len(clusters), len(np.unique(clusters))
+
+    @property
+    def scattered(self) -> bool:
+        """Whether samples of one cluster came apart from each other: then no error bar is right,
+        and all have to be added in the order of their clusters."""
+        return self.all.clusters > self._counts()[1]
 
     def summary(self) -> Summary:
         """Clauses 1-7. Where nothing was scored there is no mean, so every number is None."""
@@ -99,14 +127,21 @@ class Tally:
             "stderr_scored": self.scored.stderr,
             **_bounds("ci_scored", self.scored.interval()),
         }
+        samples, clusters = self._counts()
+        if clusters < samples:
+            summary["n_clusters"] = clusters
         if self.n_unweighted:
             summary["n_unweighted"] = self.n_unweighted
         for name in sorted(self.metrics):
-            moments = self.metrics[name]
-            summary[f"metric_{name}"] = moments.mean
-            summary[f"metric_{name}_n"] = moments.n
-            summary[f"metric_{name}_stderr"] = moments.stderr
-            summary.update(_bounds(f"metric_{name}_ci", moments.interval()))
+            moments, key = self.metrics[name], f"metric_{name}"
+            ends = [end for end in METRIC_SUFFIXES if name.endswith(end)]
+            if any(name.removesuffix(end) in self.metrics for end in ends):
+                key = f"metric.{name}"  # as its column is called: the other key is another metric's
+            summary[key] = moments.mean
+            summary[f"{key}_n"] = moments.n
+            summary[f"{key}_stderr"] = moments.stderr
+            interval = moments.interval(maybe_count=name in self.plain)
+            summary.update(_bounds(f"{key}_ci", interval))
         return summary
 
 
@@ -127,14 +162,49 @@ EMPTY_SUMMARY = Tally(0.0).summary()
 
 
 def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
-    """The summary of any results, in any order; repeats of one sample count as one cluster."""
+    """The summary of any results, in any order; repeats of one sample count as one cluster, and
+    so do samples of equal content."""
+    from heldout.store.journal import cluster_of
+
     numbers: dict[str, int] = {}
-    rows = [(numbers.setdefault(r.sample_id, len(numbers)), r) for r in results]
+    clusters: list[int] = []
+    rows = []
+    for result in results:
+        number = numbers.setdefault(result.sample_id, len(numbers))
+        if number == len(clusters):
+            clusters.append(cluster_of(result.sample))
+        rows.append((number, result))
     rows.sort(key=lambda row: (row[0], row[1].repeat))
-    tally = Tally(pass_threshold)
-    for start in range(0, len(rows), BATCH):
-        tally.add(batch_of(rows[start : start + BATCH]))
-    return tally.summary()
+    batch = make_batch(
+        [number for number, _ in rows],
+        [clusters[number] for number, _ in rows],
+        [r.score.reward if r.ok else None for _, r in rows],
+        [r.trajectory.stop.truncated for _, r in rows],
+        [any(m.weight for m in r.score.metrics) for _, r in rows],
+        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
+        frozenset(m.name for _, r in rows for m in r.score.metrics if not (m.rate or m.weight)),
+    )
+    return summarize_batch(batch, pass_threshold)
+
+
+def summarize_batches(batches: Iterable[Batch], pass_threshold: float = 0.5) -> Summary:
+    """The summary of batches whose clusters are scattered over them: holds all their numbers."""
+    parts = list(batches)
+    names = dict.fromkeys(name for part in parts for name in part.metrics)
+    metrics = {
+        name: np.concatenate([part.metrics.get(name, np.full(len(part), np.nan)) for part in parts])
+        for name in names
+    }
+    whole = Batch(
+        np.concatenate([part.sample for part in parts]),
+        np.concatenate([part.cluster for part in parts]),
+        np.concatenate([part.reward for part in parts]),
+        np.concatenate([part.truncated for part in parts]),
+        np.concatenate([part.weighted for part in parts]),
+        metrics,
+        frozenset().union(*(part.plain for part in parts)),
+    )
+    return summarize_batch(whole, pass_threshold)
 
 
 def summarize_batch(batch: Batch, pass_threshold: float = 0.5) -> Summary:
@@ -146,28 +216,22 @@ def summarize_batch(batch: Batch, pass_threshold: float = 0.5) -> Summary:
     return tally.summary()
 
 
-def batch_of(rows: list[tuple[int, EvalResult]]) -> Batch:
-    return make_batch(
-        [number for number, _ in rows],
-        [r.score.reward if r.ok else None for _, r in rows],
-        [r.trajectory.stop.truncated for _, r in rows],
-        [any(m.weight for m in r.score.metrics) for _, r in rows],
-        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
-    )
-
-
 def make_batch(
+    samples: list[int],
     clusters: list[int],
     rewards: list[float | None],
     truncated: list[bool],
     weighted: list[bool],
     metrics: list[dict[str, float]],
+    plain: frozenset[str],
 ) -> Batch:
     names = dict.fromkeys(name for row in metrics for name in row)
     return Batch(
+        np.array(samples, dtype=np.int64),
         np.array(clusters, dtype=np.int64),
         np.array(rewards, dtype=np.float64),  # None becomes NaN
         np.array(truncated, dtype=np.bool_),
         np.array(weighted, dtype=np.bool_),
         {n: np.array([row.get(n) for row in metrics], dtype=np.float64) for n in names},
+        plain,
     )

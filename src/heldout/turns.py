@@ -60,22 +60,26 @@ async def rollout(
         completion = await policy(messages, ())
         messages.append(_turn(completion))
         stop = Stop("no_reply", **_end(completion.finish_reason))
-        return Trajectory(tuple(messages), stop, completion.usage)
+        own = _own(messages, [len(messages) - 1])
+        return Trajectory(tuple(messages), stop, completion.usage, model_turns=own)
     check_environment_shape(environment)
     problem: BaseException | None = None
     try:
         messages.extend(opening)
+        said = [i for i, message in enumerate(messages) if message.role == "assistant"]
+        said = said[-turns_done:] if turns_done else []
         if not turns_done:
             opened = await settle(environment.opening())
             check_messages(opened, "an environment's opening() gives Messages")
             messages.extend(opened)
         stop, usage = await _turns(
-            policy, messages, environment, range(turns_done, max_turns), token_budget
+            policy, messages, environment, range(turns_done, max_turns), token_budget, said
         )
         outcome = None
         if isinstance(environment, HasOutcome):
             outcome = _stored(await settle(environment.outcome()), environment)
-        return Trajectory(tuple(messages), stop, usage, outcome=outcome)
+        own = _own(messages, said)
+        return Trajectory(tuple(messages), stop, usage, outcome=outcome, model_turns=own)
     except BaseException as raised:
         problem = raised
         raise
@@ -94,6 +98,12 @@ async def rollout(
             if problem is None:
                 raise
             problem.add_note(f"close() failed, too: {type(second).__name__}: {second}")
+
+
+def _own(messages: Sequence[Message], said: Sequence[int]) -> tuple[int, ...] | None:
+    """Which messages are the model's; None where roles say it."""
+    spoken = [i for i, message in enumerate(messages) if message.role == "assistant"]
+    return None if spoken == said else tuple(said)
 
 
 def _stored(outcome: Any, environment: Environment) -> dict[str, Any]:
@@ -117,6 +127,7 @@ async def _turns(
     environment: Environment,
     turns: range,
     token_budget: int | None,
+    said: list[int],
 ) -> tuple[Stop, Usage | None]:
     tools = tuple(environment.tools)
     usage: Usage | None = None
@@ -129,6 +140,7 @@ async def _turns(
             if turn == 0:
                 raise  # nothing was said yet, so there is nothing to score
             return Stop("limit", "context", **_end(reason)), usage
+        said.append(len(messages))
         messages.append(_turn(completion))
         reason = completion.finish_reason
         if completion.usage is not None:

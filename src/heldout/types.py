@@ -21,6 +21,24 @@ Role = Literal["system", "user", "assistant", "tool"]
 ContentPart = dict[str, Any]
 
 
+def refuse_nonfinite(value: Any, where: str) -> None:
+    """Refuse what JSON would store as null: NaN and infinities, named by where they stand."""
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise InvalidInput(
+                f"{where} is {value}, which JSON cannot hold; write None, or a text such as "
+                f"'{value}'"
+            )
+    elif isinstance(value, dict):
+        for key, each in value.items():
+            refuse_nonfinite(each, f"{where}[{key!r}]")
+    elif isinstance(value, list | tuple | set | frozenset):
+        for place, each in enumerate(value):
+            refuse_nonfinite(each, f"{where}[{place}]")
+    elif callable(getattr(value, "tolist", None)):  # numpy's and torch's
+        refuse_nonfinite(value.tolist(), where)
+
+
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One held-out item. `id` is unique in an eval; `input` holds what the policy is asked."""
@@ -45,16 +63,23 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward."""
+    """A named number. Weight 0 is tracked only; weight > 0 counts towards the reward.
+
+    `rate` says that it is 0 or 1, or between, by nature, as a bool is: a count that happens to be
+    1 everywhere is none, and gets no interval of a rate.
+    """
 
     name: str
     value: float
     weight: float = 0.0
     metadata: dict[str, Any] = field(default_factory=dict)
+    rate: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInput(f"a metric's name is a non-empty string, got {self.name!r}")
+        if type(self.value).__name__ in ("bool", "bool_"):  # numpy's has either name
+            object.__setattr__(self, "rate", True)
         for attribute in ("value", "weight"):
             given = getattr(self, attribute)
             if type(given) is not float:
@@ -69,11 +94,17 @@ class Metric:
                 f"metric {self.name!r}: value is {self.value}; a metric is a finite number. "
                 "Where there is nothing to measure, leave the metric out or raise"
             )
+        if self.rate and not 0 <= self.value <= 1:
+            raise InvalidInput(
+                f"metric {self.name!r}: value is {self.value}; a rate is between 0 and 1"
+            )
         if not (math.isfinite(self.weight) and self.weight >= 0):
             raise InvalidInput(
                 f"metric {self.name!r}: weight is {self.weight}; a weight is finite and >= 0 "
                 "(0 = tracked only)"
             )
+        if self.metadata:
+            refuse_nonfinite(self.metadata, f"metric {self.name!r}: metadata")
 
 
 METRIC_SUFFIXES = ("_n", "_stderr", "_ci_low", "_ci_high")
@@ -275,7 +306,8 @@ class Trajectory:
     """What happened: the whole conversation, why it ended, and what came of it.
 
     `outcome` is what the environment says of its final state, as plain JSON values, for score
-    functions that judge the state and not the words; None where it says nothing.
+    functions that judge the state and not the words; None where it says nothing. `model_turns` are
+    the places in `messages` of what the model said; None where that is every assistant's message.
     """
 
     messages: tuple[Message, ...]
@@ -284,14 +316,22 @@ class Trajectory:
     tokens: TokenTrace | None = None
     timing: Timing | None = None
     outcome: dict[str, Any] | None = None
+    model_turns: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
             object.__setattr__(self, "messages", tuple(self.messages))
+        for place in self.model_turns or ():
+            if not 0 <= place < len(self.messages):
+                raise InvalidInput(
+                    f"model_turns names message {place} of {len(self.messages)}: there is none"
+                )
 
     @property
     def last_turn(self) -> Message | None:
         """What the model said last; None where it said nothing."""
+        if self.model_turns is not None:
+            return self.messages[self.model_turns[-1]] if self.model_turns else None
         for message in reversed(self.messages):
             if message.role == "assistant":
                 return message

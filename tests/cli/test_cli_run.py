@@ -474,3 +474,41 @@ def test_a_misspelt_optional_function_is_not_left_out_in_silence(
     assert outcome.code == 1
     assert "defines enviroment_factory, which is not used" in outcome.err
     assert "is it environment_factory?" in outcome.err
+
+
+# --- Exits in user code -------------------------------------------------------------------------
+
+
+def test_code_that_exits_in_a_task_is_an_error_of_its_item(write: Write, heldout: Heldout) -> None:
+    path = write("leaves.py")
+    path.write_text(
+        path.read_text().replace("def score_fn", "def graded")
+        + """
+import asyncio
+
+async def grade(code):
+    exec(code)
+
+async def score_fn(trajectory, sample):
+    await asyncio.gather(grade("exit()" if sample.id == "q2" else "pass"))
+    return graded(trajectory, sample)
+"""
+    )
+    outcome = heldout("run", "leaves.py")
+    assert "6 items: 5 scored, 1 errored" in outcome.out
+    assert outcome.code == 0
+    assert "SystemExit" in heldout("show", "six", "--failures", "1").out
+
+
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit(0)", "def load_dataset():\n    raise SystemExit"]
+)
+def test_an_exit_of_the_eval_file_itself_is_no_success(
+    write: Write, heldout: Heldout, code: str
+) -> None:
+    path = write("leaves.py")
+    path.write_text(path.read_text() + f"\n{code}\n")
+    outcome = heldout("run", "leaves.py")
+    assert outcome.code == 2
+    assert "SystemExit" in outcome.err
+    assert "there is no report" in outcome.err

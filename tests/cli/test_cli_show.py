@@ -49,7 +49,7 @@ def result(
 ) -> EvalResult:
     return EvalResult(
         id,
-        Sample(id, {"question": "?"}, truth, metadata or {}),
+        Sample(id, {"question": f"{id}?"}, truth, metadata or {}),
         Trajectory(messages or (Message("user", "?"),), Stop(truncated=truncated)),
         Score() if error else Score((Metric(metric, value, weight=1.0),)),
         repeat=repeat,

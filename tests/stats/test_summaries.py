@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from random import Random
 
 import numpy as np
 import pytest
@@ -201,3 +203,53 @@ def test_t_quantiles_are_scipys(df: int, p: float) -> None:
 def test_t_quantile_refuses_what_it_cannot_do() -> None:
     with pytest.raises(ValueError, match="degrees"):
         t_quantile(0.975, 0)
+
+
+# --- Order and rounding -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [3, 5, 7, 10, 49])
+def test_no_number_depends_on_the_order_of_values_or_on_batches(n: int) -> None:
+    first, last = [1.0] + [0.0] * (n - 1), [0.0] * (n - 1) + [1.0]
+    found = []
+    for values in (first, last):
+        by_one = Moments()
+        for place, value in enumerate(values):
+            by_one.add(np.array([value]), np.array([place]))
+        found += [Moments.of(np.array(values), np.arange(n)), by_one]
+    assert {moments.mean for moments in found} == {1 / n}
+    assert len({(moments.std, moments.stderr, moments.interval()) for moments in found}) == 1
+
+
+@given(st.lists(st.floats(-1e300, 1e300), min_size=2, max_size=30), st.randoms())
+def test_sums_are_exact(values: list[float], random: Random) -> None:
+    clusters = [place // 2 for place in range(len(values))]
+    moments = Moments.of(np.array(values), np.array(clusters))
+    assert moments.mean == float(sum(map(Fraction, values)) / len(values))
+    order = list(range(len(values)))
+    random.shuffle(order)
+    shuffled = Moments.of(np.array(values)[order], np.array(clusters)[order])
+    assert (shuffled.mean, shuffled.std, shuffled.stderr) == (
+        moments.mean,
+        moments.std,
+        moments.stderr,
+    )
+
+
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_what_rounding_leaves_is_no_certainty(repeats: int) -> None:
+    clusters = np.arange(6).repeat(repeats)
+    nearly = np.array([0.0] * 5 + [1 - (0.7 + 0.2 + 0.1)]).repeat(repeats)
+    exactly = Moments.of(np.zeros(6 * repeats), clusters).interval()
+    found = Moments.of(nearly, clusters).interval()
+    assert exactly is not None
+    assert found is not None
+    assert found.high == pytest.approx(exactly.high, abs=1e-6)
+    assert found.high > 0.3
+
+
+def test_one_float32_above_1_does_not_let_an_interval_out_of_its_bounds() -> None:
+    values = np.array([1.0] * 8 + [float(np.float32(1.0000001)), 0.0])
+    found = Moments.of(values, np.arange(10)).interval()
+    assert found is not None
+    assert 0.5 < found.low < 0.9 < found.high < 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +58,7 @@ def test_a_run_leaves_the_files_that_are_promised(run_eval: RunEval, tmp_path: P
     assert names == ["results.jsonl", "results.parquet", "run.json", "summary.json"]
     for name in ("run.json", "summary.json"):
         content = json.loads((tmp_path / "run" / name).read_text())
-        assert content["version"] == 1
+        assert content["version"] == (2 if content["format"] == "heldout.summary" else 1)
     header = (tmp_path / "run" / "results.jsonl").read_text().splitlines()[0]
     assert json.loads(header) == {"format": "heldout.results", "version": 1}
 
@@ -359,10 +360,8 @@ def test_a_version_from_the_future_is_refused_by_name(
     run_eval(make_samples(2))
     path = tmp_path / "run" / name
     text = path.read_text()
-    path.write_text(
-        text.replace('"version": 1', '"version": 2').replace('"version":1', '"version":2')
-    )
-    with pytest.raises(UnknownFormat, match=f"{name}.*version 2"):
+    path.write_text(re.sub(r'"version": ?[0-9]+', '"version": 7', text, count=1))
+    with pytest.raises(UnknownFormat, match=f"{name}.*version 7"):
         list(EvalReport.load(tmp_path / "run").results)
 
 
@@ -382,8 +381,8 @@ def test_a_run_file_that_is_none_is_an_error_in_words(tmp_path: Path, content: s
 @pytest.mark.parametrize(
     "content",
     [
-        b'{"format":"heldout.summary","version":1,"summary":{"n":"\\u001b]0;PWNED"}}',
-        b'{"format":"heldout.summary","version":1,"summary":{"n":1}}',
+        b'{"format":"heldout.summary","version":2,"summary":{"n":"\\u001b]0;PWNED"}}',
+        b'{"format":"heldout.summary","version":2,"summary":{"n":1}}',
         b"{",
     ],
 )
@@ -474,3 +473,13 @@ def test_versions_are_looked_up_once_and_each_run_has_its_own_copy(
     assert {"heldout", "python", "numpy"} <= first.keys()
     first["numpy"] = "changed"
     assert RunInfo.new({}, {}).versions == second
+
+
+def test_a_summary_of_an_earlier_version_is_made_anew(run_eval: RunEval, tmp_path: Path) -> None:
+    """Its numbers are those of other rules than the slices of the same run."""
+    report = run_eval(make_samples(3))
+    path = tmp_path / "run" / "summary.json"
+    stored = json.loads(path.read_text())
+    stored["version"], stored["summary"]["ci_low"] = 1, 0.999
+    path.write_text(json.dumps(stored))
+    assert EvalReport.load(tmp_path / "run").summary == report.summary

@@ -88,7 +88,7 @@ def attempts(
         )
     correct, incorrect, not_attempted = verdicts[:, judged]
     _check(verdicts, judged, table, name)
-    groups = table.sample if cluster is None else cluster_numbers(table, cluster)[table.sample]
+    groups = cluster_numbers(table, cluster)[table.sample]
     groups, tried = groups[judged], not_attempted == 0
 
     def rate(values: NDArray[Any], which: NDArray[Any]) -> Rate:

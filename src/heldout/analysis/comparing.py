@@ -37,7 +37,7 @@ from heldout.analysis.measures import (
     sample_means,
     within_unit,
 )
-from heldout.analysis.opened import Comparable, Opened, cluster_numbers, opened
+from heldout.analysis.opened import Comparable, Opened, cluster_numbers, has_copies, opened
 from heldout.errors import InvalidInput
 from heldout.stats import (
     CONFIDENCE,
@@ -99,6 +99,8 @@ def compare(
     if pass_threshold is None and of_b != threshold:
         notes.append(f"pass_threshold is {threshold:g} and {of_b:g}; flips are by the first")
     sides = (one, other)
+    if cluster is None and any(has_copies(side.table) for side in sides):
+        notes.append("samples of equal input and ground truth are one cluster, not several")
     items = [measure.items(side.table, side.name) for side in sides]
     rows = _Rows.of(
         sides, measure, shared, by, cluster, paired=_is_paired(*sides, shared, paired, notes)
@@ -238,7 +240,9 @@ class _Rows:
                 measure.samples(table, side.name),
                 rewards,
                 has_passed(rewards, measure.pass_threshold),
-                None if cluster is None else cluster_numbers(table, cluster),
+                cluster_numbers(table, cluster)
+                if cluster is not None or has_copies(table)
+                else None,
                 of_slice,
             )
             whole.append(every[places] if paired else every)

@@ -319,17 +319,16 @@ def _means(
     """Of the run alone: of what was scored, and with what errored."""
     table = one.table
     by_sample = measure.k is not None
-    codes = np.arange(len(table.sample_ids), dtype=np.int64) if by_sample else table.sample
-    if cluster is not None:
-        numbers = cluster_numbers(table, cluster)
-        codes = numbers if by_sample else numbers[codes]
+    numbers = cluster_numbers(table, cluster)
+    codes = numbers if by_sample else numbers[table.sample]
 
     def reading(values: Floats) -> _Reading:
         present = ~np.isnan(values)
         moments = Moments.of(values[present], codes[present])
         if moments.mean is None:
             raise InvalidInput(f"{one.name} has no {measure.name} at all: there is no mean")
-        interval = moments.interval(confidence)
+        maybe_count = measure.metric in table.plain
+        interval = moments.interval(confidence, maybe_count=maybe_count)
         found = _Reading(moments.mean, interval, interval, len(np.unique(codes[present])))
         if within_unit(values) and not is_binary(values):
             return _with_unseen(found, moments.mean, confidence)

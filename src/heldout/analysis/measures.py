@@ -17,6 +17,7 @@ from heldout.errors import InvalidInput
 from heldout.stats import Floats, Ints
 from heldout.stats.given import LARGEST
 from heldout.stats.passk import pass_at_k_by_question, pass_hat_k_by_question
+from heldout.stats.summaries import ROUNDING
 from heldout.store.table import Table
 from heldout.summary import has_passed
 
@@ -40,6 +41,11 @@ class Measure:
         """Of pass@k and pass^k."""
         found = re.fullmatch(r"pass[@^]([1-9][0-9]{0,8})", self.name)
         return int(found[1]) if found else None
+
+    @property
+    def metric(self) -> str | None:
+        """The name of a metric of one's own; None where it is of the reward."""
+        return None if self.is_judged else self.name.removeprefix(OWN)
 
     def items(self, table: Table, run: str) -> Floats:
         """Of each item; NaN where it errored, or did not report the metric."""
@@ -107,7 +113,7 @@ def means_of(samples: Ints, values: Floats, count: int) -> Floats:
 
 def within_unit(*values: Floats) -> bool:
     """Whether all that there is lies between 0 and 1."""
-    return all(bool(((v >= 0) & (v <= 1))[~np.isnan(v)].all()) for v in values)
+    return all(bool(((v >= -ROUNDING) & (v <= 1 + ROUNDING))[~np.isnan(v)].all()) for v in values)
 
 
 def is_binary(*values: Floats) -> bool:

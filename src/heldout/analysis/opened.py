@@ -75,10 +75,18 @@ def opened(given: Comparable | Opened, keys: Sequence[str] = (), *, name: str) -
     return Opened(str(called), given, table, functions, origin)
 
 
-def cluster_numbers(table: Table, key: str) -> Ints:
-    """Of each sample, which cluster: samples that share a value; one without is its own."""
-    labels = table.keys[key]
-    alone = labels.codes < 0
-    numbers = labels.codes.copy()
-    numbers[alone] = len(labels.values) + np.arange(int(alone.sum()))
-    return numbers
+def cluster_numbers(table: Table, key: str | None) -> Ints:
+    """Of each sample, which cluster: samples that share a value of `key`; of those without, and
+    without a key, samples of equal content (clause 7)."""
+    labels = None if key is None else table.keys[key]
+    if labels is not None and (labels.codes >= 0).all():
+        return labels.codes
+    of_content = np.unique(table.content, return_inverse=True)[1].astype(np.int64)
+    if labels is None:
+        return of_content
+    return np.where(labels.codes < 0, len(labels.values) + of_content, labels.codes)
+
+
+def has_copies(table: Table) -> bool:
+    """Whether some samples are of equal content, so that they are not independent."""
+    return len(np.unique(table.content)) < len(table.sample_ids)

@@ -24,7 +24,7 @@ from heldout.analysis.comparable import (
     unpairable,
 )
 from heldout.analysis.measures import PASSED, REWARD, Measure, is_binary, means_of, within_unit
-from heldout.analysis.opened import Comparable, Opened, cluster_numbers, opened
+from heldout.analysis.opened import Comparable, Opened, cluster_numbers, has_copies, opened
 from heldout.analysis.single import FEW_CLUSTERS
 from heldout.errors import InvalidInput
 from heldout.stats import (
@@ -116,11 +116,12 @@ def plan(
     components = variance_components(one.values, samples=one.samples)
     variance = _variance(one, other, components, detect, correlation or 0.0)
     notes = _notes(one, other, variance, correlation)
-    if cluster is not None:
+    if cluster is not None or has_copies(one.side.table):
         effect, groups = _design_effect(one, other, cluster)
         variance = variance.times(effect)
+        by = "content: equal ones are one" if cluster is None else cluster
         notes.append(
-            f"{effect:.2f} times as many, since samples come in {groups} clusters by {cluster}"
+            f"{effect:.2f} times as many, since samples come in {groups} clusters by {by}"
             + ("; from so few clusters that is rough" if groups < FEW_CLUSTERS else "")
         )
     settings = {"detect": detect, "power": power, "alpha": alpha}
@@ -188,7 +189,9 @@ def _variance(
     return variance
 
 
-def _design_effect(one: _Measured, other: _Measured | None, cluster: str) -> tuple[float, int]:
+def _design_effect(
+    one: _Measured, other: _Measured | None, cluster: str | None
+) -> tuple[float, int]:
     """How many times more samples it takes because they come in clusters (L. Kish 1965), and how
     many clusters there are. Fewer it never takes: that would be a chance of this run."""
     table = one.side.table

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout import stats
-from heldout.analysis.opened import cluster_numbers
+from heldout.analysis.opened import cluster_numbers, has_copies
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.store.columns import places_by_code
@@ -73,7 +73,9 @@ def _rate_of(
         _attempts(table),
         np.bincount(passed, minlength=len(table.sample_ids)),
         k=k,
-        clusters=cluster_numbers(table, cluster) if cluster is not None else None,
+        clusters=cluster_numbers(table, cluster)
+        if cluster is not None or has_copies(table)
+        else None,
         names=table.sample_ids,
     )
 
@@ -160,7 +162,13 @@ def _clustered(table: Table, cluster: str, threshold: float) -> Summary:
 
 def _batch(table: Table, numbers: Ints) -> Batch:
     return Batch(
-        numbers[table.sample], table.reward, table.truncated, table.weighted, table.metrics
+        table.sample,
+        numbers[table.sample],
+        table.reward,
+        table.truncated,
+        table.weighted,
+        table.metrics,
+        table.plain,
     )
 
 

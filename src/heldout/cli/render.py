@@ -106,15 +106,12 @@ def print_report(
             interval(summary[f"{key}_ci_low"], summary[f"{key}_ci_high"]),
             "–" if summary[f"{key}_n"] is None else f"{summary[f'{key}_n']} samples",
         )
-    for name_of_metric in _metric_names(summary):
+    for key in _metric_keys(summary):
         table.add_row(
-            as_line(name_of_metric),
-            number(summary[f"metric_{name_of_metric}"]),
-            interval(
-                summary[f"metric_{name_of_metric}_ci_low"],
-                summary[f"metric_{name_of_metric}_ci_high"],
-            ),
-            str(summary[f"metric_{name_of_metric}_n"]),
+            as_line(key[len("metric_") :]),
+            number(summary[key]),
+            interval(summary[f"{key}_ci_low"], summary[f"{key}_ci_high"]),
+            str(summary[f"{key}_n"]),
         )
     console.print(table)
     _print_attempts(console, report, summary)
@@ -235,6 +232,9 @@ def _print_clusters(console: Console, summary: Summary, fewest: int | None = Non
     from heldout.analysis.single import FEW_CLUSTERS
 
     if "clustered_by" not in summary:
+        if (count := summary.get("n_clusters")) is not None:
+            text = f"{count} distinct: samples of equal input and ground truth are one cluster"
+            console.print(as_line(text, "yellow"))
         return
     key, count, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
     text = f"error bars clustered by {key}: {count} cluster{'s' * (count != 1)}"
@@ -250,9 +250,9 @@ def _print_clusters(console: Console, summary: Summary, fewest: int | None = Non
         console.print(as_line(note, "yellow"))
 
 
-def _metric_names(summary: Summary) -> list[str]:
-    names = [key.removeprefix("metric_") for key in summary if key.startswith("metric_")]
-    return [n for n in names if f"metric_{n}_n" in summary and f"metric_{n}_stderr" in summary]
+def _metric_keys(summary: Summary) -> list[str]:
+    keys = [key for key in summary if key.startswith(("metric_", "metric."))]
+    return [key for key in keys if f"{key}_n" in summary and f"{key}_stderr" in summary]
 
 
 # --- Slices -------------------------------------------------------------------------------------

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, nullcontext, redirect_stdout
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import click
 
 from heldout.cli.text import printable
+from heldout.errors import EvalFailed
 
 
 class _WithSettings(click.Command):
@@ -72,7 +74,7 @@ def command(
     }
     # What the eval file prints must not get between a program and its line of JSON.
     aside: AbstractContextManager[Any] = redirect_stdout(sys.stderr) if as_json else nullcontext()
-    with aside:
+    with aside, _exits_named(file):
         eval_file = load_eval_file(file)
         config = with_settings(
             eval_file.config, settings, {k: v for k, v in given.items() if v is not None}
@@ -102,6 +104,17 @@ def command(
         print_json(report.summary)
     else:
         print_report(report)
+
+
+@contextmanager
+def _exits_named(file: Path) -> Iterator[None]:
+    """An exit of the eval file's own is no exit of this command: it would say that all is well."""
+    try:
+        yield
+    except SystemExit as left:
+        raise EvalFailed(
+            f"code of {file} ended the process (SystemExit: {left}); there is no report"
+        ) from left
 
 
 def repair_run(path: Path) -> int:

@@ -191,7 +191,7 @@ def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajec
     messages = list(trajectory.messages)
     for place in range(len(messages) - 1, -1, -1):
         message = messages[place]
-        if message.role == "assistant":
+        if message is trajectory.last_turn:
             if isinstance(message.content, str):
                 messages[place] = replace(message, content=answer_filter(message.content))
             break
@@ -223,7 +223,7 @@ def as_score(given: Any) -> Score:
     if isinstance(given, Mapping):
         if "reward" not in given:
             raise InvalidInput(f"a score by name has a 'reward', got {sorted(map(str, given))}")
-        metrics = [Metric(n, float(v), float(n == "reward")) for n, v in given.items()]
+        metrics = [Metric(n, v, float(n == "reward")) for n, v in given.items()]
         return Score(tuple(metrics))
     if isinstance(given, bool | int | float):
         return Score((Metric("reward", float(given), 1.0),))

@@ -28,7 +28,7 @@ class Grade:
         """As a metric, which carries what was extracted so that a person can see why."""
         read = None if self.extracted is None else cut(self.extracted, LONGEST_KEPT)
         seen = {"extracted": read} | ({"note": self.note} if self.note else {})
-        return Metric(name, self.value, weight, seen)
+        return Metric(name, self.value, weight, seen, rate=0 <= self.value <= 1)
 
 
 NO_ANSWER = Grade(0.0, None, "no answer")

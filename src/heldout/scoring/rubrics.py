@@ -23,7 +23,7 @@ import inspect
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from numbers import Real
 from typing import Any
 
@@ -232,7 +232,7 @@ def _metrics(part: Part, value: Any) -> Sequence[Metric]:
     if isinstance(value, Grade):
         return [value.metric(part.name, 1.0 if part.weight is None else part.weight)]
     if _is_number(value):
-        return [Metric(part.name, float(value), 1.0 if part.weight is None else part.weight)]
+        return [Metric(part.name, value, 1.0 if part.weight is None else part.weight)]
     if isinstance(value, Metric):
         value = [value]
     elif isinstance(value, Score):
@@ -245,13 +245,13 @@ def _metrics(part: Part, value: Any) -> Sequence[Metric]:
     if part.weight is None or not value:
         return value
     if len(value) == 1 and not value[0].weight:
-        return [Metric(value[0].name, value[0].value, part.weight, value[0].metadata)]
+        return [replace(value[0], weight=part.weight)]
     if part.weight and not any(metric.weight for metric in value):
         raise InvalidInput(
             f"it is to weigh {part.weight:g}, and none of its {len(value)} metrics has a weight: "
             "give those that count one"
         )
-    return [Metric(m.name, m.value, m.weight * part.weight, m.metadata) for m in value]
+    return [replace(m, weight=m.weight * part.weight) for m in value]
 
 
 def _is_number(value: Any) -> bool:

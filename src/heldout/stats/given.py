@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.summaries import Floats, Ints
+from heldout.stats.summaries import ROUNDING, Floats, Ints
 
 Ids = Sequence[Hashable] | NDArray[Any]
 
@@ -77,7 +77,7 @@ def factorise(ids: Ids, n: int, name: str) -> tuple[list[Hashable], Ints]:
 def is_bounded(a: Floats, b: Floats, *, bounded: bool | None) -> bool:
     if bounded is False:
         return False
-    inside = min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) <= 1
+    inside = min(a.min(), b.min()) >= -ROUNDING and max(a.max(), b.max()) <= 1 + ROUNDING
     if bounded and not inside:
         raise InvalidInput(
             f"bounded=True, but values lie between {min(a.min(), b.min()):g} and "

@@ -30,6 +30,7 @@ from heldout.stats.given import (
 )
 from heldout.stats.student import student_p_value, t_quantile
 from heldout.stats.summaries import CONFIDENCE, Floats, Interval, Ints
+from heldout.stats.summaries import ROUNDING as UNIT_ROUNDING
 
 ROUNDING = 1e-12
 """Of a value's size: more than sums of a thousand values lose, and less than anybody means."""
@@ -159,7 +160,7 @@ def _paired(
 ) -> PairedDifference:
     differences = _differences(a, b)
     n = len(differences)
-    mean = float(differences.mean())
+    mean = math.fsum(differences) / n
     groups, stderr, freedom = _clustered_error(differences, mean, codes)
     more, less = differences > 0, differences < 0
     wins, losses = int(more.sum()), int(less.sum())
@@ -186,8 +187,8 @@ def _paired(
     return PairedDifference(
         n=n,
         clusters=groups,
-        mean_a=float(a.mean()),
-        mean_b=float(b.mean()),
+        mean_a=math.fsum(a) / n,
+        mean_b=math.fsum(b) / n,
         difference=mean,
         stderr=stderr,
         interval=evidence.interval(confidence),
@@ -343,6 +344,6 @@ def _effective_pairs(gain: float, loss: float, stderr: float | None, groups: int
     the number of clusters.
     """
     spread = gain + loss - (gain - loss) ** 2
-    error = (stderr or 0.0) ** 2
-    # Both can round to nothing.
-    return spread / error if spread > 0 and error > 0 else float(groups)
+    error = stderr or 0.0
+    varies = error * math.sqrt(groups) > UNIT_ROUNDING
+    return spread / error**2 if spread > 0 and varies else float(groups)

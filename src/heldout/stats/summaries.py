@@ -36,27 +36,57 @@ class Interval:
 # --- Accumulation -------------------------------------------------------------------------------
 
 
+ROUNDING = 1e-6
+"""Between 0 and 1, what float32 or a sum of weights leaves: no spread, and no way out of bounds."""
+
+_UNIT = 1126
+"""Every float is a whole number of 2 ** -_UNIT, so sums of these are exact in any order."""
+
+
+def _whole(values: Floats) -> tuple[Ints, Ints]:
+    """Each value as a whole number times 2 ** (shift - _UNIT)."""
+    mantissa, exponent = np.frexp(values)
+    return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) + (_UNIT - 53)
+
+
+def _exact_sums(values: Floats) -> tuple[int, int]:
+    """The sum in units of 2 ** -_UNIT, and that of squares in units of 2 ** (-2 * _UNIT)."""
+    whole, shifts = _whole(values)
+    total = squares = 0
+    for shift in np.unique(shifts).tolist():
+        part = whole[shifts == shift]
+        high, low = part >> 27, part & (2**27 - 1)
+        total += ((_int_sum(high) << 27) + _int_sum(low)) << shift
+        square = (_int_sum(high * high) << 54) + (_int_sum(high * low) << 28) + _int_sum(low * low)
+        squares += square << 2 * shift
+    return total, squares
+
+
+def _int_sum(numbers: Ints) -> int:
+    """The sum of 64-bit integers, which may itself need more bits."""
+    return (int((numbers >> 32).sum()) << 32) + int((numbers & (2**32 - 1)).sum())
+
+
 @dataclass(slots=True)
 class Moments:
     """Mean, spread and clustered standard error of values that arrive batch by batch.
 
-    A cluster's values arrive next to each other (over a batch boundary is fine). Sums are of the
-    distance to the first value ever seen, which keeps them exact where a large mean would not.
+    A cluster's values arrive next to each other (over a batch boundary is fine). Sums are kept as
+    integers, without rounding: no number here depends on the order of values or on the batches.
     """
 
     n: int = 0
     min: float = math.inf
     max: float = -math.inf
-    _shift: float = 0.0
-    _sum: float = 0.0
-    _squares: float = 0.0
-    _distinct: set[float] = field(default_factory=set)
-    # Of closed clusters of each size: how many, the sum of D (a cluster's sum of distances), and
-    # that of its squares.
-    _closed: dict[int, tuple[int, float, float]] = field(default_factory=dict)
+    _sum: int = 0
+    _squares: int = 0
+    _binary: bool = True
+    # Of closed clusters of each size: how many, the sum of D (a cluster's sum), and that of its
+    # squares.
+    _closed: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     # The cluster the last value belonged to: more of it may come.
     _open: int | None = None
-    _open_D: float = 0.0
+    _open_D: int = 0
     _open_m: int = 0
 
     @classmethod
@@ -70,54 +100,46 @@ class Moments:
     def add(self, values: Floats, clusters: Ints) -> None:
         if len(values) == 0:
             return
-        if self.n == 0:
-            self._shift = float(values[0])
         self.n += len(values)
         self.min = min(self.min, float(values.min()))
         self.max = max(self.max, float(values.max()))
-        if len(self._distinct) <= 2:
-            self._distinct.update(np.unique(values)[:3].tolist())
-        # Sums that overflow become infinite here, and None where they would be reported.
-        with np.errstate(over="ignore", invalid="ignore"):
-            self._add_sums(values - self._shift, clusters)
-
-    def _add_sums(self, distance: Floats, clusters: Ints) -> None:
-        self._sum += float(distance.sum())
-        self._squares += float(np.dot(distance, distance))
+        off = np.minimum(np.abs(values), np.abs(values - 1))
+        self._binary = self._binary and bool((off <= ROUNDING).all())
+        total, squares = _exact_sums(values)
+        self._sum += total
+        self._squares += squares
 
         starts = np.flatnonzero(np.concatenate(([True], clusters[1:] != clusters[:-1])))
-        sums = np.add.reduceat(distance, starts)
-        sizes = np.diff(np.append(starts, len(distance))).astype(np.float64)
-        if self._open is not None and self._open == clusters[0]:
-            sums[0] += self._open_D
-            sizes[0] += self._open_m
-        else:
-            self._close()
-        self._close_all(sums[:-1], sizes[:-1])
-        self._open = int(clusters[-1])
-        self._open_D, self._open_m = float(sums[-1]), int(sizes[-1])
+        sizes = np.diff(np.append(starts, len(values)))
+        alone = sizes == 1
+        alone[0] &= clusters[0] != self._open
+        alone[-1] = False
+        singles = values[starts[alone]]
+        self._close(1, len(singles), *_exact_sums(singles))
+        rest = np.repeat(~alone, sizes)
+        whole = [
+            n << shift
+            for n, shift in zip(*map(np.ndarray.tolist, _whole(values[rest])), strict=True)
+        ]
+        used = 0
+        for start, size in zip(starts[~alone].tolist(), sizes[~alone].tolist(), strict=True):
+            if clusters[start] != self._open:
+                self._closed = self._by_size()
+                self._open, self._open_D, self._open_m = int(clusters[start]), 0, 0
+            self._open_D += sum(whole[used : used + size])
+            self._open_m += size
+            used += size
 
-    def _close(self) -> None:
-        if self._open is None:
-            return
-        self._close_all(np.array([self._open_D]), np.array([self._open_m]))
-        self._open = None
+    def _close(self, size: int, count: int, total: int, squares: int) -> None:
+        if count:
+            before = self._closed.get(size, (0, 0, 0))
+            self._closed[size] = (before[0] + count, before[1] + total, before[2] + squares)
 
-    def _close_all(self, sums: Floats, sizes: NDArray[Any]) -> None:
-        for size in np.unique(sizes).tolist():
-            of_size = sums[sizes == size]
-            count, total, squares = self._closed.get(int(size), (0, 0.0, 0.0))
-            self._closed[int(size)] = (
-                count + len(of_size),
-                total + float(of_size.sum()),
-                squares + float(np.dot(of_size, of_size)),
-            )
-
-    def _by_size(self) -> dict[int, tuple[int, float, float]]:
+    def _by_size(self) -> dict[int, tuple[int, int, int]]:
         """With the cluster that is still open."""
         if self._open is None:
             return self._closed
-        count, total, squares = self._closed.get(self._open_m, (0, 0.0, 0.0))
+        count, total, squares = self._closed.get(self._open_m, (0, 0, 0))
         now = (count + 1, total + self._open_D, squares + self._open_D * self._open_D)
         return {**self._closed, self._open_m: now}
 
@@ -135,14 +157,15 @@ class Moments:
 
     @property
     def mean(self) -> float | None:
-        return _finite(self._shift + self._sum / self.n) if self.n else None
+        return self._sum / (self.n << _UNIT) if self.n else None
 
     @property
     def std(self) -> float | None:
         """Sample standard deviation; None for fewer than two values."""
         if self.n < 2:
             return None
-        return _root((self._squares - self._sum * self._sum / self.n) / (self.n - 1))
+        spread = self.n * self._squares - self._sum * self._sum
+        return _root(_ratio(spread, self.n * (self.n - 1) << 2 * _UNIT))
 
     @property
     def stderr(self) -> float | None:
@@ -155,41 +178,48 @@ class Moments:
         sizes, groups = self._by_size(), self.clusters
         if groups < 2:
             return None
-        if self.min == self.max:
-            return 0.0  # rounding dust, which a square root would blow up
-        mean = self._sum / self.n
-        between = largest = 0.0
+        n, parts, wholes = self.n, [], []
         for size, (count, total, squares) in sizes.items():
-            parts = squares, -2 * mean * size * total, mean * mean * size * size * count
-            weight = (self.n / (self.n - size)) ** 2
-            between += weight * sum(parts)
-            largest += weight * sum(map(abs, parts))
-        # What is left of large terms that cancel is rounding, which the root would blow up.
-        if between < 1e-14 * largest:
+            distance = n * n * squares - 2 * n * size * self._sum * total
+            distance += count * (size * self._sum) ** 2
+            unit = (n - size) ** 2 << 2 * _UNIT
+            parts.append(_ratio(distance, unit))
+            wholes.append(_ratio(n * n * squares, unit))
+        between = math.fsum(parts)
+        # Clusters that differ in the last digits of their sums do not differ; a root would blow
+        # that up.
+        if between <= 1e-30 * math.fsum(wholes):
             return 0.0
         root = _root(between * (groups - 1) / groups)
-        return None if root is None else root / self.n
+        return None if root is None else root / n
 
     def interval(
-        self, confidence: float = CONFIDENCE, *, bounded: bool | None = None
+        self,
+        confidence: float = CONFIDENCE,
+        *,
+        bounded: bool | None = None,
+        maybe_count: bool = False,
     ) -> Interval | None:
         """The confidence interval of the mean; None where the values cannot tell.
 
         Values between 0 and 1 get a score interval, which keeps its width at 0 of 40 and 40 of 40
         and stays inside the bounds; for a plain rate it is Wilson's. Others get the t interval.
         One of those, or several that are all alike, say nothing about their spread. `bounded`
-        says whether values lie between 0 and 1 by nature; None infers it from the data.
+        says whether values lie between 0 and 1 by nature; None infers it from the data, but
+        `maybe_count` not from 0s and 1s alone, nor from values that are all alike.
         """
+        if maybe_count and (self._binary or self.min == self.max):
+            bounded = False
         mean, stderr = self.mean, self.stderr
         if mean is None:
             return None
-        if bounded is False or self.min < 0 or self.max > 1:
+        if bounded is False or self.min < -ROUNDING or self.max > 1 + ROUNDING:
             if not stderr:
                 return None
             margin = t_quantile((1 + confidence) / 2, self.degrees) * stderr
             return Interval(mean - margin, mean + margin)
         rate = min(1.0, max(0.0, mean))
-        if self.clusters == self.n and self._distinct <= {0.0, 1.0}:
+        if self.clusters == self.n and self._binary:
             return wilson(rate, self.n, confidence)
         return _score_interval_from_stderr(
             rate, stderr or 0.0, self.clusters, self.degrees, confidence
@@ -243,8 +273,8 @@ def _score_interval_from_stderr(
     uncertain (the effective sample size); without any spread, it is the number of clusters.
     """
     spread, error = rate * (1 - rate), stderr * stderr
-    # Both can round to nothing: at 1 minus an ulp, say.
-    effective = spread / error if spread > 0 and error > 0 else float(clusters)
+    varies = stderr * math.sqrt(clusters) > ROUNDING
+    effective = spread / error if spread > 0 and varies else float(clusters)
     if clusters < 2:
         return score_interval(rate, effective, NormalDist().inv_cdf((1 + confidence) / 2))
     return score_interval(rate, effective, t_quantile((1 + confidence) / 2, degrees))
@@ -261,10 +291,14 @@ def score_interval(rate: float, n: float, quantile: float) -> Interval:
     return Interval(low, high)
 
 
-def _finite(x: float) -> float | None:
-    return x if math.isfinite(x) else None
+def _ratio(numerator: int, denominator: int) -> float:
+    """Correctly rounded; infinite where it is too large."""
+    try:
+        return numerator / denominator
+    except OverflowError:
+        return math.inf
 
 
 def _root(x: float) -> float | None:
-    """Square root of what cannot be negative but for rounding; None where it overflowed."""
-    return math.sqrt(max(0.0, x)) if math.isfinite(x) else None
+    """Square root of what is not negative; None where it overflowed."""
+    return math.sqrt(x) if math.isfinite(x) else None

@@ -29,7 +29,7 @@ from heldout.store.journal import (
 )
 from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile, ParquetWriter
 from heldout.store.rundir import RunDir
-from heldout.summary import BATCH, Batch, Summary, Tally, make_batch
+from heldout.summary import BATCH, Batch, Summary, Tally, make_batch, summarize_batches
 
 FIXED: dict[str, Kind] = {
     "sample_id": "string",
@@ -70,8 +70,12 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     try:
         with temporary.open("wb") as file:
             whole = len(schema) <= MAX_COLUMNS
-            schema = Schema(islice(schema.items(), MAX_COLUMNS), mixed=schema.mixed)
-            writer = ParquetWriter(file, schema, metadata={"heldout.whole": str(whole)})
+            schema = Schema(
+                islice(schema.items(), MAX_COLUMNS), mixed=schema.mixed, plain=schema.plain
+            )
+            plain = _encoder.encode(sorted(schema.plain)).decode()
+            kept = {"heldout.whole": str(whole), "heldout.plain": plain}
+            writer = ParquetWriter(file, schema, metadata=kept)
             for rows in batched(in_order(run.journal, repeats, again.stale)):
                 _write(writer, rows, schema)
                 tally.add(_batch(rows))
@@ -82,7 +86,7 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
         raise storage_error(
             run.columns, problem, "; the journal is whole, so nothing is lost"
         ) from problem
-    return tally.summary()
+    return _summary(tally, run, repeats)
 
 
 def _write(writer: ParquetWriter, rows: list[Row], schema: Schema) -> None:
@@ -101,7 +105,14 @@ def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Su
     tally = Tally(pass_threshold)
     for rows in batched(in_order(run.journal, repeats)):
         tally.add(_batch(rows))
-    return tally.summary()
+    return _summary(tally, run, repeats)
+
+
+def _summary(tally: Tally, run: RunDir, repeats: int) -> Summary:
+    if not tally.scattered:
+        return tally.summary()
+    batches = map(_batch, batched(in_order(run.journal, repeats)))
+    return summarize_batches(batches, tally.pass_threshold)
 
 
 # --- Slices -------------------------------------------------------------------------------------
@@ -118,22 +129,31 @@ def slice_summaries(
     file = current_columns(run)
     if file is not None and file.num_rows == n:
         try:
-            return _tallied(_labelled_by_columns(run, file, by), pass_threshold)
+            return _tallied(lambda: _labelled_by_columns(run, file, by), pass_threshold)
         except ParquetError:
             pass  # damaged inside; derived data, so the journal says the same, slower
-    return _tallied(_labelled_by_journal(run, by, repeats), pass_threshold)
+    return _tallied(lambda: _labelled_by_journal(run, by, repeats), pass_threshold)
 
 
-def _tallied(labelled: Labelled, pass_threshold: float) -> dict[tuple[Any, ...], Summary]:
+def _tallied(
+    labelled: Callable[[], Labelled], pass_threshold: float
+) -> dict[tuple[Any, ...], Summary]:
     tallies: dict[tuple[Any, ...], Tally] = {}
     total = Tally(pass_threshold)
-    for labels, codes, batch in labelled:
+    for labels, codes, batch in labelled():
         total.add(batch)
         for code, which in places_by_code(codes):
             tally = tallies.setdefault(labels[code], Tally(pass_threshold))
             tally.add(batch.rows(which))
     ordered = sorted(tallies, key=lambda key: [_sortable(value) for value in key])
-    return {**{key: tallies[key].summary() for key in ordered}, TOTAL: total.summary()}
+    if not total.scattered:
+        return {**{key: tallies[key].summary() for key in ordered}, TOTAL: total.summary()}
+    parts: dict[tuple[Any, ...], list[Batch]] = {key: [] for key in (*ordered, TOTAL)}
+    for labels, codes, batch in labelled():
+        parts[TOTAL].append(batch)
+        for code, which in places_by_code(codes):
+            parts.setdefault(labels[code], []).append(batch.rows(which))
+    return {key: summarize_batches(batches, pass_threshold) for key, batches in parts.items()}
 
 
 def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
@@ -167,15 +187,22 @@ def _labelled_by_journal(run: RunDir, by: Sequence[str], repeats: int) -> Labell
 def _labelled_by_columns(run: RunDir, file: ParquetFile, by: Sequence[str]) -> Labelled:
     names = [column_name(key, file.schema, run.path) for key in by]
     metrics = [name for name in file.schema if name.startswith(METRIC)]
-    wanted = dict.fromkeys([*names, "index", "reward", "truncated", "weighted", *metrics])
+    if "content" not in file.schema or "heldout.plain" not in file.metadata:
+        raise ParquetError(f"{run.columns} is from an earlier version, which did not say as much")
+    plain = schema_in(file).plain
+    wanted = dict.fromkeys(
+        [*names, "index", "content", "reward", "truncated", "weighted", *metrics]
+    )
     for group in file.groups(list(wanted)):
         refuse_nulls(group)
         batch = Batch(
             group["index"].values,
+            group["content"].values,
             group["reward"].values,
             group["truncated"].values,
             group["weighted"].values,
             {m.removeprefix(METRIC): group[m].values for m in metrics},
+            plain,
         )
         codes, values = zip(*(coded(group[name]) for name in names), strict=True)
         if len(codes) == 1:  # many times as fast as the general case
@@ -254,10 +281,12 @@ def batched(rows: Iterable[Row]) -> Iterator[list[Row]]:
 def _batch(rows: list[Row]) -> Batch:
     return make_batch(
         [row.index for row in rows],
+        [row.sample.content for row in rows],
         [row.reward for row in rows],
         [row.trajectory.stop.truncated for row in rows],
         [row.weighted for row in rows],
         [{m.name: m.value for m in row.score.metrics} for row in rows],
+        frozenset().union(*map(_plain, rows)),
     )
 
 
@@ -269,8 +298,11 @@ class Schema(dict[str, Kind]):
         kinds: Mapping[str, Kind] | Iterable[tuple[str, Kind]],
         *,
         mixed: Collection[str] = (),
+        plain: Collection[str] = (),
     ) -> None:
         super().__init__(kinds)
+        self.plain = frozenset(plain)
+        """Metrics that some item has neither as a rate nor with a weight: they may be counts."""
         self.mixed = frozenset(mixed)
         """Columns in which texts stand beside values of other kinds."""
 
@@ -279,8 +311,10 @@ def schema_of(rows: Iterable[Shape], also: Callable[[Shape], None] = lambda row:
     """What columns these rows need; `also` sees each row on the way."""
     metrics: dict[str, None] = {}
     metadata: dict[str, set[type]] = {}
+    plain: set[str] = set()
     for row in rows:
         also(row)
+        plain |= _plain(row)
         for metric in row.score.metrics:
             metrics[metric.name] = None
         for source in (row.sample.metadata, row.metadata):
@@ -291,7 +325,20 @@ def schema_of(rows: Iterable[Shape], also: Callable[[Shape], None] = lambda row:
     schema.update({METRIC + name: "double" for name in sorted(metrics)})
     schema.update({METADATA + key: _kind(types) for key, types in sorted(metadata.items())})
     mixed = [METADATA + key for key, types in metadata.items() if str in types and len(types) > 1]
-    return Schema(schema, mixed=mixed)
+    return Schema(schema, mixed=mixed, plain=plain)
+
+
+def _plain(row: Shape) -> set[str]:
+    return {metric.name for metric in row.score.metrics if not (metric.rate or metric.weight)}
+
+
+def schema_in(file: ParquetFile) -> Schema:
+    """That of a file; one from before there was `plain` says nothing of it."""
+    said = file.metadata.get("heldout.plain", "[]")
+    try:
+        return Schema(file.schema, plain=msgspec.json.decode(said, type=list[str]))
+    except msgspec.MsgspecError:
+        raise ParquetError("its metadata cannot be read") from None
 
 
 def _type(value: Any) -> type:

@@ -88,6 +88,7 @@ class MetricHead(msgspec.Struct):
     name: str
     value: float
     weight: float = 0.0
+    rate: bool = False
 
 
 class ScoreHead(msgspec.Struct):
@@ -187,6 +188,14 @@ def content_of(sample: Sample) -> int:
         raise InvalidInput(
             f"sample {sample.id!r} holds a value that JSON cannot: {problem}"
         ) from None
+
+
+def cluster_of(sample: Sample) -> int:
+    """What samples of equal content share; of one that JSON cannot hold, its id's."""
+    try:
+        return content_of(sample)
+    except InvalidInput:
+        return id_hash(sample.id)
 
 
 def metadata_of(result: EvalResult) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -15,8 +15,8 @@ from pathlib import Path
 import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import UNENCODABLE, plain_value, records
-from heldout.types import Sample, Score
+from heldout.store.journal import UNENCODABLE, content_of, plain_value, records
+from heldout.types import Sample, Score, refuse_nonfinite
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 
@@ -40,7 +40,15 @@ def fingerprint(sample: Sample) -> bytes:
             f"sample {sample.id!r} holds a value that JSON cannot, so it cannot be stored: "
             f"{problem}"
         ) from None
+    if b"null" in content:  # what JSON makes of a NaN, too
+        for part in ("input", "ground_truth", "metadata"):
+            refuse_nonfinite(getattr(sample, part), f"sample {sample.id!r}: {part}")
     return hashlib.blake2b(content, digest_size=16).digest()
+
+
+def as_stored(sample: Sample) -> Sample:
+    """The sample as it is read back, so that it is scored as it is stored: tuples as lists, …"""
+    return msgspec.json.decode(_encoder.encode(sample), type=Sample)
 
 
 class Ledger:
@@ -50,6 +58,7 @@ class Ledger:
             """
             PRAGMA journal_mode = OFF; PRAGMA synchronous = OFF; PRAGMA cache_size = -4096;
             CREATE TABLE seen (id TEXT PRIMARY KEY) WITHOUT ROWID;
+            CREATE TABLE asked (content INTEGER PRIMARY KEY);
             CREATE TABLE kept (id TEXT PRIMARY KEY, place INTEGER, print BLOB) WITHOUT ROWID;
             CREATE INDEX place ON kept (place);
             CREATE TABLE done (id TEXT, repeat INTEGER, PRIMARY KEY (id, repeat)) WITHOUT ROWID;
@@ -58,6 +67,8 @@ class Ledger:
         )
         self.finished = 0
         """Items that the journal already has."""
+        self.copies = 0
+        """Samples admitted whose input and ground truth another one has, too."""
         self._kept_samples = 0
         self._kept_seen = 0
 
@@ -90,6 +101,10 @@ class Ledger:
         new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
         if new.rowcount == 0:
             raise DuplicateSampleId(sample.id, index)
+        content = (content_of(sample),)
+        self.copies += not self._db.execute(
+            "INSERT OR IGNORE INTO asked VALUES (?)", content
+        ).rowcount
         if self._kept_samples == 0:
             return
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))

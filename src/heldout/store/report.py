@@ -28,7 +28,8 @@ from heldout.summary import EMPTY_SUMMARY, Summary
 from heldout.types import EvalResult
 
 FORMAT = "heldout.summary"
-VERSION = 1
+VERSION = 2
+"""1 took samples of equal content for independent, and any metric that was always 1 for a rate."""
 
 
 class SummaryFile(msgspec.Struct):
@@ -229,10 +230,11 @@ def _stored_summary(run: RunDir) -> Summary | None:
     raw = run.summary.read_bytes()
     refuse_unknown(run.summary, raw, FORMAT, VERSION)
     try:
-        summary = msgspec.json.decode(raw, type=SummaryFile).summary
+        found = msgspec.json.decode(raw, type=SummaryFile)
     except (msgspec.MsgspecError, RecursionError):
         return None
-    return summary if set(EMPTY_SUMMARY) <= set(summary) else None
+    whole = found.version == VERSION and set(EMPTY_SUMMARY) <= set(found.summary)
+    return found.summary if whole else None
 
 
 # A run directory may come from anywhere, so its config is not taken at its word.

@@ -28,6 +28,7 @@ from heldout.store.columns import (
     column_name,
     current_columns,
     refuse_nulls,
+    schema_in,
     schema_of,
 )
 from heldout.store.journal import (
@@ -141,6 +142,8 @@ class Table:
     """Of each sample: the value of a metadata key that was asked for; None where it has none."""
     item_keys: Mapping[str, Labels] = field(default_factory=dict)
     """The same of each item, for keys that repeats of a sample need not agree on."""
+    plain: frozenset[str] = frozenset()
+    """Metrics that may be counts: nothing says that they are rates."""
 
     def __len__(self) -> int:
         return len(self.sample)
@@ -221,7 +224,7 @@ def _from_columns(
 ) -> Table:
     if any(file.schema.get(name) != kind for name, kind in COLUMNS.items()):
         raise ParquetError(f"{run.columns} lacks columns, or has them of another kind")
-    building = _Building(Schema(file.schema), keys, item_keys, run.path)
+    building = _Building(schema_in(file), keys, item_keys, run.path)
     for group in file.groups(list(building.wanted)):
         building.add(group)
 
@@ -324,7 +327,9 @@ def _row(index: int, result: EvalResult, content: int) -> Row:
         repeat=result.repeat,
         error=result.error,
         sample=AskedHead(result.sample_id, of_sample, content=content),
-        score=ScoreHead([MetricHead(m.name, m.value, m.weight) for m in result.score.metrics]),
+        score=ScoreHead(
+            [MetricHead(m.name, m.value, m.weight, m.rate) for m in result.score.metrics]
+        ),
         metadata=own,
         trajectory=TrajectoryHead(
             StopHead(stop.ended_by, stop.limit, stop.truncated),
@@ -366,7 +371,7 @@ class _Building:
         self._numbers = (*COLUMNS, *self.metrics)
         columns = (*self.hashes, *self._numbers, *self.names.values())
         self.wanted: dict[str, Kind] = {name: schema[name] for name in columns}
-        self._mixed = schema.mixed
+        self._mixed, self._plain = schema.mixed, schema.plain
         self._parts: dict[str, list[NDArray[Any]]] = {
             name: [] for name in (*self._numbers, "new", *self.hashes, *map(_key_part, self.names))
         }
@@ -421,6 +426,7 @@ class _Building:
             {m.removeprefix(METRIC): self._whole(m, np.float64) for m in self.metrics},
             {key: self._of_samples(key, sample, ids) for key in self.keys},
             {key: self._of_items(key) for key in self.item_keys},
+            self._plain,
         )
 
     def _whole(self, name: str, kind: type[np.generic]) -> NDArray[Any]:

@@ -129,11 +129,11 @@ class ThreeWayJudge(_Grader):
         correct = float(said == "correct")
         metrics = [
             Metric(self.name, correct, 1.0, {"verdict": said, **seen}),
-            Metric(f"{self.name}_incorrect", float(said == "incorrect")),
-            Metric(f"{self.name}_not_attempted", float(said == "not_attempted")),
+            Metric(f"{self.name}_incorrect", said == "incorrect"),
+            Metric(f"{self.name}_not_attempted", said == "not_attempted"),
         ]
         if said != "not_attempted":
-            metrics.append(Metric(f"{self.name}_given_attempted", correct))
+            metrics.append(Metric(f"{self.name}_given_attempted", correct, rate=True))
         return metrics
 
 
@@ -176,7 +176,7 @@ class CriteriaJudge(_Grader):
     def _metrics(self, value: float, met: dict[str, bool], seen: dict[str, Any]) -> list[Metric]:
         metrics = [Metric(self.name, value, 1.0, {"criteria": met, **seen})]
         if self.track:
-            metrics += [Metric(f"{self.name}_{id}", float(was)) for id, was in met.items()]
+            metrics += [Metric(f"{self.name}_{id}", was) for id, was in met.items()]
         return metrics
 
 
@@ -234,7 +234,7 @@ class PairwiseJudge(_Grader):
         seen = {"orders": [*says], "consistent": consistent, **self._seen(one, two)}
         return [
             Metric(self.name, value, 1.0, seen),
-            Metric(f"{self.name}_consistent", float(consistent)),
+            Metric(f"{self.name}_consistent", consistent),
         ]
 
 
