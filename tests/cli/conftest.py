@@ -111,7 +111,7 @@ def heldout(capfd: pytest.CaptureFixture[str]) -> Heldout:
 
 
 def command_of(*arguments: str) -> list[str]:
-    return [sys.executable, "-m", "heldout.cli.main", *arguments]
+    return [sys.executable, "-m", "heldout", *arguments]
 
 
 def in_process_of_its_own(*arguments: str) -> subprocess.CompletedProcess[str]:

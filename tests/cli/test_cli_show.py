@@ -410,12 +410,12 @@ def unfinished(status: str, asked: int | None, kept: int, reason: str | None = N
 
 
 @pytest.mark.parametrize(
-    ("status", "asked", "reason", "said"),
+    ("status", "asked", "reason", "said", "code"),
     [
-        ("running", None, None, "Not finished: interrupted after 3 items; "),
-        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 items; "),
-        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); "),
-        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 items"),
+        ("running", None, None, "Not finished: interrupted after 3 items; ", 0),
+        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 items; ", 0),
+        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); ", 2),
+        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 items", 0),
     ],
 )
 def test_an_unfinished_run_shows_as_such(
@@ -425,10 +425,13 @@ def test_an_unfinished_run_shows_as_such(
     asked: int | None,
     reason: str | None,
     said: str,
+    code: int,
 ) -> None:
     unfinished(status, asked, 3, reason)
     outcome = heldout("show", "six")
-    assert outcome.code == 0
+    assert outcome.code == code
+    assert heldout("show", "six", "--json").code == code
+    assert heldout("show", "six", "--failures", "1").code == code
     assert said in outcome.out
     assert "3 items: 3 scored" in outcome.out
     shown = json.loads(heldout("show", "six", "--json").out)

@@ -26,7 +26,7 @@ def scored(sample: Sample, *commands: str) -> float:
 
 def test_the_script_solves_nine_puzzles_of_ten(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "heldout.cli.main", "run", str(EXAMPLE), "--json"],
+        [sys.executable, "-W", "error", "-m", "heldout", "run", str(EXAMPLE), "--json"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

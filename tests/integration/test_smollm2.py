@@ -56,7 +56,7 @@ def test_smollm2_knows_the_capital_of_france_and_a_small_sum(tmp_path: Path, bac
 
 def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
     command = [
-        sys.executable, "-m", "heldout.cli.main", "run", str(ROOT / "examples/first_questions.py"),
+        sys.executable, "-m", "heldout", "run", str(ROOT / "examples/first_questions.py"),
         "--max-samples", "3", "--set", "sampling.max_tokens=4", "--set", f"output_dir={tmp_path}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -436,13 +436,13 @@ def test_the_file_is_closed_however_reading_ends(
 ) -> None:
     path.write_bytes(encode({"a": "int"}, [{"a": [1]}, {"a": [2]}]))
     opened: list[IO[Any]] = []
-    real = Path.open
+    real = parquet.open_to_read
 
-    def recording(self: Path, *args: Any, **kwargs: Any) -> IO[Any]:
-        opened.append(real(self, *args, **kwargs))
+    def recording(path: Path) -> IO[Any]:
+        opened.append(real(path))
         return opened[-1]
 
-    monkeypatch.setattr(Path, "open", recording)
+    monkeypatch.setattr(parquet, "open_to_read", recording)
     file = ParquetFile(path)
     for _ in file.groups(["a"]):
         pass

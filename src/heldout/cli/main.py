@@ -118,12 +118,12 @@ def run_cli(arguments: list[str]) -> int:
         problem.show()
         return _refused(context, unknown=2)
     except (EvalFailed, StorageFull) as problem:
-        click.echo(f"Eval failed: {printable(str(problem))}", err=True)
+        _say(f"Eval failed: {problem}")
         if isinstance(problem, EvalFailed) and problem.run_dir:
-            click.echo(f"What was done is kept in {printable(str(problem.run_dir))}", err=True)
+            _say(f"What was done is kept in {problem.run_dir}")
         return 2
     except HeldoutError as problem:
-        click.echo(f"Error: {printable(str(problem))}", err=True)
+        _say(f"Error: {problem}")
         return _refused(context)
     except (click.Abort, KeyboardInterrupt):
         click.echo("Interrupted.", err=True)
@@ -132,12 +132,21 @@ def run_cli(arguments: list[str]) -> int:
         # `heldout show … | head`: nobody reads on, which is no error.
         forget_stdout()
         return 0
+    except OSError as problem:  # of a file that was named, or that is in a run directory
+        said = f"cannot use {problem.filename}: {problem.strerror}"
+        _say(f"Error: {said if problem.filename else problem}")
+        return _refused(context)
     except Exception:
         if _refused(context) == 1:
             raise
         # The interpreter would exit 1, which here means "fails".
         click.echo(printable(traceback.format_exc()), err=True)
         return 2
+
+
+def _say(message: str) -> None:
+    """On one line: what a file has put into a message could pass for a message of its own."""
+    click.echo(printable(message.replace("\n", "\\n")), err=True)
 
 
 def _refused(context: click.Context | None, unknown: int = 1) -> int:
@@ -168,7 +177,3 @@ def forget_stdout() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
-
-
-if __name__ == "__main__":
-    main()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,7 +50,7 @@ def _curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
     from heldout.midrun.plot import NamedCurve
 
     found = []
-    names = [Path(run).resolve().name for run in runs]
+    names = [Path(realpath(run)).name for run in runs]
     for run, name in zip(runs, names, strict=True):
         points = open_curve(run).points
         if not any(point.has_result for point in points):

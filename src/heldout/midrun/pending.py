@@ -20,7 +20,7 @@ import msgspec
 
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.midrun.curve import CURVE_NAME, CurvePoint, Step, read_points
-from heldout.store.lines import open_to_read, refuse_unknown, storage_error
+from heldout.store.lines import UNREADABLE, read_whole, refuse_unknown, storage_error
 
 WhenFull = Literal["wait", "skip", "newest"]
 T = TypeVar("T")
@@ -261,8 +261,7 @@ def left_evals(run: Path) -> list[Left]:
 
 def _read(path: Path) -> list[PendingEval]:
     try:
-        with open_to_read(path) as file:
-            raw = file.read()
+        raw = read_whole(path)
     except FileNotFoundError:
         return []
     if not raw:
@@ -270,7 +269,7 @@ def _read(path: Path) -> list[PendingEval]:
     refuse_unknown(path, raw, FORMAT, VERSION)
     try:
         return msgspec.json.decode(raw, type=PendingFile).evals
-    except (msgspec.MsgspecError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise RunDirectoryError(
             f"{path} cannot be read: {problem}; remove it, and only the evals it names are lost"
         ) from None

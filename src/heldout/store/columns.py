@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -68,7 +69,8 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
     tally = Tally(pass_threshold)
     temporary = run.columns.with_name(".results.parquet.tmp")
     try:
-        with temporary.open("wb") as file:
+        temporary.unlink(missing_ok=True)
+        with temporary.open("xb") as file:
             whole = len(schema) <= MAX_COLUMNS
             schema = Schema(
                 islice(schema.items(), MAX_COLUMNS), mixed=schema.mixed, plain=schema.plain
@@ -82,7 +84,8 @@ def derive(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
             writer.close()
         temporary.replace(run.columns)
     except OSError as problem:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
         raise storage_error(
             run.columns, problem, "; the journal is whole, so nothing is lost"
         ) from problem
@@ -252,7 +255,7 @@ def _sortable(value: Any) -> tuple[int, Any]:
 
 def current_columns(run: RunDir) -> ParquetFile | None:
     """The Parquet file, if it belongs to the journal as it is now."""
-    if not (run.columns.exists() and run.derived_are_current(run.read_info())):
+    if not run.derived_are_current(run.read_info()):
         return None
     try:
         file = ParquetFile(run.columns)

@@ -11,7 +11,7 @@ import hashlib
 import heapq
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 
@@ -35,13 +35,17 @@ JOURNAL = LineFormat(
 )
 
 
+Place = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""Larger ones are no places in a dataset, and would not fit the columns."""
+
+
 class Record(msgspec.Struct, omit_defaults=True):
     """One line: a result, and where its sample stands in the dataset."""
 
-    index: int
+    index: Place
     sample: Sample
     trajectory: Trajectory
-    repeat: int = 0
+    repeat: Place = 0
     score: Score = msgspec.field(default_factory=Score)
     metadata: dict[str, Any] = {}
     """What the result adds to its sample's metadata, which the sample already holds."""
@@ -74,8 +78,8 @@ class Record(msgspec.Struct, omit_defaults=True):
 class Key(msgspec.Struct, kw_only=True):
     """What orders a record."""
 
-    index: int
-    repeat: int = 0
+    index: Place
+    repeat: Place = 0
     error: str | None = None
 
 
@@ -295,7 +299,7 @@ def in_order(
     waiting: list[tuple[int, int, int, int, Row | None]] = []
     expected = (0, 0)
     decode = msgspec.json.Decoder(Row).decode
-    with path.open("rb") as file:
+    with line_files.open_to_read(path) as file:
 
         def read_again(offset: int, number: int) -> Row:
             file.seek(offset)

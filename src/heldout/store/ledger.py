@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import UNENCODABLE, content_of, plain_value, records
+from heldout.store.journal import UNENCODABLE, Place, content_of, plain_value, records
 from heldout.types import Sample, Score, refuse_nonfinite
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
@@ -24,9 +24,9 @@ _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 class Finished(msgspec.Struct):
     """What a resumed run needs of a record."""
 
-    index: int
+    index: Place
     sample: Sample
-    repeat: int = 0
+    repeat: Place = 0
     score: Score = msgspec.field(default_factory=Score)
     error: str | None = None
 

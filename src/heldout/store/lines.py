@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
+from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -30,6 +31,9 @@ from heldout.errors import (
 )
 
 T = TypeVar("T")
+
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What decoding raises for bytes that are not the JSON they should be."""
 
 
 class Header(msgspec.Struct):
@@ -58,14 +62,14 @@ class LineFormat:
     def check_header(self, path: Path, line: bytes) -> None:
         try:
             found = msgspec.json.decode(line, type=Header)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        except UNREADABLE:
             raise self.damaged(path, 1, f"not a heldout {self.noun} header") from None
         _check_version(path, found, self.name, self.version)
 
     def decoded(self, decode: Callable[[bytes], T], path: Path, number: int, line: bytes) -> T:
         try:
             return decode(line)
-        except (msgspec.MsgspecError, InvalidInput, RecursionError, UnicodeDecodeError) as problem:
+        except (*UNREADABLE, InvalidInput) as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
@@ -86,12 +90,12 @@ class LineWriter:
         self._format = format
         self._fd = open_locked(path, format, new=new)
         try:
-            self._size = _end_of_last_line(self._fd)
-            head = os.pread(self._fd, 4096, 0)
-            if self._size:
+            head = os.pread(self._fd, LONGEST_HEADER, 0)
+            if b"\n" in head:
                 format.check_header(path, head.partition(b"\n")[0])
             elif not format.header.startswith(head):
                 raise format.damaged(path, 1, f"not a heldout {format.noun} header")
+            self._size = _end_of_last_line(self._fd)
             os.ftruncate(self._fd, self._size)
             if self._size == 0:
                 self._append(format.header)
@@ -223,35 +227,79 @@ def _end_of_last_line(fd: int) -> int:
 # --- Reading ------------------------------------------------------------------------------------
 
 
+LARGEST = 2**26
+"""Bytes of a file that is read as a whole."""
+LONGEST_HEADER = 4096
+LONGEST_LINE = 2**28
+
+
 def open_to_read(path: Path) -> BufferedReader:
-    """An ordinary file: to open a pipe that nobody writes would wait for ever."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    """Open an ordinary file, and nothing else: a pipe that nobody writes would block for ever.
+
+    Every file of a run directory is opened here. Raises FileNotFoundError where there is none, and
+    RunDirectoryError where it is something else, or cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
         raise RunDirectoryError(f"{path} is not an ordinary file")
     return os.fdopen(fd, "rb")
 
 
+def read_whole(path: Path) -> bytes:
+    """The content of an ordinary file of at most LARGEST bytes; raises as `open_to_read` does."""
+    with open_to_read(path) as file:
+        try:
+            raw = file.read(LARGEST + 1)
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
+    if len(raw) > LARGEST:
+        raise RunDirectoryError(f"{path} cannot be read: it has more than {LARGEST} bytes")
+    return raw
+
+
 def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
     """(line number, byte offset, line) of every whole line after the header."""
     with open_to_read(path) as file:
-        header = file.readline()
-        if not header.endswith(b"\n"):
+        if not (offset := read_header(file, path, format)):
             return
-        format.check_header(path, header)
-        offset = len(header)
-        for number, line in enumerate(file, start=2):
-            if not line.endswith(b"\n"):
-                return  # torn: its writer was killed, or is in the middle of it
+        for number, line in _whole_lines(file, path, start=2):
             yield number, offset, line
             offset += len(line)
+
+
+def _whole_lines(file: BufferedReader, path: Path, *, start: int) -> Iterator[tuple[int, bytes]]:
+    """(line number, line) up to one that is torn: its writer was killed, or is writing it now."""
+    for number in count(start):
+        line = file.readline(LONGEST_LINE)
+        if len(line) == LONGEST_LINE:
+            raise RunDirectoryError(
+                f"{path}, line {number} cannot be read: it has {LONGEST_LINE} bytes or more"
+            )
+        if not line.endswith(b"\n"):
+            return
+        yield number, line
+
+
+def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:
+    """Check the first line of the file; returns its length, 0 where it is not whole yet."""
+    header = file.readline(LONGEST_HEADER)
+    if len(header) < LONGEST_HEADER and not header.endswith(b"\n"):
+        return 0
+    format.check_header(path, header)
+    return len(header)
 
 
 def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> None:
     """A newer version may not decode at all: so ask for the version before the rest."""
     try:
         head = msgspec.json.decode(raw, type=Header)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return  # then it is no version of anything, and decoding it says so
     _check_version(path, head, expected, newest)
 
@@ -278,19 +326,18 @@ def repair(path: Path, format: LineFormat, decode: Callable[[bytes], object]) ->
     damaged: list[int] = []
     kept = path.with_suffix(".repaired")
     lock = open_locked(path, format)  # nobody else may write meanwhile
-    aside = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+    aside = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
+        kept.unlink(missing_ok=True)
         with (
-            kept.open("wb") as good,
+            kept.open("xb") as good,
             os.fdopen(os.open(path.with_suffix(".damaged"), aside, 0o644), "wb") as bad,
         ):
             good.write(format.header)
-            with path.open("rb") as file:
-                for number, line in enumerate(file, start=1):
+            with open_to_read(path) as file:
+                for number, line in _whole_lines(file, path, start=1):
                     if number == 1 and _is_header(path, format, line):
                         continue
-                    if not line.endswith(b"\n"):
-                        break  # torn: not damage, only unfinished
                     try:
                         format.decoded(decode, path, number, line)
                         good.write(line)

@@ -15,12 +15,16 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from heldout.errors import RunDirectoryError
+from heldout.store.lines import open_to_read
 
 Kind = Literal["string", "double", "int", "bool"]
 
@@ -401,6 +405,16 @@ class ParquetWriter:
             self._file.write(footer + len(footer).to_bytes(4, "little") + _MAGIC)
 
 
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Whatever is wrong with the file, its name included, is one kind of error."""
+    try:
+        with open_to_read(path) as file:
+            yield file
+    except (OSError, RunDirectoryError) as problem:
+        raise ParquetError(str(problem)) from None
+
+
 class ParquetFile:
     """The schema, metadata and number of rows of a file, and its row groups on demand."""
 
@@ -420,7 +434,7 @@ class ParquetFile:
             raise ParquetError(f"{path}: {error}") from error
 
     def _read_footer(self) -> _Struct:
-        with self._path.open("rb") as file:
+        with _open(self._path) as file:
             head, end = file.read(4), file.seek(0, os.SEEK_END)
             file.seek(max(0, end - 8))
             tail = file.read(8)
@@ -452,7 +466,7 @@ class ParquetFile:
         """Decode these columns, one row group at a time."""
         if unknown := sorted(set(columns) - self.schema.keys()):
             raise ParquetError(f"{self._path}: no such columns: {unknown}")
-        with self._path.open("rb") as file:
+        with _open(self._path) as file:
             for rows, chunks in self._groups:
                 group = {}
                 for name in columns:

@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Annotated, Any, overload
 
 import msgspec
 import numpy as np
@@ -23,6 +23,7 @@ from heldout.store.journal import (
     lines,
     refuse_unknown,
 )
+from heldout.store.lines import UNREADABLE, open_to_read, read_whole
 from heldout.store.rundir import RunDir, RunInfo, now, replace_file
 from heldout.summary import EMPTY_SUMMARY, Summary
 from heldout.types import EvalResult
@@ -37,7 +38,7 @@ class SummaryFile(msgspec.Struct):
 
     format: str
     version: int
-    summary: dict[str, int | float | bool | None]
+    summary: dict[str, Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | float | bool | None]
 
 
 class Results(Sequence[EvalResult]):
@@ -87,7 +88,7 @@ class Results(Sequence[EvalResult]):
         return self._read(*self._line_places())
 
     def _read(self, numbers: Any, offsets: Any) -> Iterator[EvalResult]:
-        with self._run.journal.open("rb") as file:
+        with open_to_read(self._run.journal) as file:
             for number, offset in zip(numbers.tolist(), offsets.tolist(), strict=True):
                 file.seek(offset)
                 yield decode_result(self._run.journal, number, file.readline())
@@ -211,7 +212,7 @@ def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
 
 
 def _summary(run: RunDir, info: RunInfo) -> Summary:
-    if run.summary.exists() and run.derived_are_current(info):
+    if run.derived_are_current(info):
         stored = _stored_summary(run)
         if stored is not None:
             return stored
@@ -227,14 +228,20 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
 
 def _stored_summary(run: RunDir) -> Summary | None:
     """summary.json, if it is one: it is derived, so whatever else stands there is passed over."""
-    raw = run.summary.read_bytes()
+    try:
+        raw = read_whole(run.summary)
+    except (FileNotFoundError, RunDirectoryError):
+        return None
     refuse_unknown(run.summary, raw, FORMAT, VERSION)
     try:
         found = msgspec.json.decode(raw, type=SummaryFile)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return None
-    whole = found.version == VERSION and set(EMPTY_SUMMARY) <= set(found.summary)
-    return found.summary if whole else None
+    summary = found.summary
+    # Counts have to be there; whatever else there is may be null.
+    counts = all(type(summary.get(k)) is int for k, v in EMPTY_SUMMARY.items() if v is not None)
+    whole = found.version == VERSION and counts and set(EMPTY_SUMMARY) <= set(summary)
+    return summary if whole else None
 
 
 # A run directory may come from anywhere, so its config is not taken at its word.

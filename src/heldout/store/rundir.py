@@ -25,6 +25,7 @@ import heldout
 from heldout.config import result_changing
 from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
 from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
+from heldout.store.lines import UNREADABLE, read_whole
 
 FORMAT = "heldout.run"
 VERSION = 1
@@ -106,7 +107,7 @@ class RunDir:
 
     def read_info(self) -> RunInfo:
         try:
-            raw = self.run.read_bytes()
+            raw = read_whole(self.run)
         except FileNotFoundError:
             raise RunDirectoryError(
                 f"{self.path} is not a run directory: it has no run.json"
@@ -114,7 +115,7 @@ class RunDir:
         refuse_unknown(self.run, raw, FORMAT, VERSION)
         try:
             return msgspec.json.decode(raw, type=RunInfo)
-        except (msgspec.MsgspecError, RecursionError) as problem:
+        except UNREADABLE as problem:
             raise RunDirectoryError(f"{self.run} cannot be read: {problem}") from None
 
     def write_info(self, info: RunInfo) -> None:

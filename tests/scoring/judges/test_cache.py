@@ -204,6 +204,20 @@ def test_a_file_that_was_removed_or_replaced_is_read_anew(tmp_path: Path) -> Non
     assert cache.get(kept(4).key) == kept(4)
 
 
+def test_a_file_of_the_same_inode_and_size_is_read_anew_where_its_content_is_another(
+    tmp_path: Path,
+) -> None:
+    # What is removed gives its inode to the next file, which may well be of the same size.
+    path, other = tmp_path / "verdicts.jsonl", tmp_path / "other.jsonl"
+    cache = FileVerdicts(path)
+    cache.put(kept(1))
+    FileVerdicts(other).put(kept(2))
+    inode, size = path.stat().st_ino, path.stat().st_size
+    path.write_bytes(other.read_bytes())
+    assert (path.stat().st_ino, path.stat().st_size) == (inode, size)
+    assert cache.get(kept(2).key) == kept(2)
+
+
 def test_a_place_that_holds_another_verdict_by_now_is_not_believed(tmp_path: Path) -> None:
     path = tmp_path / "verdicts.jsonl"
     cache = FileVerdicts(path)

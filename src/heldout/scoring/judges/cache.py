@@ -90,6 +90,8 @@ class FileVerdicts:
         self._read_to = 0
         self._line = 0
         """Lines that were read, the header among them."""
+        self._last = b""
+        """The last of them."""
         self._file_is: tuple[int, int] | None = None
         self._waiting: dict[str, Kept] = {}
         """Those that could not be written, as somebody else held the lock, or the disk was full."""
@@ -190,12 +192,12 @@ class FileVerdicts:
         with file:
             status = os.fstat(file.fileno())
             this = (status.st_dev, status.st_ino)
-            if this != self._file_is or status.st_size < self._read_to:
-                self._file_is, self._read_to, self._line = this, 0, 0
+            file.seek(self._read_to - len(self._last))
+            # A removed file's inode is given to the next one, so the last line decides, too.
+            if file.read(len(self._last)) != self._last or this != self._file_is:
+                self._file_is, self._read_to, self._line, self._last = this, 0, 0, b""
                 self._places.clear()
-            if status.st_size == self._read_to:
-                return
-            file.seek(self._read_to)
+                file.seek(0)
             while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
                 if self._line == 0:
                     self._check_header(line)
@@ -203,6 +205,7 @@ class FileVerdicts:
                     self._places[self._key(line)] = self._read_to
                 self._read_to += len(line)
                 self._line += 1
+                self._last = line
             if len(line) == _LONGEST_LINE:
                 raise self._damaged("it is too long")
 

@@ -1,0 +1,5 @@
+"""`python -m heldout`: the command line."""
+
+from heldout.cli.main import main
+
+main()

@@ -1,0 +1,114 @@
+"""Run directories whose files are not what they should be: every command says so in a line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import RUN, Heldout, Outcome, in_process_of_its_own
+from tests.fuzz_run_dirs import fuzz
+
+READ = [
+    "show six",
+    "slice six --by topic",
+    "compare six other",
+    "power --baseline six --detect 0.1",
+]
+GATE = "gate six --baseline other --no-worse-than 0.9"
+
+
+def huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(2**36)  # of no size on the disk
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "pipe": os.mkfifo,
+    "loop": lambda path: path.symlink_to(path.name),
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "folder": lambda path: path.mkdir(),
+    "huge": huge,
+    "not UTF-8": lambda path: path.write_bytes(b'{"format": "\xff"}'),
+    "deep": lambda path: path.write_bytes(b"[" * 100_000),
+}
+special = pytest.mark.parametrize("kind", SPECIAL)
+
+
+def put(kind: str, name: str) -> None:
+    path = RUN / name
+    path.unlink(missing_ok=True)
+    SPECIAL[kind](path)
+
+
+@pytest.fixture
+def six(finished: Outcome) -> None:
+    """… and a copy of it, to compare it with."""
+    shutil.copytree(RUN, RUN.with_name("other"))
+
+
+def test_a_few_hundred_spoiled_runs_raise_nothing_hang_nowhere_and_print_no_escape(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("TERM", "COLUMNS", "LINES"):  # which it sets
+        monkeypatch.setenv(name, "")
+    assert list(fuzz(200, 0, tmp_path_factory.mktemp("fuzz"))) == []
+
+
+@special
+def test_what_stands_in_place_of_run_json_is_said_in_one_line(
+    six: None, heldout: Heldout, kind: str
+) -> None:
+    put(kind, "run.json")
+    for command, code in [*((one, 1) for one in READ), (GATE, 2)]:
+        outcome = heldout(*command.split())
+        assert outcome.code == code, command
+        assert outcome.err.startswith("Error: "), command
+        assert "outputs/evals/six/run.json" in outcome.err, command
+        assert outcome.err.count("\n") == 1, command
+
+
+@special
+@pytest.mark.parametrize("name", ["results.parquet", "summary.json"])
+def test_what_stands_in_place_of_a_derived_file_is_passed_over(
+    six: None, heldout: Heldout, kind: str, name: str
+) -> None:
+    before = [heldout(*command.split()) for command in (*READ, GATE)]
+    put(kind, name)
+    assert [heldout(*command.split()) for command in (*READ, GATE)] == before
+    assert [outcome.code for outcome in before] == [0] * 5
+
+
+@pytest.mark.integration
+def test_a_pipe_that_nobody_writes_holds_no_command_up(six: None) -> None:
+    put("pipe", "results.parquet")
+    for command in ("show six", "compare six other", GATE):
+        assert in_process_of_its_own(*command.split()).returncode == 0
+
+
+def test_a_file_of_its_own_name_is_not_written_through_when_a_journal_is_repaired(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    theirs = Path("theirs")
+    theirs.write_text("theirs")
+    (RUN / "results.repaired").symlink_to(theirs.absolute())
+    with (RUN / "results.jsonl").open("ab") as journal:
+        journal.write(b"damaged\n")
+    assert heldout("show", "six", "--repair").code == 0
+    assert theirs.read_text() == "theirs"
+
+
+def test_json_holds_what_a_terminal_would_obey_as_escapes(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    name = "a\x1b[2J\x7f\x9b31m\u202e\u2028é😀\U000e0001"
+    run = json.loads((RUN / "run.json").read_text())
+    run["config"]["experiment_name"] = name
+    (RUN / "run.json").write_text(json.dumps(run))
+    out = heldout("show", "six", "--json").out
+    assert json.loads(out)["config"]["experiment_name"] == name
+    assert r'"a\u001b[2J\u007f\u009b31m\u202e\u2028é😀\udb40\udc01"' in out

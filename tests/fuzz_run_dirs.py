@@ -1,0 +1,456 @@
+"""Run directories that are not what they should be: every command that reads one says so in a line.
+
+    python -m tests.fuzz_run_dirs --cases 10000 --seed 1
+
+Each case copies a good run (or curve), spoils one to three of its files, and runs a command on it.
+No command may raise, hang, or print what a terminal obeys; one that refuses says so in one line.
+The suite runs a few hundred cases (`tests/cli/test_fuzzed_run_dirs.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import faulthandler
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import time
+import traceback
+import unicodedata
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
+from heldout.cli.main import run_cli
+from heldout.errors import HeldoutError
+from heldout.midrun.curve import CurvePoint, CurveWriter, Outcome, request_stop
+from heldout.midrun.pending import PendingEval, write_pending
+from heldout.store.lines import read_whole
+from heldout.store.report import finish
+from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.summary import summarize_results
+
+OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
+"""Title, clear, colour, right-to-left, delete, and a line over the one before."""
+LONGEST = 30.0
+"""Seconds a command may take: more is a hang."""
+SAID = ("Error: ", "Eval failed: ")
+BESIDE = ("What was done is kept in ", "Moved damaged ", "No training seems ")
+"""What may stand on stderr beside the one line."""
+
+EVAL = """
+from heldout import EvalConfig, Metric, Sample, Score
+
+config = EvalConfig(endpoint=lambda messages: "x", experiment_name="run", output_dir=".")
+
+def load_dataset():
+    return [Sample(f"q{i}", {"question": f"say {i}"}) for i in range(6)]
+
+def score_fn(trajectory, sample):
+    return Score((Metric("correct", 1.0, weight=1.0),))
+
+def judge(messages):
+    return '{"reasoning": "so", "verdict": "equal"}'
+"""
+EVALS = """
+show run | show run --json | show run --failures 3 | show run --failures 3 --json
+show run --passes 3 | show run --sample q1 | show run --pass-at 2 | show run --cluster topic
+show run --repair | slice run --by topic | slice run --by topic --cluster level --json
+slice run --by ended_by --by topic | compare run good --allow incomplete
+compare good run --by topic --flips 3 --json | compare good run --markdown
+compare run good --metric pass@2 | compare run good --metric correct --cluster topic
+gate run --baseline good --no-worse-than 0.1 | gate run --min-mean 0.5 --json
+gate good --baseline run --no-worse-than 0.1 --slice topic --markdown
+power --baseline run --detect 0.1 | power --baseline good --against run --detect 0.1 --json
+aggregate run good --repetitions 20 | aggregate run --runs level --tasks topic --repetitions 20
+rescore run --with eval.py:score_fn --name again | run eval.py --resume
+run eval.py --resume --repair
+toolcalls requests.jsonl --endpoint openai:m@http://127.0.0.1:9/v1 --reference run
+judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.jsonl
+"""
+CURVES = """
+show run | show run --json --outcomes | show run@last | show run --step 50 | show run --repair
+show run --step 50 --failures 2 | compare run@0 run@last --allow incomplete | slice run --by topic
+gate run@last --min-mean 0.2 | gate run@last --baseline run@0 --no-worse-than 0.1 | flips run
+flips run --json | flips run --from 0 --to 50 | watch run --once | watch run --once --metric correct
+plot run -o out.svg | stop run | power --baseline run@last --detect 0.1
+rescore run@last --with eval.py:score_fn --name again | aggregate run@0 run@last --repetitions 20
+slice run/steps/00000050 --by topic
+"""
+
+
+# --- Good runs ----------------------------------------------------------------------------------
+
+
+def results(odd: str) -> list[EvalResult]:
+    found = []
+    for i in range(6):
+        metadata = {"topic": f"t{i % 2}{odd}", "level": i % 3, f"key{odd}": odd or None}
+        asked = [{"role": "user", "content": f"say {i}{odd}"}]
+        sample = Sample(
+            f"q{i}{odd}", {"question": f"say {i}{odd}", "messages": asked}, f"x{odd}", metadata
+        )
+        for repeat in range(2):
+            said = Message("assistant", f"x{odd}", reasoning=f"why{odd}")
+            seen = {"extracted": f"x{odd}", "note": f"n{odd}", "reply": f"r{odd}"}
+            metrics = (
+                Metric("correct", float(i % 2), weight=1.0, metadata=seen),
+                Metric(f"length{odd}", 3.0 + i),
+            )
+            error = f"it broke{odd}" if i == 5 else None
+            messages = (Message("user", f"say {i}{odd}"), said)
+            score = Score(metrics) if error is None else Score()
+            found.append(
+                EvalResult(
+                    sample.id, sample, Trajectory(messages), score, repeat=repeat, error=error
+                )
+            )
+    return found
+
+
+def make_run(path: Path, odd: str = "") -> None:
+    given = results(odd)
+    config = {
+        "experiment_name": f"run{odd}",
+        "repeats": 2,
+        "endpoint": {"kind": "function", "model": f"m{odd}", "base_url": f"http://{odd}"},
+        "pass_threshold": 0.5,
+        "parent": {"run": f"p{odd}"} if odd else None,
+    }
+    EvalReport(given, summarize_results(given), config).save(path)
+
+
+def make_curve(path: Path, odd: str = "") -> None:
+    path.mkdir()
+    info = RunInfo.new({"kind": "midrun", "label": f"l{odd}", "every_steps": 50}, {})
+    info.status, info.reason = "interrupted", f"why{odd}"
+    RunDir(path).write_info(info)
+    writer = CurveWriter(path / "curve.jsonl")
+    for step in (0, 50, 100, 150):
+        outcomes = tuple(Outcome(f"q{i}{odd}", float((i + step) % 3 > 0)) for i in range(8))
+        skip = step == 100
+        summary = {"n": 8, "n_errors": 0, "mean": 0.5, "mean_scored": 0.5, "ci_low": 0.1}
+        summary |= {"ci_high": 0.9, "pass_rate": 0.5, "metric_correct": 0.5, f"metric_{odd}x": 1.0}
+        name = f"steps/{step:08d}"
+        writer.append(
+            CurvePoint(
+                label=f"l{odd}",
+                step=step,
+                session=f"one{odd}",
+                time=now(),
+                seconds=1.0,
+                summary=None if skip else summary,
+                skipped=f"no memory{odd}" if skip else None,
+                partial=f"late{odd}" if step == 50 else None,
+                outcomes=() if skip else outcomes,
+                asked=8,
+                of=8,
+                run=None if skip else name,
+                decoding={"dtype": f"d{step}{odd}"},
+                stop=f"stop{odd}" if step == 150 else None,
+            )
+        )
+        if not skip:
+            make_run(path / name, odd)
+    writer.close()
+    write_pending(path, [PendingEval(f"l{odd}", 200, f"one{odd}", saved_at=f"/x{odd}")])
+    request_stop(path, f"enough{odd}")
+
+
+def make_all(folder: Path) -> None:
+    for name, odd in (("plain", ""), ("odd", OBEYED)):
+        make_run(folder / f"eval-{name}", odd)
+        make_curve(folder / f"curve-{name}", odd)
+        failed = folder / f"failed-{name}"
+        make_run(failed, odd)
+        info = RunDir(failed).read_info()
+        info.status, info.reason, info.journal_bytes = "failed", f"why{odd}", None
+        RunDir(failed).write_info(info)
+    make_run(folder / "good")
+    finish(RunDir(folder / "good"), RunDir(folder / "good").read_info(), 12)
+    (folder / "eval.py").write_text(EVAL)
+    request = {"messages": [{"role": "user", "content": "another"}]}
+    (folder / "requests.jsonl").write_text(json.dumps(request) + "\n")
+    label = {"question": "q", "answer": "a", "target": "a", "label": True}
+    (folder / "labels.jsonl").write_text(json.dumps(label) + "\n")
+    with quiet(Stream(), Stream()), contextlib.chdir(folder):
+        check = "judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.jsonl"
+        assert run_cli(check.split()) == 0
+
+
+# --- Spoiling -----------------------------------------------------------------------------------
+
+
+def deep(rng: random.Random) -> str:
+    depth = rng.choice([50, 200, 900, 3000, 100_000])
+    begin, end = rng.choice([("[", "]"), ('{"a":', "}")])
+    return begin * depth + "1" + end * depth
+
+
+ODD: list[Callable[[random.Random], Any]] = [
+    lambda rng: None,
+    lambda rng: rng.random() < 0.5,
+    lambda rng: rng.choice([0, -1, 1, 7, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**400, 10**30]),
+    lambda rng: rng.choice([0.5, -1.5, 1e300, -1e308, 1e-320, 5e15]),
+    lambda rng: rng.choice(["", "x", "true", "1", "\ud800", "../../x", "q0", "a" * 100_000]),
+    lambda rng: rng.choice([OBEYED, f"x{OBEYED}", "[red]x[/red]", "%s{}", "\u0000"]),
+    lambda rng: [],
+    lambda rng: {},
+    lambda rng: [[1], {"a": OBEYED}],
+    lambda rng: {OBEYED: OBEYED, "format": 1},
+]
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """(container, key) of everything in a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value)
+    for key, one in list(inner):
+        yield value, key
+        if isinstance(one, dict | list):
+            yield from places(one)
+
+
+def spoil_json(rng: random.Random, raw: bytes) -> bytes:
+    lines = raw.splitlines() if raw.count(b'"format"') and raw.count(b"\n") > 1 else [raw]
+    whole = raw.startswith(b"{\n")  # an indented document
+    if whole:
+        lines = [raw]
+    which = rng.randrange(len(lines))
+    try:
+        value = json.loads(lines[which])
+    except (ValueError, RecursionError):
+        return raw
+    if not isinstance(value, dict | list) or not value:
+        return raw
+    for _ in range(rng.choice([1, 1, 1, 3])):
+        found = list(places(value))
+        if not found:
+            break
+        container, key = rng.choice(found)
+        act = rng.random()
+        if act < 0.15:
+            del container[key]
+        elif act < 0.25 and isinstance(container, dict):
+            container[f"{key}{OBEYED}"] = container.pop(key)
+        elif act < 0.3:
+            container[key] = "DEEP"
+        else:
+            container[key] = rng.choice(ODD)(rng)
+    text = json.dumps(value)
+    if '"DEEP"' in text:
+        text = text.replace('"DEEP"', deep(rng))
+    lines[which] = text.encode()
+    if not whole and rng.random() < 0.1:
+        lines.insert(which, lines[which])
+    return b"\n".join(lines) + b"\n"
+
+
+def spoil_bytes(rng: random.Random, raw: bytes) -> bytes:
+    act, place = rng.random(), rng.randrange(len(raw) + 1)
+    if act < 0.3:
+        return raw[:place]
+    if act < 0.6:
+        changed = bytearray(raw)
+        for _ in range(rng.choice([1, 3, 30])):
+            if changed:
+                changed[rng.randrange(len(changed))] = rng.randrange(256)
+        return bytes(changed)
+    if act < 0.8:
+        return raw[:place] + rng.randbytes(rng.choice([1, 10, 5000])) + raw[place:]
+    if act < 0.9:
+        return raw[:place] + raw[rng.randrange(len(raw) + 1) :]
+    return rng.choice([b"", b"\n", b"{}", b"[]", b"null", b"[" * 100_000, rng.randbytes(200)])
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+KINDS = ("fifo", "loop", "dangling", "device", "folder", "socket", "gone", "huge")
+
+
+def replace_by_special(rng: random.Random, path: Path, kinds: tuple[str, ...]) -> None:
+    """Whatever else a name can stand for."""
+    remove(path)
+    kind = rng.choice(kinds)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "loop":
+        path.symlink_to(path.name)
+    elif kind == "dangling":
+        path.symlink_to("nowhere")
+    elif kind == "device":
+        path.symlink_to(rng.choice(["/dev/zero", "/dev/full", "/dev/stdin", "/proc/self/mem"]))
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as bound, contextlib.chdir(path.parent):
+            bound.bind(path.name)
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(2**36)
+
+
+EXTRA = ("results.damaged", "results.repaired", ".results.parquet.tmp", "curve.damaged")
+EXTRA += ("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.jsonl", "steps")
+
+
+def spoil(rng: random.Random, run: Path) -> str:
+    """Returns what was done."""
+    files = sorted(path for path in run.rglob("*") if path.is_file() and not path.is_symlink())
+    files = [path for path in files if path.stat().st_size < 2**30]  # one that is huge stays so
+    special = rng.random() < 0.25
+    if special or not files:
+        path = run / rng.choice(EXTRA) if rng.random() < 0.3 else rng.choice([*files, run])
+        # A huge file that is named by itself may be a dataset, which is read as it comes.
+        replace_by_special(rng, path, KINDS[:-1] if path == run else KINDS)
+        return f"special {path.name}"
+    path = rng.choice(files)
+    raw = path.read_bytes()
+    json_like = path.suffix != ".parquet" and rng.random() < 0.7
+    changed = spoil_json(rng, raw) if json_like else spoil_bytes(rng, raw)
+    path.write_bytes(changed)
+    if path.name == "results.jsonl" and rng.random() < 0.5:
+        # A journal that run.json still calls the one that the other files were derived from.
+        with contextlib.suppress(ValueError, OSError, TypeError, RecursionError, HeldoutError):
+            info = json.loads(read_whole(path.parent / "run.json"))  # which may be spoiled, too
+            info["journal_bytes"] = len(changed)
+            (path.parent / "run.json").write_text(json.dumps(info))
+    return f"{'json' if json_like else 'bytes'} {path.relative_to(run)}"
+
+
+# --- Judging ------------------------------------------------------------------------------------
+
+
+class Hang(BaseException):
+    pass
+
+
+class Stream(io.TextIOWrapper):
+    def __init__(self, *, terminal: bool = False) -> None:
+        self.terminal, self.bytes = terminal, io.BytesIO()
+        super().__init__(self.bytes, encoding="utf-8", errors="replace")
+
+    def isatty(self) -> bool:
+        return self.terminal
+
+    def text(self) -> str:
+        self.flush()
+        return self.bytes.getvalue().decode()
+
+
+@contextlib.contextmanager
+def quiet(out: Stream, err: Stream) -> Iterator[None]:
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        yield
+
+
+def obeyed(text: str) -> set[str]:
+    """Characters that a terminal would act on."""
+    odd = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+    return {c for c in set(text) - set("\n\t\u200c\u200d") if unicodedata.category(c) in odd}
+
+
+def wrong_with(arguments: list[str], code: int, out: str, err: str) -> str | None:
+    """What a command did that it must not; None where all is well."""
+    if bad := obeyed(out + err):
+        return f"printed {sorted(bad)!r}"
+    if "Traceback" in err:
+        return "printed a traceback"
+    if code not in ((0, 1, 2, 3) if arguments[0] == "gate" else (0, 1, 2)):
+        return f"exited {code}"
+    said = [line for line in err.splitlines() if not line.startswith(BESIDE)]
+    said = [line for line in said if "damaged line" not in line and "cannot be read" not in line]
+    refused = [line for line in err.splitlines() if line.startswith(SAID)]
+    failed = arguments[0] == "show" and code == 2  # a run that failed, perhaps without a result
+    if code and not (out or failed) and len(refused) != 1:
+        return f"exited {code} with {len(refused)} lines that say why"
+    if len([line for line in said if line not in refused]):
+        return "printed more than a line"
+    return None
+
+
+def one_case(arguments: list[str], *, terminal: bool) -> str | None:
+    out, err = Stream(terminal=terminal), Stream()  # progress goes to a terminal's stderr
+
+    def ring(*_: object) -> None:
+        raise Hang
+
+    before = signal.signal(signal.SIGALRM, ring)
+    signal.setitimer(signal.ITIMER_REAL, LONGEST)
+    faulthandler.dump_traceback_later(4 * LONGEST, exit=True)  # a hang that no signal ends
+    try:
+        with quiet(out, err), warnings.catch_warnings():
+            warnings.simplefilter("error")
+            warnings.filterwarnings("ignore", "verdicts of a judge cannot be kept")
+            code = run_cli(arguments)
+    except Hang:
+        return "hangs\n" + traceback.format_exc(limit=-8)
+    except BaseException:
+        return "raised\n" + traceback.format_exc(limit=-6)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        faulthandler.cancel_dump_traceback_later()
+    found = wrong_with(arguments, code, out.text(), err.text())
+    return found and f"{found}\nstdout: {out.text()[-600:]!a}\nstderr: {err.text()[-1500:]!a}"
+
+
+def commands(text: str) -> list[list[str]]:
+    return [part.split() for line in text.splitlines() for part in line.split("|") if part.split()]
+
+
+def fuzz(cases: int, seed: int, folder: Path) -> Iterator[str]:
+    """Problems, each with what was spoiled and the command; `folder` is empty."""
+    make_all(folder)
+    of_kind = {"eval": commands(EVALS), "failed": commands(EVALS), "curve": commands(CURVES)}
+    bases = sorted(path.name for path in folder.iterdir() if path.name.split("-")[0] in of_kind)
+    os.environ |= {"TERM": "dumb", "COLUMNS": "100", "LINES": "40"}
+    with contextlib.chdir(folder):
+        for case in range(cases):
+            rng = random.Random(f"{seed}:{case}")
+            base = rng.choice(bases)
+            remove(Path("again"))
+            remove(Path("run"))
+            shutil.copytree(base, "run")
+            shutil.copy("verdicts.jsonl", "run/verdicts.jsonl")
+            done = []
+            for _ in range(rng.choice([1, 1, 2, 3])):
+                done.append(spoil(rng, Path("run")))
+                if not Path("run").is_dir() or Path("run").is_symlink():
+                    break
+            arguments = rng.choice(of_kind[base.split("-")[0]])
+            problem = one_case(arguments, terminal=rng.random() < 0.3)
+            if problem:
+                yield f"case {seed}:{case}, {base}, {done}, {arguments}: {problem}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=1)
+    given = parser.parse_args()
+    start, problems = time.monotonic(), 0
+    with tempfile.TemporaryDirectory() as folder:
+        for problem in fuzz(given.cases, given.seed, Path(folder)):
+            problems += 1
+            print(problem, end="\n\n", flush=True)
+    seconds = time.monotonic() - start
+    print(f"{given.cases} cases in {seconds:.0f} s: {problems} problems")
+    sys.exit(problems > 0)
+
+
+if __name__ == "__main__":
+    main()
