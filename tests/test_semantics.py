@@ -53,13 +53,13 @@ from tests.midrun.test_verdicts import curve
 
 
 def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:
-    sample = Sample(f"s{i}", {"question": "?"})
+    sample = Sample(f"s{i}", {"question": f"{i}?"})
     said = Trajectory((Message("assistant", ""),), Stop(truncated=truncated))
     return EvalResult(sample.id, sample, said, Score(metrics), {}, repeat)
 
 
 def errored(i: int, repeat: int = 0) -> EvalResult:
-    sample = Sample(f"s{i}", {"question": "?"})
+    sample = Sample(f"s{i}", {"question": f"{i}?"})
     return EvalResult(sample.id, sample, Trajectory(()), repeat=repeat, error="endpoint: 500")
 
 

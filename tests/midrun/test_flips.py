@@ -38,6 +38,23 @@ def test_samples_are_gained_lost_or_stay() -> None:
     assert (found.compared, found.not_in_both, found.errored) == (5, 0, 0)
 
 
+def test_copies_of_a_sample_make_the_interval_no_narrower() -> None:
+    def copied(times: int, **rewards: float) -> CurvePoint:
+        outcomes = [
+            Outcome(f"{id}{number}", reward, copy_of=f"{id}0" if number else None)
+            for id, reward in rewards.items()
+            for number in range(times)
+        ]
+        return point(1, outcomes=tuple(outcomes))
+
+    before, after = {"a": 0.0, "b": 0.2, "c": 0.4}, {"a": 1.0, "b": 0.3, "c": 0.4}
+    once = flips(copied(1, **before), copied(1, **after), 0.5).interval
+    many = flips(copied(50, **before), copied(50, **after), 0.5).interval
+    assert once is not None
+    assert many is not None
+    assert many.high - many.low > 0.9 * (once.high - once.low)
+
+
 def test_the_difference_is_paired() -> None:
     before, after = [1.0, 5.0, 9.0, 3.0], [3.0, 6.0, 10.0, 5.0]
     found = flips(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.midrun.best import Best, best_checkpoint
 from heldout.midrun.curve import CurvePoint, Outcome
@@ -16,6 +18,7 @@ from heldout.midrun.verdicts import StepVerdict, Terms, terms_of, verdicts
 from heldout.stats import Interval, best_of, monitor
 from heldout.stats.summaries import Floats
 from tests.midrun.test_curve import point
+from tests.midrun.toys import Model, periodic, questions
 
 Rewards = Sequence[float | None]
 
@@ -117,6 +120,26 @@ def test_repeats_of_a_sample_are_one_reward() -> None:
     ]
     rows = [[0.5, 1.0, np.nan], [1.0, 0.0, 1.0]]
     assert verdicts(points)[1].verdict == monitor(rows, effect=0.05, bounds=(0, 1))[1]
+
+
+def test_copies_of_a_sample_make_no_verdict_more_certain(tmp_path: Path) -> None:
+    """Eight questions, twenty times each, of which three more are known at every point."""
+    samples = [
+        Sample(f"{q.id}-{copy}", q.input, q.ground_truth)
+        for q in questions(8)
+        for copy in range(20)
+    ]
+
+    def last_verdict(name: str, samples: list[Sample]) -> dict[str, Any]:
+        evals = periodic(tmp_path / name, samples=samples)
+        for number, knows in enumerate((1, 4, 7), start=1):
+            evals.maybe_run(10 * number, Model(knows))
+        assert evals.points[-1].verdict is not None
+        return evals.points[-1].verdict
+
+    once, copied = last_verdict("once", questions(8)), last_verdict("copied", samples)
+    assert (copied["kind"], copied["ci_low"]) == (once["kind"], once["ci_low"])
+    assert once["n"] == copied["n"] == 8
 
 
 def test_skips_and_results_without_outcomes_are_no_looks() -> None:

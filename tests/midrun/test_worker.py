@@ -25,9 +25,9 @@ from peft import LoraConfig, get_peft_model
 from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.fingerprints import describe_callable
-from heldout.midrun.comparable import describe_runner
 from heldout.midrun.measure import Measured, Task, measure
 from heldout.midrun.ranks import Alone
+from heldout.midrun.runners import describe_runner
 from heldout.midrun.worker import main as worker_main
 from heldout.midrun.worker.process import WorkerProcess
 from heldout.midrun.worker.protocol import INSIDE, Answer, Begin, Loaded

@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import msgspec
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.store.journal import UNENCODABLE, plain_value
+from heldout.store.journal import UNENCODABLE, cluster_of, plain_value
 from heldout.store.lines import LineFormat, LineWriter, lines, open_to_read
 from heldout.store.lines import repair as repair_lines
 from heldout.store.rundir import now, replace_file, sync_directory
@@ -47,12 +47,28 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     repeat: int = 0
     error: str | None = None
     truncated: bool = False
+    copy_of: str | None = None
+    """The first sample of the same content, where this one is a copy: they are one cluster."""
 
-    @classmethod
-    def of(cls, result: EvalResult) -> Outcome:
-        error = None if result.error is None else result.error[:300]
-        reward = result.score.reward if result.ok else None
-        return cls(result.sample_id, reward, result.repeat, error, result.trajectory.stop.truncated)
+
+def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
+    """The outcomes of an eval's results, in their order."""
+    first: dict[int, str] = {}
+    outcomes = []
+    for result in results:
+        id = result.sample_id
+        original = first.setdefault(cluster_of(result.sample), id)
+        outcomes.append(
+            Outcome(
+                id,
+                result.score.reward if result.ok else None,
+                result.repeat,
+                None if result.error is None else result.error[:300],
+                result.trajectory.stop.truncated,
+                None if original == id else original,
+            )
+        )
+    return tuple(outcomes)
 
 
 class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):

@@ -55,11 +55,14 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips
     shared = [id for id in rewards_before if id in rewards_after]
     gained, lost, passing, failing = [], [], 0, 0
     pairs: list[tuple[float, float]] = []
+    clusters: list[str] = []
+    originals = {outcome.id: outcome.copy_of or outcome.id for outcome in after.outcomes}
     for id in shared:
         was, is_now = rewards_before[id], rewards_after[id]
         if was is None or is_now is None:
             continue
         pairs.append((was, is_now))
+        clusters.append(originals[id])
         passed, passes = was >= pass_threshold, is_now >= pass_threshold
         if passes and not passed:
             gained.append(Change(id, was, is_now))
@@ -69,7 +72,8 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips
             passing += 1
         else:
             failing += 1
-    found = paired_difference(*zip(*pairs, strict=True)) if pairs else None
+    copies = clusters if len(set(clusters)) < len(clusters) else None
+    found = paired_difference(*zip(*pairs, strict=True), clusters=copies) if pairs else None
     return Flips(
         gained=tuple(gained),
         lost=tuple(lost),

@@ -2,7 +2,8 @@
 
 A look is a point with outcomes: a skip is none. Scored: a sample has the mean of its scores, and
 none where all that was asked of it errored. Counted: what errored is a score of 0, or the least
-reward seen where that is lower. Neither has a reward for a sample that was not run.
+reward seen where that is lower. Neither has a reward for a sample that was not run. Samples of
+equal content are one.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ class RewardRows:
         self._rows[key_of(point)] = _Row(row, errored, int(wrong.sum()), low, high)
 
     def _places_of(self, point: CurvePoint) -> NDArray[np.intp]:
-        ids = [outcome.id for outcome in point.outcomes]
+        ids = [outcome.copy_of or outcome.id for outcome in point.outcomes]
         if ids != self._places[0]:
             columns = self._columns
             found = [columns.setdefault(id, len(columns)) for id in ids]

@@ -188,7 +188,8 @@ def _measure(task: Task, ranks: Ranks) -> Measured | None:
             runner = None
             if part.skipped is None:
                 try:
-                    runner = _built(task, model)
+                    assert callable(task.builder)
+                    runner = build_runner(task.builder, model)
                     if ranks.rank == 0:
                         # Before `decide`: a point that is known already may be of another eval.
                         task.admit(describe_runner(runner))
@@ -240,10 +241,10 @@ def describe(problem: BaseException) -> str:
 # --- One rank's part ----------------------------------------------------------------------------
 
 
-def _built(task: Task, model: Any) -> Runner:
-    assert callable(task.builder)
+def build_runner(builder: RunnerBuilder, model: Any) -> Runner:
+    """The runner for a model; InvalidInput where the builder fails, or returns something else."""
     try:
-        runner = task.builder(model)
+        runner = builder(model)
     except Exception as problem:
         raise InvalidInput(f"runner_builder: {describe(problem)}") from problem
     if not isinstance(runner, Runner):

@@ -34,8 +34,8 @@ from heldout.midrun.beside import Beside
 from heldout.midrun.budget import SMALLEST, Budget
 from heldout.midrun.curve import (
     CurvePoint,
-    Outcome,
     encode_point,
+    outcomes_of,
     request_stop,
     stop_requested,
 )
@@ -620,7 +620,7 @@ class PeriodicEval:
             summary=measured.summary,
             skipped=measured.skipped,
             partial=cut,
-            outcomes=tuple(Outcome.of(result) for result in measured.results),
+            outcomes=outcomes_of(measured.results),
             asked=measured.asked,
             of=len(self.samples) * measured.repeats,
             weights=measured.weights,

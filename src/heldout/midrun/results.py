@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.midrun.curve import CurvePoint, Outcome
+from heldout.midrun.curve import CurvePoint, outcomes_of
 from heldout.midrun.pending import PendingEval
 from heldout.store.report import EvalReport
 from heldout.store.rundir import now
@@ -86,7 +86,7 @@ def _point_of_report(report: EvalReport, point: CurvePoint, run_dir: Path | None
     if report.path is not None and run_dir is not None:
         with suppress(ValueError):  # somewhere else
             run = str(report.path.resolve().relative_to(run_dir.resolve()))
-    outcomes = tuple(Outcome.of(result) for result in report.results)
+    outcomes = outcomes_of(report.results)
     return msgspec.structs.replace(
         point, summary=summary, skipped=None, outcomes=outcomes, asked=n, of=n, run=run
     )

@@ -128,7 +128,7 @@ class AskedHead(SampleHead):
 
     def __post_init__(self) -> None:
         if not self.content:
-            self.content = content_hash(bytes(self.input), bytes(self.ground_truth))
+            self.content = content_hash(self.id, bytes(self.input), bytes(self.ground_truth))
         # A Raw keeps the whole line, answer and all, and rows wait by the thousand.
         self.input = self.ground_truth = _FORGOTTEN
 
@@ -167,13 +167,13 @@ _key_decoder = msgspec.json.Decoder(Key)
 _FORGOTTEN = msgspec.Raw(b"")
 
 
-def content_hash(input: bytes, ground_truth: bytes) -> int:
-    """Of both as JSON, whatever the order of their keys.
+def content_hash(id: str, input: bytes, ground_truth: bytes) -> int:
+    """Of both as JSON, whatever the order of their keys; of a sample that has neither, its id's.
 
     64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
     plain = [msgspec.json.decode(raw) for raw in (input, ground_truth)]
-    return _hash(_encoder.encode(plain)) or 1
+    return (id_hash(id) if plain == [{}, None] else _hash(_encoder.encode(plain))) or 1
 
 
 def id_hash(id: str) -> int:
@@ -187,7 +187,8 @@ def _hash(content: bytes) -> int:
 def content_of(sample: Sample) -> int:
     """The hash that its row in a journal would have."""
     try:
-        return content_hash(_encoder.encode(sample.input), _encoder.encode(sample.ground_truth))
+        parts = _encoder.encode(sample.input), _encoder.encode(sample.ground_truth)
+        return content_hash(sample.id, *parts)
     except UNENCODABLE as problem:
         raise InvalidInput(
             f"sample {sample.id!r} holds a value that JSON cannot: {problem}"

@@ -30,14 +30,13 @@ from typing import Any, NoReturn, TextIO
 from heldout.endpoints.batch import Answered
 from heldout.endpoints.batch import Request as Asked
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.midrun.measure import Measured, Task, describe, measure
+from heldout.midrun.measure import Measured, Task, build_runner, describe, measure
 from heldout.midrun.ranks import Alone
-from heldout.midrun.runners import Runner
+from heldout.midrun.runners import Runner, describe_runner
 from heldout.midrun.worker.protocol import (
     ENDS_ITSELF,
     Alive,
     Begin,
-    Described,
     Ended,
     Lines,
     Load,
@@ -48,7 +47,6 @@ from heldout.midrun.worker.protocol import (
     Refused,
     Request,
     Stop,
-    Verdict,
     encoded,
     requests,
     write_all,
@@ -213,7 +211,12 @@ class Worker:
         if isinstance(request, Load):
             self._seen.add(Path(request.weights))
             load_into(self._model, read_snapshot(request.weights), cast=request.cast)
-            return Loaded(number, fingerprint(self._model))
+            weights = fingerprint(self._model)
+            try:
+                runner = build_runner(self._runner, self._model)
+            except InvalidInput as problem:
+                return Loaded(number, weights, problem=str(problem), logged=self._logged)
+            return Loaded(number, weights, describe_runner(runner))
         if isinstance(request, Measure):
             found = measure(self._task(request), Alone()) or Measured(0, skipped="nothing was run")
             left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
@@ -256,16 +259,6 @@ class Worker:
                 self._say(Alive(request.number, done, total))
             return not self.gone and request.number not in self._stopped
 
-        def admit(functions: dict[str, Any]) -> None:
-            self._say(Described(request.number, functions))
-            while (verdict := self._asked.get()) is not None:
-                if isinstance(verdict, Verdict) and verdict.number == request.number:
-                    if verdict.refused is not None:
-                        raise InvalidInput(verdict.refused)
-                    return
-            self._asked.put(None)
-            raise InvalidInput("the training is gone")
-
         return Task(
             step=request.step,
             samples=request.samples,
@@ -275,7 +268,7 @@ class Worker:
             pass_threshold=request.pass_threshold,
             seed=request.seed,
             decide=lambda weights: len(request.samples),
-            admit=admit,
+            admit=lambda functions: None,  # the training has said so after `Load`
             keep_going=keep_going,
         )
 

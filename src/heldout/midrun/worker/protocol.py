@@ -54,17 +54,11 @@ class Measure(Message, frozen=True):
     home: str
 
 
-class Verdict(Message, frozen=True):
-    """Whether what the runner measures belongs on the curve."""
-
-    refused: str | None = None
-
-
 class Stop(Message, frozen=True):
     """Time is up: end with what there is."""
 
 
-Request = Begin | Load | Measure | Verdict | Stop
+Request = Begin | Load | Measure | Stop
 
 
 # --- Answers ------------------------------------------------------------------------------------
@@ -76,10 +70,12 @@ class Ready(Message, frozen=True):
 
 class Loaded(Message, frozen=True):
     weights: str | None = None
-
-
-class Described(Message, frozen=True):
-    functions: dict[str, Any]
+    functions: dict[str, Any] = {}
+    """What makes the numbers (`describe_runner`): whether they belong on the curve."""
+    problem: str | None = None
+    """Why there is no runner for these weights."""
+    logged: bool = False
+    """There is a traceback in the log."""
 
 
 class Alive(Message, frozen=True):
@@ -144,7 +140,7 @@ class Refused(Message, frozen=True):
     """There is a traceback in the log."""
 
 
-Answer = Ready | Loaded | Described | Alive | Ended | Refused
+Answer = Ready | Loaded | Alive | Ended | Refused
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value)
 requests = msgspec.json.Decoder(Request)

@@ -34,7 +34,6 @@ from heldout.midrun.worker.protocol import (
     Alive,
     Answer,
     Begin,
-    Described,
     Ended,
     Load,
     Loaded,
@@ -43,7 +42,6 @@ from heldout.midrun.worker.protocol import (
     Ready,
     Refused,
     Stop,
-    Verdict,
 )
 from heldout.midrun.worker.shared import SharedWeights
 from heldout.store.journal import UNENCODABLE, plain_value
@@ -253,7 +251,11 @@ class EvalWorker:
         )
         if isinstance(loaded, Refused):
             return Measured(0, skipped=f"model: {loaded.reason}")
+        if loaded.problem is not None:
+            reason = loaded.problem + self._see_log(loaded)
+            return Measured(0, skipped=reason, weights=loaded.weights)
         try:
+            task.admit(loaded.functions)
             size = task.decide(loaded.weights)
         except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
             return Measured(0, skipped=describe(problem), weights=loaded.weights)
@@ -271,7 +273,7 @@ class EvalWorker:
             self._retire()
         return found
 
-    def _see_log(self, answer: Ended | Refused) -> str:
+    def _see_log(self, answer: Loaded | Ended | Refused) -> str:
         return self._process.see_log() if answer.logged and self._process is not None else ""
 
     def _start(self, task: Task, path: Path) -> None:
@@ -333,8 +335,6 @@ class EvalWorker:
             answer = self._answer(number)
             if isinstance(answer, Ended | Refused):
                 return answer
-            if isinstance(answer, Described):
-                self._send(Verdict, _refused(task, answer.functions), number=number)
             if isinstance(answer, Alive):
                 done, total = answer.done, answer.total
             if stopped is None:
@@ -371,14 +371,6 @@ class EvalWorker:
         if self._samples is None or self._samples[0] is not samples:
             self._samples = (samples, [through_json(sample) for sample in samples])
         return self._samples[1]
-
-
-def _refused(task: Task, functions: dict[str, Any]) -> str | None:
-    try:
-        task.admit(functions)
-    except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
-        return describe(problem)
-    return None
 
 
 # --- Plain functions ----------------------------------------------------------------------------
