@@ -279,11 +279,17 @@ def writes(tensor: Any) -> int:
 
 
 def totals(tensors: Sequence[Any]) -> list[Any]:
-    """The sums of a fingerprint, added up to one number for each `PIECE`, again by place: to tell
-    whether the same tensor was written to. On a GPU this is enqueued in the current stream, and
-    nothing waits for it.
+    """A few sums for each tensor that tell whether it was written to, its elements moved included.
 
-    Tensors that have no bits to read have no total.
+    Bits are read as numbers of 64 bits, laid out as a table, and added up by row and by column;
+    the sums are then weighted by their place. That reads a tensor twice, and takes no memory. On a
+    GPU it is enqueued in the current stream, and nothing waits for it.
+
+    Args:
+        tensors: What is watched. Those that have no bits to read are passed over.
+
+    Returns:
+        The sums, as tensors where they were made.
     """
     torch: Any = sys.modules["torch"]
     found: list[Any] = []
@@ -301,8 +307,22 @@ def _totals(torch: Any, tensor: Any) -> list[Any]:
     if local is None or not local.numel():
         return []
     factors = _constants_on(local.device)
-    sums = [_sums(torch, piece, factors) for piece in _pieces(torch, local)]
-    return [(each * factors[: len(each)]).sum() for each in sums]
+    found = []
+    for piece in [local.view(-1)] if local.is_contiguous() else _pieces(torch, local):
+        bits = (torch.view_as_real(piece) if piece.is_complex() else piece).view(-1)
+        bits = bits.view(torch.uint8)
+        if bits.storage_offset() % 8:
+            bits = bits.clone()  # a view of larger numbers has to begin where one begins
+        full = len(bits) // 8 * 8
+        lines = [bits[full:]]
+        for words in bits[:full].view(torch.int64).split(ROW * ROW):
+            whole = len(words) // ROW * ROW
+            lines.append(words[whole:])
+            if whole:
+                table = words[:whole].view(-1, ROW)
+                lines += [table.sum(1), table.sum(0)]
+        found += [(line * factors[: len(line)]).sum() for line in lines if len(line)]
+    return found
 
 
 def numbers(totals: Sequence[Any]) -> list[int]:

@@ -156,6 +156,7 @@ def test_show_as_json_is_a_line_a_point_with_every_field(run: Path, heldout: Hel
         "repeat": 0,
         "error": "it broke",
         "truncated": False,
+        "copy_of": None,
     }
     one = heldout("show", "rl_eval", "--json", "--outcomes", "--step", "50").out.splitlines()
     assert one == whole[1:2]

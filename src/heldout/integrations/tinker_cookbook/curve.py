@@ -29,6 +29,7 @@ _METRICS = {
     "pass_rate_ci_low": "pass_rate_ci_low",
     "pass_rate_ci_high": "pass_rate_ci_high",
     "n": "n",
+    "n_scored": "n_scored",
     "n_errors": "n_errors",
     "n_truncated": "n_truncated",
 }
