@@ -15,8 +15,8 @@ from typing import Any
 import anyio
 
 from common import child, emit, middle, options, say, scratch
-from heldout.midrun import read_points
-from heldout.midrun.dispatcher import AsyncEvalDispatcher
+from heldout.training import read_points
+from heldout.training.dispatcher import AsyncEvalDispatcher
 
 STEP, LATENCY, EVERY, STEPS = 0.050, 2.0, 10, 60
 PENDING = 8

@@ -17,9 +17,9 @@ from statistics import NormalDist
 import numpy as np
 
 from common import child, emit, middle, options, say
-from heldout.midrun import CurveMonitor, CurvePoint, Outcome
 from heldout.stats import best_of, monitor
 from heldout.stats.summaries import Floats
+from heldout.training import CurveMonitor, CurvePoint, Outcome
 
 CURVES = 300
 """Simulated for each figure: a share of 2% among them has a standard error of 0.8%."""

@@ -24,7 +24,7 @@ from heldout import Metric, Sample, Score
 from heldout.cli.main import run_cli
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import to_dataset
-from heldout.midrun import PeriodicEval, live_model, score_answer
+from heldout.training import PeriodicEval, live_model, score_answer
 
 OPENING = [
     {"role": "system", "content": "One word."},

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Adam
 
-from heldout import Message, Metric, Sample, Score, Trajectory, midrun
+from heldout import Message, Metric, Sample, Score, Trajectory, training
 from heldout.cli.main import run_cli
 from heldout.data import DataBuffer
 from heldout.weights import fingerprint
@@ -93,7 +93,7 @@ def decode(answers: Tensor) -> list[str]:
 # --- The loop -----------------------------------------------------------------------------------
 
 
-def main(arguments: Sequence[str] | None = None) -> midrun.PeriodicEval:
+def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
     options = parse(arguments)
     torch.manual_seed(0)
     policy = Policy()
@@ -104,9 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> midrun.PeriodicEval:
     def answer(policy: Policy, prompts: list[list[int]], limit: int) -> list[str]:
         return decode(generate(policy, torch.tensor(prompts), greedy=True))
 
-    evals = midrun.PeriodicEval(
+    evals = training.PeriodicEval(
         held_out,
-        midrun.functions(lambda messages: encode(messages[-1].text), answer, score_fn),
+        training.functions(lambda messages: encode(messages[-1].text), answer, score_fn),
         every_steps=options.every,
         model_getter=lambda: policy,
         run_dir=options.out,
@@ -114,7 +114,7 @@ def main(arguments: Sequence[str] | None = None) -> midrun.PeriodicEval:
     )
     step, stop = 0, None
     if saved := sorted(options.out.glob("checkpoint-*/training.pt")):
-        for pending in midrun.pending_evals(options.out):  # a kill came before their result
+        for pending in training.pending_evals(options.out):  # a kill came before their result
             if pending.saved_at:
                 policy.load_state_dict(torch.load(pending.saved_at, weights_only=True)["policy"])
                 evals.finish(pending, policy)
@@ -128,8 +128,8 @@ def main(arguments: Sequence[str] | None = None) -> midrun.PeriodicEval:
 
     with ExitStack() as stack:
         if options.run_async:  # nothing below knows of it
-            dispatcher = stack.enter_context(midrun.AsyncEvalDispatcher(when_full="wait"))
-            stack.enter_context(midrun.use_async_eval_dispatcher(dispatcher))
+            dispatcher = stack.enter_context(training.AsyncEvalDispatcher(when_full="wait"))
+            stack.enter_context(training.use_async_eval_dispatcher(dispatcher))
 
         evals.maybe_run(step, saved_at=place)  # step 0, or what a killed run did not get to
         while step < options.steps and not stop:

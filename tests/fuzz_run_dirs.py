@@ -32,12 +32,12 @@ from typing import Any
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError
-from heldout.midrun.curve import CurvePoint, CurveWriter, Outcome, request_stop
-from heldout.midrun.pending import PendingEval, write_pending
 from heldout.store.lines import read_whole
 from heldout.store.report import finish
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.summary import summarize_results
+from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
+from heldout.training.pending import PendingEval, write_pending
 
 OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 """Title, clear, colour, right-to-left, delete, and a line over the one before."""

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from heldout import Sample, Score, Trajectory
-from heldout.midrun import PeriodicEval, current_points, pending_evals, read_points
-from heldout.midrun.curve import request_stop
+from heldout.training import PeriodicEval, current_points, pending_evals, read_points
+from heldout.training.curve import request_stop
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "rl_loop.py"
 

@@ -34,8 +34,6 @@ from heldout import (
 from heldout.analysis import compare, gate, pass_at_k, summarize
 from heldout.errors import NotComparable, SystemicFailure
 from heldout.fingerprints import describe_callable
-from heldout.midrun.best import best_checkpoint
-from heldout.midrun.verdicts import verdicts
 from heldout.scoring import (
     Judge,
     Rubric,
@@ -46,10 +44,12 @@ from heldout.scoring import (
     read_calls,
 )
 from heldout.stats import PairedDifference
+from heldout.training.best import best_checkpoint
+from heldout.training.verdicts import verdicts
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, make_samples
-from tests.midrun.test_verdicts import curve
+from tests.training.test_verdicts import curve
 
 
 def scored(i: int, *metrics: Metric, repeat: int = 0, truncated: bool = False) -> EvalResult:
@@ -347,7 +347,7 @@ def test_clause_12_an_evaluation_makes_its_environments_and_closes_them() -> Non
 
 
 def midrun(folder: Path, **settings: Any) -> Any:
-    from tests.midrun.toys import Model, periodic
+    from tests.training.toys import Model, periodic
 
     return periodic(folder, Model(knows=6, fails=settings.pop("fails", ())), **settings)
 
@@ -375,7 +375,7 @@ def test_clause_13_random_state_is_as_it_was(tmp_path: Path) -> None:
 def test_clause_14_an_eval_ends_in_a_result_or_a_skip_and_both_are_on_the_curve(
     tmp_path: Path,
 ) -> None:
-    from heldout.midrun import read_points
+    from heldout.training import read_points
 
     evals = midrun(tmp_path, fails=[str(n) for n in range(8)])
     point = evals.maybe_run(10)

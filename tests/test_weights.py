@@ -280,8 +280,8 @@ warnings.simplefilter("ignore")  # torch's own quantisation is going away
 import torch
 from heldout import weights
 from heldout.errors import InvalidInput
-from heldout.midrun.shadows import Shadows
-from heldout.midrun.worker.shared import SharedWeights
+from heldout.training.shadows import Shadows
+from heldout.training.worker.shared import SharedWeights
 
 values = torch.tensor([[-4.0, 2.0, 0.5], [1.5, -0.5, 3.0]])
 one, none = torch.full((2,), 0.5), torch.zeros(2)

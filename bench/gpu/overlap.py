@@ -33,7 +33,7 @@ import torch
 from neutral import TOKENIZER, WORDS, score
 
 from heldout import Sample
-from heldout.midrun import (
+from heldout.training import (
     AsyncEvalDispatcher,
     EvalWorker,
     PeriodicEval,

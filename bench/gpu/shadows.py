@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from heldout.midrun.shadows import Shadows, WeightSnapshot
+from heldout.training.shadows import Shadows, WeightSnapshot
 from heldout.weights import fingerprint
 from midrun import SHAPES, TINY
 

@@ -24,10 +24,10 @@ from heldout import (
 )
 from heldout.cli.slice import in_order
 from heldout.cli.text import printable
-from heldout.midrun.curve import CurvePoint, CurveWriter
 from heldout.store.journal import JournalWriter
 from heldout.store.rundir import RunDir, now
 from heldout.summary import summarize_results
+from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import RUN, Heldout, Outcome, calls, damage_line
 
 

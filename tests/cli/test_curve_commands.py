@@ -23,8 +23,8 @@ from heldout.cli.braille import Dot, Series, draw, ticks
 from heldout.cli.curves import age, curve_table, find_curve, items, named_steps
 from heldout.cli.watch import Follower, picture
 from heldout.errors import UnknownFormat
-from heldout.midrun.curve import CurvePoint, CurveWriter, Outcome, stop_requested
 from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
 from tests.cli.conftest import Heldout, command_of
 from tests.cli.conftest import Outcome as Said
 from tests.cli.test_cli_process import Terminal
@@ -355,7 +355,9 @@ def test_the_picture_asks_once_how_large_the_largest_eval_is(
 ) -> None:
     """Not once a point: that would be as many times as there are points, squared."""
     asked = []
-    monkeypatch.setattr("heldout.midrun.curve.most_asked", lambda points: asked.append(points) or 4)
+    monkeypatch.setattr(
+        "heldout.training.curve.most_asked", lambda points: asked.append(points) or 4
+    )
     seen(CURVE)
     assert len(asked) == 1
 
@@ -944,7 +946,7 @@ def test_numbers_without_a_denominator_do_not_claim_one(heldout: Heldout) -> Non
 
 
 def test_a_plot_of_numbers_without_a_denominator_says_so() -> None:
-    from heldout.midrun.plot import NamedCurve, _count
+    from heldout.training.plot import NamedCurve, _count
 
     curve = NamedCurve("remote", [beside(10, 3, accuracy=0.25)])
     assert _count([curve], "accuracy") == "n unknown"

@@ -30,9 +30,9 @@ from heldout import (
 from heldout.endpoints.local import LocalEndpoint
 from heldout.environment import Reply
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
-from heldout.midrun import PeriodicEval, live_model
 from heldout.rendering.dialect import describe_tools
 from heldout.scoring import Rubric, grade_exact
+from heldout.training import PeriodicEval, live_model
 from heldout.types import Completion, Stop, ToolCall, Trajectory
 from tests.tiny_model import CONTEXT, SPECIAL, TEMPLATE, tiny_model
 

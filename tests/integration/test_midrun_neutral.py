@@ -17,14 +17,14 @@ import torch
 from heldout import Sample
 from heldout.config import Sampling
 from heldout.integrations.transformers import HeldoutCallback
-from heldout.midrun import (
+from heldout.testing.neutral import assert_neutral
+from heldout.training import (
     AsyncEvalDispatcher,
     PeriodicEval,
     live_model,
     score_answer,
     use_async_eval_dispatcher,
 )
-from heldout.testing.neutral import assert_neutral
 from tests.tiny_model import WORDS, tiny_model
 
 pytestmark = pytest.mark.integration

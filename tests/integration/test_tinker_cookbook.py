@@ -50,7 +50,7 @@ from heldout.integrations.tinker_cookbook import (
 from heldout.integrations.tinker_cookbook.messages import theirs
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
 from heldout.integrations.tinker_cookbook.training import is_counted
-from heldout.midrun import (
+from heldout.training import (
     AsyncEvalDispatcher,
     CurvePoint,
     current_points,

@@ -17,7 +17,7 @@ from heldout import Sample, Score
 from heldout.errors import InvalidInput
 from heldout.integrations import transformers as ours
 from heldout.integrations.transformers import HeldoutCallback, log_fields
-from heldout.midrun import (
+from heldout.training import (
     AsyncEvalDispatcher,
     PeriodicEval,
     Shadows,
@@ -28,8 +28,8 @@ from heldout.midrun import (
     score_answer,
     use_async_eval_dispatcher,
 )
-from heldout.midrun.curve import request_stop
-from heldout.midrun.sinks import CallableSink
+from heldout.training.curve import request_stop
+from heldout.training.sinks import CallableSink
 from heldout.weights import why_not_whole
 
 pytestmark = pytest.mark.integration

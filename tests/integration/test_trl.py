@@ -47,9 +47,9 @@ from heldout.integrations.trl import (
 )
 from heldout.integrations.trl import rollout as ours
 from heldout.integrations.verifiers import from_verifiers
-from heldout.midrun import PeriodicEval, live_model
 from heldout.rollouts import Rollout
 from heldout.scoring import Rubric, grade_number, part
+from heldout.training import PeriodicEval, live_model
 
 pytestmark = pytest.mark.integration
 

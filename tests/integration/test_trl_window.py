@@ -19,9 +19,9 @@ import torch
 from heldout import Sample, Score, Trajectory
 from heldout.errors import InvalidInput
 from heldout.integrations.trl import build_rollout_func, in_rollout_window
-from heldout.midrun import CurvePoint, PeriodicEval, live_model, read_points
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.testing import assert_neutral
+from heldout.training import CurvePoint, PeriodicEval, live_model, read_points
 from heldout.weights import fingerprint
 from tests.integration import test_trl as trl
 

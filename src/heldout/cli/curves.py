@@ -15,12 +15,18 @@ from rich.text import Text
 
 from heldout.cli.render import as_line, interval, make_table, number
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.midrun.best import NO_BEST, Best, best_checkpoint
-from heldout.midrun.curve import CURVE_NAME, CurvePoint, current_points, read_points, stop_requested
-from heldout.midrun.verdicts import StepVerdict, Terms, terms_of, verdicts
 from heldout.store.lines import has_writer
 from heldout.store.report import threshold_of
 from heldout.store.rundir import RunDir, RunInfo, find_run
+from heldout.training.best import NO_BEST, Best, best_checkpoint
+from heldout.training.curve import (
+    CURVE_NAME,
+    CurvePoint,
+    current_points,
+    read_points,
+    stop_requested,
+)
+from heldout.training.verdicts import StepVerdict, Terms, terms_of, verdicts
 
 LONGEST_NOTE = 300
 """Characters of a reason that are shown: a traceback would bury the table."""

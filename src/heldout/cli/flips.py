@@ -10,8 +10,8 @@ import click
 from heldout.words import samples
 
 if TYPE_CHECKING:
-    from heldout.midrun.curve import CurvePoint
-    from heldout.midrun.flips import Flips
+    from heldout.training.curve import CurvePoint
+    from heldout.training.flips import Flips
 
 SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """What a point says of decoding that can change answers; the rest is how fast it went."""
@@ -29,7 +29,7 @@ def command(
     """Print which samples of RUN pass at one step and fail at another."""
     from heldout.cli.curves import open_curve
     from heldout.cli.render import print_json
-    from heldout.midrun.flips import flips
+    from heldout.training.flips import flips
 
     curve = open_curve(run)
     results = _of_label([point for point in curve.points if point.has_result], label)

@@ -14,8 +14,8 @@ from heldout.store.rundir import RunDir, find_run
 
 if TYPE_CHECKING:
     from heldout.cli.curves import CurveRun
-    from heldout.midrun.curve import CurvePoint
     from heldout.store.report import EvalReport
+    from heldout.training.curve import CurvePoint
 
 LAST = "last"
 
@@ -86,7 +86,7 @@ def step_directory(path: Path, step: int, *, label: str | None = None) -> Path:
     The curve says which of the directories under steps/ it is. It may come from anywhere, so that
     what it says is looked up among those, and is never a path to follow.
     """
-    from heldout.midrun.curve import CURVE_NAME, current_points, read_points
+    from heldout.training.curve import CURVE_NAME, current_points, read_points
 
     written = read_points(path / CURVE_NAME)
     kept = {directory.name: directory for directory in _directories(path, step)}
@@ -129,7 +129,7 @@ def _directories(path: Path, step: int) -> list[Path]:
 
 
 def _directory_name(point: CurvePoint) -> str | None:
-    """As `heldout.midrun` names them; None for anything else that a curve may say."""
+    """As `heldout.training` names them; None for anything else that a curve may say."""
     name = re.fullmatch(r"steps/([0-9]{1,20}(?:-[0-9]{1,20})?)", point.run or "", re.ASCII)
     return name[1] if name else None
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from heldout.midrun.plot import NamedCurve
+    from heldout.training.plot import NamedCurve
 
 
 @click.command("plot")
@@ -29,8 +29,8 @@ def command(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -
     """Draw the curves of one RUN or several, over each other, into a picture."""
     from heldout.cli.text import printable
     from heldout.figures import format_of
-    from heldout.midrun.plot import plot
     from heldout.store.rundir import replace_file
+    from heldout.training.plot import plot
 
     format = format_of(output)
     picture = plot(
@@ -47,7 +47,7 @@ def _curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
     from heldout.cli.curves import by_label, check_metric, listed, open_curve
     from heldout.cli.text import printable
     from heldout.errors import InvalidInput
-    from heldout.midrun.plot import NamedCurve
+    from heldout.training.plot import NamedCurve
 
     found = []
     names = [Path(realpath(run)).name for run in runs]

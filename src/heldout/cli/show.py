@@ -298,7 +298,7 @@ def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
 
 def _repair_curve(path: Path) -> None:
     from heldout.cli.text import printable
-    from heldout.midrun.curve import CURVE_NAME, repair_curve
+    from heldout.training.curve import CURVE_NAME, repair_curve
 
     curve = path / CURVE_NAME
     moved = repair_curve(curve)

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
     from heldout.cli.braille import Series
     from heldout.cli.curves import CurveRun
-    from heldout.midrun.curve import CurvePoint
-    from heldout.midrun.monitor import CurveMonitor
+    from heldout.training.curve import CurvePoint
+    from heldout.training.monitor import CurveMonitor
 
 TICK = 0.2
 """Seconds between looks at the size of the terminal."""
@@ -77,8 +77,8 @@ class Follower:
 
     def poll(self) -> list[CurvePoint]:
         """Points that have come since the last time."""
-        from heldout.midrun.curve import CURVE
         from heldout.store.lines import open_to_read, read_header
+        from heldout.training.curve import CURVE
 
         try:
             file = open_to_read(self.path)
@@ -105,7 +105,7 @@ class Follower:
         import msgspec
 
         from heldout.errors import DamagedJournal
-        from heldout.midrun.curve import decode_point
+        from heldout.training.curve import decode_point
 
         fresh = []
         for line in lines:
@@ -122,8 +122,8 @@ class Follower:
 
     def _note(self, point: CurvePoint) -> None:
         from heldout.errors import InvalidInput
-        from heldout.midrun.monitor import CurveMonitor
-        from heldout.midrun.verdicts import terms_of
+        from heldout.training.monitor import CurveMonitor
+        from heldout.training.verdicts import terms_of
 
         monitor = self.monitors.setdefault(point.label, CurveMonitor())
         if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:
@@ -187,7 +187,7 @@ def _is_finished(follower: Follower) -> bool:
 def _watch_pipe(run: str, metric: str, interval: float, *, once: bool) -> None:
     from heldout.cli.curves import by_label, check_metric, point_line
     from heldout.cli.text import printable
-    from heldout.midrun.curve import current_points
+    from heldout.training.curve import current_points
 
     path = _place_of(run, once=once)
     if path is None:
@@ -269,7 +269,7 @@ def picture(follower: Follower, metric: str, console: Console) -> RenderableType
     from heldout.cli.braille import draw
     from heldout.cli.curves import by_label, curve_table, status_text
     from heldout.cli.render import as_line
-    from heldout.midrun.curve import current_points
+    from heldout.training.curve import current_points
 
     points = current_points(follower.points)
     labels = by_label(points)
@@ -342,7 +342,7 @@ def _verdicts(
 
 def _series(points: Sequence[CurvePoint], metric: str) -> Series:
     from heldout.cli.braille import Dot, Series
-    from heldout.midrun.curve import is_fewer, most_asked
+    from heldout.training.curve import is_fewer, most_asked
 
     dots, skipped, most = [], [], most_asked(points)
     for point in points:

@@ -30,13 +30,13 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from heldout.errors import InvalidInput
 from heldout.items import EvalDefinition
-from heldout.midrun.curve import CurvePoint
-from heldout.midrun.heartbeats import Heartbeat
-from heldout.midrun.installed import evals_run_beside
-from heldout.midrun.periodic import PeriodicEval
-from heldout.midrun.ranks import current_ranks
-from heldout.midrun.runners import RunnerBuilder
-from heldout.midrun.settings import Settings
+from heldout.training.curve import CurvePoint
+from heldout.training.distributed import current_ranks
+from heldout.training.heartbeats import Heartbeat
+from heldout.training.installed import evals_run_beside
+from heldout.training.periodic import PeriodicEval
+from heldout.training.runners import RunnerBuilder
+from heldout.training.settings import Settings
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")

@@ -2,7 +2,7 @@
 
 A line is one `write`, so a killed process leaves at most one torn line at the end, which readers
 ignore and the next writer cuts off. A line that cannot be read anywhere else is damage, and is
-named. `journal.py` keeps results this way, `heldout.midrun.curve` the points of a curve.
+named. `journal.py` keeps results this way, `heldout.training.curve` the points of a curve.
 """
 
 from __future__ import annotations

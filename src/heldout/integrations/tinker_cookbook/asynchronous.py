@@ -27,9 +27,9 @@ from weakref import WeakKeyDictionary
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker_cookbook.package import cookbook
 from heldout.integrations.tinker_cookbook.steps import Cadence, current_step, sampler_path
-from heldout.midrun.dispatcher import AsyncEvalDispatcher
-from heldout.midrun.installed import get_async_eval_dispatcher
-from heldout.midrun.pending import Scheduled
+from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.training.installed import get_async_eval_dispatcher
+from heldout.training.pending import Scheduled
 
 log = logging.getLogger("heldout")
 

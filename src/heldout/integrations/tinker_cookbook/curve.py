@@ -14,9 +14,9 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from heldout.midrun.curve import CurvePoint, read_points
-from heldout.midrun.home import Home, home_of
 from heldout.store.rundir import RunDir
+from heldout.training.curve import CurvePoint, read_points
+from heldout.training.home import Home, home_of
 
 Summary = dict[str, int | float | bool | None]
 _METRICS = {

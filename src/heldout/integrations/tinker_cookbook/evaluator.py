@@ -26,13 +26,13 @@ from heldout.integrations.tinker_cookbook.measurement import Measurement
 from heldout.integrations.tinker_cookbook.package import cookbook
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.midrun.curve import CurvePoint
-from heldout.midrun.dispatcher import AsyncEvalDispatcher
-from heldout.midrun.home import Home
-from heldout.midrun.installed import get_async_eval_dispatcher
-from heldout.midrun.measure import describe
-from heldout.midrun.pending import PendingEval, Scheduled
-from heldout.midrun.results import skip_of
+from heldout.training.curve import CurvePoint
+from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.training.home import Home
+from heldout.training.installed import get_async_eval_dispatcher
+from heldout.training.pending import PendingEval, Scheduled
+from heldout.training.results import skip_of
+from heldout.training.run_eval import describe
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")

@@ -22,12 +22,12 @@ from heldout.errors import InvalidInput
 from heldout.integrations.tinker_cookbook.endpoint import TinkerEndpoint, stop_sequences
 from heldout.integrations.tinker_cookbook.steps import Step
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
-from heldout.midrun.curve import CurvePoint
-from heldout.midrun.pending import PendingEval
-from heldout.midrun.results import point_of
-from heldout.midrun.samples import checked
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
+from heldout.training.curve import CurvePoint
+from heldout.training.pending import PendingEval
+from heldout.training.results import point_of
+from heldout.training.samples import checked
 from heldout.types import Sample
 
 

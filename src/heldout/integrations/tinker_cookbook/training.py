@@ -20,7 +20,7 @@ from heldout.integrations.tinker_cookbook.endpoint import without_key
 from heldout.integrations.tinker_cookbook.evaluator import HeldoutEvaluator
 from heldout.integrations.tinker_cookbook.package import cookbook, sdk
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step
-from heldout.midrun.measure import describe
+from heldout.training.run_eval import describe
 
 log = logging.getLogger("heldout")
 

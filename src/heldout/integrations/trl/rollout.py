@@ -22,11 +22,11 @@ from heldout.errors import (
 from heldout.integrations.trl.generation import awake, by_transformers, by_vllm, readable_length
 from heldout.integrations.trl.window import MAX_TURNS, Riders, Window
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.midrun.periodic import PeriodicEval
 from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
 from heldout.samples import distinct
+from heldout.training.periodic import PeriodicEval
 from heldout.types import Message, Sample
 
 SUPPORTED, TESTED = ">=1.16,<2", "1.16.0"

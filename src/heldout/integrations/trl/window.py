@@ -25,18 +25,18 @@ from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
 from heldout.integrations.trl.generation import by_transformers, by_vllm, cut
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.midrun.periodic import PeriodicEval
-from heldout.midrun.runners import (
+from heldout.reasoning import without_reasoning
+from heldout.rendering.segments import Template
+from heldout.tokens import Generated, Transcript
+from heldout.training.periodic import PeriodicEval
+from heldout.training.runners import (
     AnswerFilter,
     KeepGoing,
     Runner,
     describe_tokenizer,
     no_model,
 )
-from heldout.midrun.settings import Settings
-from heldout.reasoning import without_reasoning
-from heldout.rendering.segments import Template
-from heldout.tokens import Generated, Transcript
+from heldout.training.settings import Settings
 from heldout.types import Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32

@@ -1,0 +1,359 @@
+"""curve.jsonl: a line a point of the held-out curve, written while the policy trains.
+
+Lines are only ever appended, by the one training that holds the file, each of them on the disk
+before the training goes on. What the curve is now is decided when it is read (`current_points`):
+a training that was restarted from a checkpoint leaves points behind that it has gone back on.
+A file `stop` beside it asks that training to stop.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import weakref
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from heldout.errors import HeldoutError, InvalidInput
+from heldout.store.journal import UNENCODABLE, cluster_of, plain_value
+from heldout.store.lines import LineFormat, LineWriter, lines, open_to_read
+from heldout.store.lines import repair as repair_lines
+from heldout.store.rundir import now, replace_file, sync_directory
+from heldout.types import EvalResult
+
+CURVE = LineFormat(
+    "heldout.curve",
+    1,
+    noun="curve",
+    line="point",
+    if_busy="wait for it, or use another run directory",
+)
+CURVE_NAME, STOP_NAME = "curve.jsonl", "stop"
+
+# Larger ones are no steps, and would not fit the floats of a plot.
+Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+
+
+class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What became of one item."""
+
+    id: str
+    reward: float | None = None
+    """None: the item errored, it has no score."""
+    repeat: int = 0
+    error: str | None = None
+    truncated: bool = False
+    copy_of: str | None = None
+    """The first sample of the same content, where this one is a copy: they are one cluster."""
+
+
+def outcomes_of(results: Iterable[EvalResult]) -> tuple[Outcome, ...]:
+    """The outcomes of an eval's results, in their order."""
+    first: dict[int, str] = {}
+    outcomes = []
+    for result in results:
+        id = result.sample_id
+        original = first.setdefault(cluster_of(result.sample), id)
+        outcomes.append(
+            Outcome(
+                id,
+                result.score.reward if result.ok else None,
+                result.repeat,
+                None if result.error is None else result.error[:300],
+                result.trajectory.stop.truncated,
+                None if original == id else original,
+            )
+        )
+    return tuple(outcomes)
+
+
+class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
+    """One evaluation that was due: its numbers, or why there are none."""
+
+    label: str
+    """The eval's name."""
+    step: Step
+    session: str
+    """Which start of the training wrote it."""
+    time: str
+    """When it was written, UTC."""
+    seconds: float
+    """What the eval took."""
+    summary: dict[str, int | float | bool | None] | None = None
+    """As `heldout.summary` gives it; None: skipped."""
+    skipped: str | None = None
+    """Why there is no summary."""
+    partial: str | None = None
+    """Why it ended before all that were asked for; the summary is of a complete prefix of the
+    fixed order."""
+    outcomes: tuple[Outcome, ...] = ()
+    asked: int = 0
+    """Items that were to be run."""
+    of: int = 0
+    """Items in the whole held-out set."""
+    weights: str | None = None
+    """Content hash of the weights that were measured."""
+    budget: dict[str, Any] | None = None
+    decoding: dict[str, Any] | None = None
+    stop: str | None = None
+    """Why the monitor asked the training to stop."""
+    run: str | None = None
+    """The directory, below the run's, that has the conversations. Never followed: only shown."""
+    final: bool = False
+    lag_steps: int | None = None
+    """How many steps training had gone on when the result was there; None: it waited."""
+    verdict: dict[str, Any] | None = None
+    """What the curve up to here allows one to say (`heldout.training.verdicts`); None: it was not
+    judged, or only after this line was written."""
+
+    @property
+    def has_result(self) -> bool:
+        return self.summary is not None
+
+    @property
+    def reward(self) -> float | None:
+        """The mean reward; None where there is none."""
+        return self.number("mean")
+
+    @property
+    def ci(self) -> tuple[float, float] | None:
+        """The 95% interval of the reward."""
+        return self.value_and_interval("reward")[1]
+
+    @property
+    def n(self) -> int:
+        """Items that the summary is of."""
+        return int(self.number("n") or 0)
+
+    def number(self, key: str) -> float | None:
+        """A number of the summary. A curve may come from anywhere: what is none, is None."""
+        value = (self.summary or {}).get(key)
+        if value is None or isinstance(value, bool):
+            return None
+        try:
+            value = float(value)
+        except OverflowError:
+            return None
+        return value if math.isfinite(value) else None
+
+    def value_and_interval(self, metric: str) -> tuple[float | None, tuple[float, float] | None]:
+        """Of "reward", "pass_rate", or a metric that the score function gives."""
+        keys = {"reward": ("mean", "ci"), "pass_rate": ("pass_rate", "pass_rate_ci")}
+        value, interval = keys.get(metric, (f"metric_{metric}", f"metric_{metric}_ci"))
+        low, high = self.number(f"{interval}_low"), self.number(f"{interval}_high")
+        known = low is not None and high is not None and low <= high
+        return self.number(value), (low, high) if known else None  # type: ignore[return-value]
+
+    def metrics(self) -> list[str]:
+        """Names of the metrics that its summary has, in its order."""
+        summary = self.summary or {}
+        names = (key.removeprefix("metric_") for key in summary if key.startswith("metric_"))
+        return [n for n in names if {f"metric_{n}_n", f"metric_{n}_stderr"} <= {*summary}]
+
+
+# --- The file -----------------------------------------------------------------------------------
+
+_encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
+_decoder = msgspec.json.Decoder(CurvePoint)
+
+
+class CurveWriter:
+    """Appends points to one curve. Holds a lock: two trainings would make one wrong curve."""
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineWriter(path, CURVE)
+        self._lines.sync()
+        sync_directory(path.parent)
+        weakref.finalize(self, self._lines.close)
+
+    def append(self, point: CurvePoint) -> None:
+        """On the disk when this returns: points are rare, and each is dear."""
+        line = encode_point(point)
+        self._lines.append_line(line)
+        self._lines.sync()
+
+    def close(self) -> None:
+        self._lines.close()
+
+    def let_go(self) -> None:
+        self._lines.let_go()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what it writes to is open, and still the file of that name."""
+        return self._lines.is_current
+
+
+_writers: weakref.WeakValueDictionary[Path, CurveWriter] = weakref.WeakValueDictionary()
+
+
+def _let_go() -> None:
+    """In a forked child: it would keep the lock of a training that has died."""
+    for writer in list(_writers.values()):
+        writer.let_go()
+    _writers.clear()
+
+
+os.register_at_fork(after_in_child=_let_go)
+
+
+def curve_writer(path: Path) -> CurveWriter:
+    """This process' writer of that curve: a training that is set up twice is still one training."""
+    place = path.resolve()
+    writer = _writers.get(place)
+    if writer is None or not writer.is_current:
+        writer = _writers[place] = CurveWriter(path)
+    return writer
+
+
+def encode_point(point: CurvePoint) -> bytes:
+    where = f"the point of {point.label!r} at step {point.step}"
+    for outcome in point.outcomes:
+        # JSON would turn it into null, which says that the item errored.
+        if outcome.reward is not None and not math.isfinite(outcome.reward):
+            raise InvalidInput(
+                f"{where} has the reward {outcome.reward} for sample {outcome.id!r}; rewards are "
+                "finite, or None where the item errored"
+            )
+    try:
+        line = _encoder.encode(point) + b"\n"
+    except UNENCODABLE as problem:
+        raise InvalidInput(f"{where} holds a value that JSON cannot: {problem}") from None
+    try:
+        # One line that cannot be read would make the whole curve damaged.
+        _decoder.decode(line)
+    except msgspec.MsgspecError as problem:
+        raise InvalidInput(f"{where} could not be read back: {problem}") from None
+    return line
+
+
+def decode_point(path: Path, number: int, line: bytes) -> CurvePoint:
+    """Line `number` of the curve at `path`; DamagedJournal where it is not a point."""
+    return CURVE.decoded(_decoder.decode, path, number, line)
+
+
+def read_points(path: Path) -> list[CurvePoint]:
+    """Every point in the order written; `current_points` says what the curve is."""
+    return [decode_point(path, number, line) for number, _, line in lines(path, CURVE)]
+
+
+def repair_curve(path: Path) -> list[int]:
+    """Move lines that cannot be read to `curve.damaged`; returns their numbers."""
+    return repair_lines(path, CURVE, _decoder.decode)
+
+
+# --- The curve ----------------------------------------------------------------------------------
+
+
+def current_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
+    """The curve as it stands, by step, from every point in the order written.
+
+    Of each label there is one point a step, the last result, or the last skip where there is no
+    result. A result from a later session shows that the training went back to before its step:
+    what earlier sessions have at that step and beyond is of weights that are no more, and is left
+    out, whichever label it has. Within a session, steps may come in any order.
+    """
+    points = list(points)
+    order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
+    went_back_to = _first_steps_of_later_sessions(points, order)
+    kept: dict[tuple[int, str], CurvePoint] = {}
+    for point in points:
+        if point.step >= went_back_to[order[point.session]]:
+            continue
+        place = (point.step, point.label)
+        if point.has_result or not (place in kept and kept[place].has_result):
+            kept[place] = point
+    return [kept[place] for place in sorted(kept)]
+
+
+def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
+    """Mean reward of each sample over its scored repeats; None where all of them errored."""
+    scores: dict[str, list[float]] = {}
+    for outcome in point.outcomes:
+        scored = scores.setdefault(outcome.id, [])
+        if outcome.reward is not None and outcome.error is None:
+            scored.append(outcome.reward)
+    return {id: sum(s) / len(s) if s else None for id, s in scores.items()}
+
+
+def of_fewer(point: CurvePoint, points: Iterable[CurvePoint]) -> bool:
+    """Whether its numbers are of fewer items than other points of its curve: a partial eval, or
+    one that a budget cut down. Such points wobble more, and are shown apart."""
+    return is_fewer(point, most_asked(points))
+
+
+def most_asked(points: Iterable[CurvePoint]) -> int:
+    """Items of the largest eval."""
+    return max((p.asked for p in points if p.has_result), default=0)
+
+
+def is_fewer(point: CurvePoint, most: int) -> bool:
+    """`of_fewer`, for many points: `most_asked` is found once for all of them."""
+    return point.partial is not None or point.asked < most
+
+
+def _first_steps_of_later_sessions(points: list[CurvePoint], order: dict[str, int]) -> list[float]:
+    """For each session, the least step at which any session after it has a result."""
+    first = [math.inf] * len(order)
+    for point in points:
+        if point.has_result:
+            session = order[point.session]
+            first[session] = min(first[session], point.step)
+    later, least = [math.inf] * len(order), math.inf
+    for session in reversed(range(len(order))):
+        later[session] = least
+        least = min(least, first[session])
+    return later
+
+
+# --- Asking a training to stop ------------------------------------------------------------------
+
+STOP_FORMAT, STOP_VERSION = "heldout.stop", 1
+LONGEST_STOP = 65_536
+"""Bytes of a stop file that are read."""
+
+
+class StopRequest(msgspec.Struct):
+    """The file `stop`."""
+
+    format: str
+    version: int
+    reason: str
+    time: str
+
+
+def request_stop(run: Path, reason: str) -> None:
+    """Ask the training that writes this run to stop at its next opportunity."""
+    request = StopRequest(STOP_FORMAT, STOP_VERSION, reason, now())
+    try:
+        content = msgspec.json.encode(request) + b"\n"
+    except UNENCODABLE as problem:
+        raise InvalidInput(f"the reason to stop is not text: {problem}") from None
+    if len(content) > LONGEST_STOP:
+        raise InvalidInput(f"the reason to stop has {len(reason)} characters; say it in a line")
+    replace_file(run / STOP_NAME, content)
+
+
+def forget_stop(run: Path) -> None:
+    """A training that begins does not heed what was asked of the one before it."""
+    (run / STOP_NAME).unlink(missing_ok=True)
+
+
+def stop_requested(run: Path) -> str | None:
+    """Why the training is to stop; None where nobody asked it to.
+
+    Whatever is there by that name asks for it, readable or not (`touch stop` does, too).
+    """
+    path = run / STOP_NAME
+    if not os.path.lexists(path):
+        return None
+    # Nothing about the content may keep a training from stopping.
+    with suppress(OSError, HeldoutError, msgspec.MsgspecError, RecursionError, ValueError):
+        with open_to_read(path) as file:
+            raw = file.read(LONGEST_STOP)
+        return msgspec.json.decode(raw, type=StopRequest).reason or "stop file"
+    return "stop file"

@@ -1,0 +1,102 @@
+"""What is said of a point to whoever watches a training without reading its files."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, cast
+
+from heldout.errors import InvalidInput
+from heldout.training.curve import CurvePoint
+
+Heartbeat = Callable[..., object]
+"""`heartbeat(name, fields)` or `heartbeat(name, **fields)`: name is the eval's label, or that with
+`_progress` added."""
+
+
+def checked_heartbeat(heartbeat: Any) -> Callable[[str, dict[str, Any]], object] | None:
+    """Check that a heartbeat function can be called, before training does.
+
+    Args:
+        heartbeat: A function of `(name, fields)` or `(name, **fields)`, or None.
+
+    Returns:
+        A function of `(name, fields)`.
+
+    Raises:
+        InvalidInput: It takes neither.
+    """
+    if heartbeat is None:
+        return None
+    if not callable(heartbeat):
+        raise InvalidInput(f"heartbeat_fn is a function (name, fields), got {heartbeat!r:.100}")
+    try:
+        signature = inspect.signature(heartbeat)
+    except (TypeError, ValueError):  # built in: nothing is known of it
+        return cast(Callable[[str, dict[str, Any]], object], heartbeat)
+    if _takes(signature, "", {}):
+        return cast(Callable[[str, dict[str, Any]], object], heartbeat)
+    if _takes(signature, "", step=0, eval_n=0, eval_metric_some_name=0):
+        return lambda name, fields: heartbeat(name, **fields)
+    raise InvalidInput(
+        f"heartbeat_fn is called as heartbeat_fn(name, fields), or (name, **fields), which "
+        f"{getattr(heartbeat, '__qualname__', heartbeat)!s:.100}{signature} does not take"
+    )
+
+
+def _takes(signature: inspect.Signature, *args: Any, **fields: Any) -> bool:
+    try:
+        signature.bind(*args, **fields)
+    except TypeError:
+        return False
+    return True
+
+
+def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
+    """What whoever watches gets to know of a point."""
+    fields: dict[str, Any] = {"step": point.step, "eval_seconds": point.seconds}
+    if point.lag_steps is not None:
+        fields["lag_steps"] = point.lag_steps
+    if point.summary is None:
+        return {**fields, "eval_skipped": True, "eval_reason": point.skipped}
+    summary = point.summary
+    # The mean reads an errored item as 0, and so do these.
+    errored = [0.0] if summary["n_errors"] else []
+    known = [value for value in (summary["min"], summary["max"]) if value is not None]
+    fields |= {
+        "eval_n": summary["n"],
+        "eval_n_scored": summary["n_scored"],
+        "eval_n_errors": summary["n_errors"],
+        "eval_n_truncated": summary["n_truncated"],
+        "eval_reward": summary["mean"],
+        "eval_reward_scored": summary["mean_scored"],
+        "eval_reward_ci_low": summary["ci_low"],
+        "eval_reward_ci_high": summary["ci_high"],
+        "eval_reward_min": min([*known, *errored], default=None),
+        "eval_reward_max": max([*known, *errored], default=None),
+        "eval_pass_rate": summary["pass_rate"],
+        **{f"eval_{key}": value for key, value in summary.items() if key.startswith("metric_")},
+    }
+    if point.final:
+        fields["eval_final"] = True
+    if point.partial is not None:
+        fields["eval_partial"] = point.partial
+    if point.asked < point.of:
+        fields["eval_of"] = point.of
+    if point.verdict is not None:
+        verdict = point.verdict
+        fields |= {
+            "eval_verdict": verdict.get("kind"),
+            "eval_verdict_text": verdict.get("text"),
+            "eval_verdict_since": verdict.get("since"),
+            "eval_verdict_n": verdict.get("n"),
+            "eval_gain": verdict.get("gain"),
+            "eval_gain_ci_low": verdict.get("ci_low"),
+            "eval_gain_ci_high": verdict.get("ci_high"),
+            "eval_minimum_detectable": verdict.get("minimum_detectable"),
+            "eval_effect": verdict.get("effect"),
+            "eval_best_step": verdict.get("best_step"),
+        }
+    if point.stop is not None:
+        fields["eval_stop"] = point.stop
+    return fields

@@ -1,0 +1,267 @@
+"""A run directory with a curve, as this process has it: one object for all who write there.
+
+A `PeriodicEval` and an `AsyncEvalDispatcher` may share a directory. They then are one start of the
+training, one session: results of another would say that training went back to their step.
+Points come from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.training.curve import CurvePoint, CurveWriter, curve_writer, encode_point
+from heldout.training.pending import PendingEval, left_evals, write_pending
+from heldout.training.results import skip_of
+
+log = logging.getLogger("heldout")
+
+BARE = {"kind": "midrun"}
+"""The config of a run.json that says nothing of an eval; a `PeriodicEval` says more."""
+
+
+class Home:
+    """Made by `home_of`."""
+
+    def __init__(self, path: Path) -> None:
+        self.run = RunDir(path)
+        self.session = os.urandom(4).hex()
+        """This start of the training."""
+        self._writing = threading.RLock()
+        """Held while lines are written, and made sure of: a slow disk holds it for long."""
+        self._listing = threading.RLock()
+        """Held while evals under way are looked at, and pending.json is replaced."""
+        self._eval: weakref.ref[Any] | None = None
+        """The `PeriodicEval` that was set up here last."""
+        self._curve: CurveWriter | None = None
+        self._unwritten: list[CurvePoint] = []
+        self._under_way: list[PendingEval] = []
+        self._with_skip: set[tuple[str, int, str]] = set()
+        """Of those under way, which have a skip on the curve already."""
+        self._hashes: dict[tuple[str, int, str], str] = {}
+        """Weights of those under way, once they are known."""
+        self._left: list[PendingEval] = []
+        self._took_over = False
+        self._on_curve: set[str] = set()
+        """Sessions that this process has written a line of."""
+        self._owners: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def join(self, periodic: Any) -> str:
+        """The session of a `PeriodicEval` that is set up here: that of the dispatcher, if one was
+        here before; a new one, if it is a second start of the training in one process."""
+        if self.is_of(periodic):
+            return self.session
+        first, self._eval = self._eval is None, weakref.ref(periodic)
+        return self.session if first else self.begin_session()
+
+    def is_of(self, periodic: Any) -> bool:
+        """Whether no other was set up here after it."""
+        return self._eval is not None and self._eval() is periodic
+
+    def begin_session(self) -> str:
+        """Another start of the training: set up anew, or gone back to an earlier step."""
+        with self._listing:
+            first = [p for p in self._under_way if p.session == self.session][:1]
+            if first and self.session not in self._on_curve:
+                # Sessions come in the order of their first lines: were its result the first, this
+                # one would seem to be the later one. It stays in pending.json, as one that has a
+                # skip and may yet have a result.
+                self._with_skip.add(_place(first[0]))
+                self._write_pending()
+                self.record(skip_of(first[0], "training went back before it was finished"))
+            self.session = os.urandom(4).hex()
+        return self.session
+
+    def enter(self) -> None:
+        """Hold the curve for as long as this training lives: two of them would make a wrong one."""
+        if self.run.exists() and not self.run.curve.exists():
+            raise RunDirectoryError(
+                f"{self.run.path} holds a run of another kind; use another run_dir"
+            )
+        self.run.make()
+        with self._writing:
+            self._curve = curve_writer(self.run.curve)
+
+    # --- The curve ---
+
+    def record(self, point: CurvePoint) -> None:
+        """Append it. What goes wrong is said in the log, and tried again with the next point."""
+        try:
+            encode_point(point)
+        except InvalidInput as problem:
+            log.error("%s", problem)
+            return
+        if point.has_result and point.session == self.session:
+            with self._listing:
+                if self._forget_beyond(point.step):
+                    self._write_pending()
+        with self._writing:
+            self._unwritten.append(point)
+            try:
+                self._write()
+            except Exception as problem:
+                log.error(
+                    "%s: the point at step %s could not be written to the curve in %s; it is "
+                    "tried again with the next one",
+                    point.label,
+                    point.step,
+                    self.run.path,
+                    exc_info=problem,
+                )
+
+    def _write(self) -> None:
+        self._curve = curve_writer(self.run.curve)
+        while self._unwritten:
+            self._curve.append(self._unwritten[0])
+            self._on_curve.add(self._unwritten[0].session)
+            del self._unwritten[0]
+
+    def close(self) -> None:
+        with self._writing:
+            if self._unwritten:
+                self._write()
+            if self._curve is not None:
+                self._curve.close()
+
+    # --- run.json ---
+
+    def read_config(self) -> RunInfo | None:
+        """What a `PeriodicEval` has written; None where none was here."""
+        if not self.run.run.exists():
+            return None
+        info = self.run.read_info()
+        return None if info.config == BARE else info
+
+    def write_bare_config(self) -> None:
+        if self.read_config() is None:
+            self.run.write_info(RunInfo.new(BARE, {}))
+
+    def say_complete(self, *, bare: bool = False) -> None:
+        """Training has come to its end. `bare`: only where no `PeriodicEval` is to say so."""
+        if not self.run.run.exists() or (bare and self.read_config() is not None):
+            return
+        info = self.run.read_info()
+        info.status, info.finished = "complete", now()
+        self.run.write_info(info)
+
+    # --- Evals under way ---
+
+    def take_over(self) -> None:
+        """What earlier starts of the training have left, once."""
+        if self._took_over:
+            return
+        unfinished = left_evals(self.run.path)
+        self._took_over = True
+        if not unfinished:
+            return
+        with self._listing:
+            self._left += [msgspec.structs.replace(left.eval, lost=True) for left in unfinished]
+            self._write_pending()  # before their lines: a skip without this mark is a failure
+        for left in unfinished:
+            if not left.on_curve:
+                # So that every eval that was scheduled has a line, and earlier starts of the
+                # training come before this one on the curve, whatever is finished late.
+                self.record(skip_of(left.eval, "the process ended before it was finished"))
+
+    def begun(self, pending: PendingEval) -> None:
+        """It is under way."""
+        with self._listing:
+            self._left = [left for left in self._left if _place(left) != _place(pending)]
+            if pending.session == self.session:
+                self._forget_beyond(pending.step)
+            self._under_way.append(pending)
+            self._write_pending()
+
+    def _forget_beyond(self, step: int) -> bool:
+        """A training that is at this step again has gone back: what earlier starts of it left at
+        later steps is of weights that are no more."""
+        kept = [p for p in self._left if p.session == self.session or p.step < step]
+        forgotten = len(kept) < len(self._left)
+        self._left = kept
+        return forgotten
+
+    def identify(self, pending: PendingEval, weights: str) -> None:
+        """Those are the weights that it measures."""
+        with self._listing:
+            if pending in self._under_way:
+                self._hashes[_place(pending)] = weights
+                self._write_pending()
+
+    def is_left(self, pending: PendingEval) -> bool:
+        """Whether it still has no result, and nobody is at it."""
+        with self._listing:
+            return any(_place(left) == _place(pending) for left in self._left)
+
+    def lost(self, pending: PendingEval) -> None:
+        """It is given up on. Before its line is written: a skip without this mark is a failure."""
+        with self._listing:
+            if pending in self._under_way:
+                self._under_way.remove(pending)
+                self._left.append(self._known(pending, lost=True))
+                self._write_pending()
+
+    def ended(self, pending: PendingEval, *, has_result: bool) -> None:
+        """Its line is written, if it is to have one. What was lost before, and failed again, may
+        be tried once more."""
+        with self._listing:
+            if pending in self._under_way:
+                self._under_way.remove(pending)
+                if pending.lost and not has_result:
+                    self._left.append(pending)
+                self._hashes.pop(_place(pending), None)
+                self._write_pending()
+
+    def _known(self, pending: PendingEval, *, lost: bool) -> PendingEval:
+        weights = pending.weights or self._hashes.get(_place(pending))
+        return msgspec.structs.replace(pending, lost=pending.lost or lost, weights=weights)
+
+    def _write_pending(self) -> None:
+        under_way = [
+            self._known(each, lost=_place(each) in self._with_skip) for each in self._under_way
+        ]
+        try:
+            write_pending(self.run.path, [*self._left, *under_way])
+        except Exception as problem:
+            log.warning("evals under way could not be written down", exc_info=problem)
+
+
+def _place(pending: PendingEval) -> tuple[str, int, str]:
+    return pending.name, pending.step, pending.session
+
+
+_homes: weakref.WeakValueDictionary[Path, Home] = weakref.WeakValueDictionary()
+
+
+def home_of(path: Path, owner: Any) -> Home:
+    """The one that somebody in this process has, or a new one."""
+    place = path.resolve()
+    home = _homes.get(place)
+    if home is None:
+        home = _homes[place] = Home(path)
+    home._owners.add(owner)
+    return home
+
+
+def leave(home: Home, owner: Any) -> None:
+    """Whoever comes after its last owner is another start of the training."""
+    home._owners.discard(owner)
+    if not home._owners:
+        _homes.pop(home.run.path.resolve(), None)
+
+
+def _forget() -> None:
+    """In a forked child: another thread of the parent may have held these locks."""
+    for home in list(_homes.values()):
+        home._writing, home._listing = threading.RLock(), threading.RLock()
+    _homes.clear()
+
+
+os.register_at_fork(after_in_child=_forget)

@@ -1,0 +1,155 @@
+"""Curves as a figure: mean with its 95% band, and what a reader must know to read it.
+
+Hollow points are of fewer items than the others, crosses on the axis are evals that were skipped.
+The same curves give the same bytes: no dates, no random ids, no settings of the user's own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from heldout.errors import InvalidInput
+from heldout.figures import COLOURS, GREY, LARGEST, Format, picture, shortened
+from heldout.training.curve import CurvePoint, is_fewer, most_asked
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+STYLES = ("-", "--", ":", "-.")
+MOST_MARKED = 60
+"""Points of a curve up to which each gets a marker."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedCurve:
+    name: str
+    points: Sequence[CurvePoint]
+    """As `current_points` gives them, of one label."""
+
+
+def plot(
+    curves: Sequence[NamedCurve],
+    metric: str = "reward",
+    *,
+    pass_rate: bool = False,
+    format: Format = "png",
+) -> bytes:
+    """The curves over each other; with `pass_rate`, that of each in a panel below."""
+    metrics = [metric, "pass_rate"] if pass_rate else [metric]
+
+    def draw(figure: Figure) -> None:
+        panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
+        for panel, shown in zip(panels, metrics, strict=True):
+            _draw(panel, curves, shown)
+        panels[-1].set_xlabel("training step")
+        _add_legend(figure, curves)
+
+    return picture(draw, size=(6.0, 3.6 if len(metrics) == 1 else 5.6), format=format)
+
+
+def _draw(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    for i, curve in enumerate(curves):
+        colour, line = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+        steps, values, lows, highs, fewer = _numbers(curve, metric)
+        panel.fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
+        panel.plot(steps, values, line, color=colour, linewidth=1.5)
+        for hollow in (False, True):
+            if not hollow and len(steps) > MOST_MARKED:
+                continue
+            places = [j for j, is_hollow in enumerate(fewer) if is_hollow == hollow]
+            panel.plot(
+                [steps[j] for j in places],
+                [values[j] for j in places],
+                "o",
+                color=colour,
+                markersize=4,
+                markerfacecolor="white" if hollow else colour,
+            )
+        if len(steps) == 1:
+            # A band needs two points; alone, its interval is a bar.
+            panel.vlines(steps, lows, highs, color=colour, linewidth=1.5)
+        skipped = [p.step for p in curve.points if not p.has_result]
+        [marks] = panel.plot(
+            skipped,
+            [0.025 * i] * len(skipped),  # those of one curve do not hide those of another
+            "x",
+            color=colour,
+            markersize=5,
+            transform=panel.get_xaxis_transform(),
+            clip_on=False,
+            zorder=5,
+        )
+        marks.set_in_layout(False)  # they stand on the axis, and would push the panels apart
+    panel.margins(x=0.02)
+    panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
+    panel.set_ylabel(f"held-out {_words(metric)} ({_count(curves, metric)})")
+
+
+def _numbers(
+    curve: NamedCurve, metric: str
+) -> tuple[list[int], list[float], list[float], list[float], list[bool]]:
+    """Steps, values, bounds (NaN where there are none), and which are of fewer items."""
+    steps, values, lows, highs, fewer = [], [], [], [], []
+    most = most_asked(curve.points)
+    for point in curve.points:
+        value, bounds = point.value_and_interval(metric)
+        if value is None:
+            continue
+        low, high = bounds or (math.nan, math.nan)
+        if max(map(abs, (value, *(bounds or ())))) > LARGEST:
+            raise InvalidInput(
+                f"{metric} is {value:.3g} at step {point.step} of {curve.name}: too large to draw"
+            )
+        steps.append(point.step)
+        values.append(value)
+        lows.append(low)
+        highs.append(high)
+        fewer.append(is_fewer(point, most))
+    return steps, values, lows, highs, fewer
+
+
+def _count(curves: Sequence[NamedCurve], metric: str) -> str:
+    """How many items the points are of: the whole ones, since those of fewer are hollow."""
+    counts = [
+        int(point.number(f"metric_{metric}_n") or point.n)
+        for curve in curves
+        for most in [most_asked(curve.points)]
+        for point in curve.points
+        if point.number("n") is not None and not is_fewer(point, most)
+    ]
+    if not counts:
+        return "n unknown"
+    low, high = min(counts), max(counts)
+    return f"n = {low}" if low == high else f"n = {low}–{high}"
+
+
+def _words(metric: str) -> str:
+    return {"pass_rate": "pass rate"}.get(metric, shortened(metric))
+
+
+def _add_legend(figure: Any, curves: Sequence[NamedCurve]) -> None:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    handles: list[Any] = []
+    for i, curve in enumerate(curves):
+        colour, line = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+        handles.append(Line2D([], [], color=colour, linestyle=line, label=_words(curve.name)))
+    handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="95% interval"))
+    marks: dict[str, Any] = {"color": GREY, "linestyle": "none"}
+    points = [(p, most) for c in curves for most in [most_asked(c.points)] for p in c.points]
+    if any(p.has_result and is_fewer(p, most) for p, most in points):
+        handles.append(
+            Line2D([], [], marker="o", markersize=4, mfc="white", label="fewer items", **marks)
+        )
+    if any(not p.has_result for p, _ in points):
+        handles.append(Line2D([], [], marker="x", markersize=5, label="skipped", **marks))
+    longest = max(len(handle.get_label()) for handle in handles)
+    columns = max(1, min(len(handles), 90 // (longest + 6)))
+    figure.legend(handles=handles, loc="outside upper left", ncols=columns)

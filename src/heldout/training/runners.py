@@ -1,0 +1,370 @@
+"""How the policy is run and scored at a point of the curve.
+
+A runner builder is a function of the model as it is at that moment: `(model) -> Runner`.
+`live_model` makes one for a transformers model, `functions` one of your own render and generate.
+What a `Runner` holds is what `heldout.evaluate` takes: the eval's own score function, messages and
+environments, single- or multi-turn.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+
+from heldout.concurrency import settle
+from heldout.config import Sampling
+from heldout.endpoints.batch import Answered, Request
+from heldout.errors import InvalidInput
+from heldout.fingerprints import describe_callable
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.reasoning import opened_reasoning, without_reasoning
+from heldout.scoring.rubrics import Rubric
+from heldout.training.settings import DEFAULT_MAX_NEW, Settings
+from heldout.types import Message, Metric, Sample, Score, Trajectory
+from heldout.weights import why_not_whole
+
+KEPT_MODELS = 4
+"""Models whose decoders, with what is prepared for them, are kept from one eval to the next."""
+
+KeepGoing = Callable[[], bool]
+Answer = Callable[[Sequence[Request], KeepGoing], Sequence[Answered]]
+AnswerFilter = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    answer: Answer
+    """Answers a batch, in the thread that trains. Asks now and then whether to keep going, which
+    is also a sign of life; answers None where it was told not to."""
+    score_fn: ScoreFn
+    prepare_messages: PrepareMessages | None = None
+    environment_factory: EnvironmentFactory | None = None
+    answer_filter: AnswerFilter | None = without_reasoning
+    """What a score function gets to see of the model's last turn. The stored one stays whole."""
+    sampling: Sampling = field(default_factory=Sampling)
+    rows: int = 32
+    """Items under way at once: the largest batch."""
+    repeats: int = 1
+    max_turns: int = 16
+    token_budget: int | None = None
+    timeout: float | None = 600.0
+    """Seconds that one item may take for itself: its environment, tools and scoring. Waiting for
+    the model, which answers all items of a batch at once, does not count."""
+    own_random: bool = False
+    """Whether `answer` draws from generators of its own alone. Where it is not known to, torch's
+    global state is guarded while an eval runs beside the training, which takes time."""
+    describe: Callable[[], dict[str, Any]] = dict
+    """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
+    that a batch costs the same when it is not full."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What else makes the numbers and is the same at every eval: the chat template, the tokenizer.
+    A curve is continued only where it has not changed."""
+
+    def scoring(self) -> ScoreFn:
+        answer_filter = self.answer_filter or str
+        if isinstance(self.score_fn, Rubric) and answer_filter is without_reasoning:
+            answer_filter = str  # it does so itself, and has parts that look at the reasoning
+        return filtered(self.score_fn, answer_filter)
+
+
+RunnerBuilder = Callable[[Any], Runner]
+
+
+def describe_runner(runner: Runner) -> dict[str, Any]:
+    """Everything that makes a runner's numbers, apart from the weights and the samples.
+
+    Args:
+        runner: The runner, with or without a model behind it.
+
+    Returns:
+        Parts by name, as JSON holds them. Two runners that differ in a part do not share a curve.
+    """
+    return {
+        "score_fn": describe_callable(runner.score_fn),
+        "prepare_messages": describe_callable(runner.prepare_messages),
+        "environment_factory": describe_callable(runner.environment_factory, docstrings=True),
+        "answer_filter": describe_callable(runner.answer_filter),
+        **runner.identity,
+        "settings": {
+            "repeats": runner.repeats,
+            "max_turns": runner.max_turns,
+            "token_budget": runner.token_budget,
+            "temperature": runner.sampling.temperature,
+            "top_p": runner.sampling.top_p,
+            "max_tokens": runner.sampling.max_tokens,
+            "stop": list(runner.sampling.stop),
+            "seed": runner.sampling.seed,
+        },
+    }
+
+
+@dataclass(eq=False, slots=True)
+class KnownBuilder:
+    """A runner builder that can tell what it will run before there is a model."""
+
+    prototype: Runner
+    """The runner without its model."""
+    bind: Callable[[Any], dict[str, Any]]
+    """Given the model, the fields of the runner that depend on it."""
+    functions: Mapping[str, Any] = field(default_factory=dict)
+    """Fingerprints of the functions that `bind` calls."""
+
+    def __call__(self, model: Any) -> Runner:
+        runner = replace(self.prototype, **self.bind(model))
+        if runner.sampling.max_tokens is None:
+            sampling = replace(runner.sampling, max_tokens=DEFAULT_MAX_NEW)
+            runner = replace(runner, sampling=sampling)
+        return runner
+
+    def use_completion_length(self, tokens: int) -> None:
+        """Let model turns be as long as the training's, where no other limit was set."""
+        sampling = self.prototype.sampling
+        if sampling.max_tokens is None:
+            self.prototype = replace(self.prototype, sampling=replace(sampling, max_tokens=tokens))
+
+
+def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
+    """What can be said of a builder's runners before there is a model.
+
+    Args:
+        builder: What makes the runner of each eval.
+
+    Returns:
+        `describe_runner` of what it will make, for a builder that can tell (those of `live_model`,
+        `functions` and `in_rollout_window`); of any other the fingerprint of its code.
+    """
+    prototype = getattr(builder, "prototype", None)
+    if not isinstance(prototype, Runner):
+        return {"runner_builder": describe_callable(builder)}
+    described = {**describe_runner(prototype), **getattr(builder, "functions", {})}
+    for name in ("max_tokens", "stop"):  # where they are not set, the trainer's are taken
+        if not described["settings"][name]:
+            del described["settings"][name]
+    return described
+
+
+def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Hashes of what decides which prompt a conversation becomes: template and vocabulary."""
+    template = getattr(tokenizer, "chat_template", None)
+    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+    special = getattr(tokenizer, "special_tokens_map", None)
+    return {
+        "chat_template": _digest(template),
+        "tokenizer": _digest([sorted(vocabulary.items()), special]),
+    }
+
+
+def _digest(value: Any) -> str:
+    content = json.dumps(value, sort_keys=True, default=str).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(content).hexdigest()[:16]
+
+
+def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
+    """The `answer` of a prototype."""
+    raise AssertionError("a prototype has no model")
+
+
+def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
+    """The score function, which sees the last turn of the model as the filter leaves it."""
+
+    turns = anyio.Lock()
+
+    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+        # All items of a batch are answered at once, and would be scored in one go. One by one,
+        # those that have not begun when time is up can be left out.
+        async with turns:
+            given = score_fn(_seen_through(trajectory, answer_filter), sample)
+        return await settle(given)
+
+    # What a report stores as its scorer is the eval's own.
+    score.__wrapped__ = score_fn  # type: ignore[attr-defined]
+    return score
+
+
+def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajectory:
+    messages = list(trajectory.messages)
+    for place in range(len(messages) - 1, -1, -1):
+        message = messages[place]
+        if message is trajectory.last_turn:
+            if isinstance(message.content, str):
+                messages[place] = replace(message, content=answer_filter(message.content))
+            break
+    return replace(trajectory, messages=tuple(messages))
+
+
+Judgement = Score | float | bool | Mapping[str, float]
+
+
+def score_answer(
+    judge: Callable[[str, Sample], Judgement | Awaitable[Judgement]],
+) -> ScoreFn:
+    """A score function of a function of the answer's text and the sample.
+
+    It returns a Score, a number (the reward), or numbers by name: `reward` counts, the others
+    are tracked beside it.
+    """
+
+    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return as_score(await settle(judge(trajectory.answer, sample)))
+
+    score.__wrapped__ = judge  # type: ignore[attr-defined]
+    return score
+
+
+def as_score(given: Any) -> Score:
+    if isinstance(given, Score):
+        return given
+    if isinstance(given, Mapping):
+        if "reward" not in given:
+            raise InvalidInput(f"a score by name has a 'reward', got {sorted(map(str, given))}")
+        metrics = [Metric(n, v, float(n == "reward")) for n, v in given.items()]
+        return Score(tuple(metrics))
+    if isinstance(given, bool | int | float):
+        return Score((Metric("reward", float(given), 1.0),))
+    raise InvalidInput(f"a score is a Score, a number, or numbers by name, got {given!r:.100}")
+
+
+# --- Builders -----------------------------------------------------------------------------------
+
+
+def _with_definition(
+    score_fn: ScoreFn | EvalDefinition, settings: dict[str, Any]
+) -> tuple[ScoreFn, dict[str, Any]]:
+    """The score function, and `Runner`'s settings with the rest of the definition."""
+    if not isinstance(score_fn, EvalDefinition):
+        return score_fn, settings
+    both = sorted({"prepare_messages", "environment_factory"} & settings.keys())
+    if both:
+        raise InvalidInput(f"an EvalDefinition has its own {both[0]}: pass it alone")
+    settings = {
+        **settings,
+        "prepare_messages": score_fn.prepare_messages,
+        "environment_factory": score_fn.environment_factory,
+    }
+    if score_fn.max_turns is not None:
+        settings.setdefault("max_turns", score_fn.max_turns)
+    return score_fn.score_fn, settings
+
+
+def functions(
+    render: Callable[[Sequence[Message]], Any],
+    generate: Callable[[Any, list[Any], int], Sequence[str | Message]],
+    score_fn: ScoreFn | EvalDefinition,
+    *,
+    max_new: int | None = None,
+    **settings: Any,
+) -> RunnerBuilder:
+    """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
+    `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s; an
+    `EvalDefinition` brings its messages and environments along."""
+    score_fn, settings = _with_definition(score_fn, settings)
+    sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
+    prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
+    called = {"render": describe_callable(render), "generate": describe_callable(generate)}
+
+    def bind(model: Any) -> dict[str, Any]:
+        def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
+            prompts: list[Any] = []
+            answers: list[Answered] = [None] * len(requests)
+            rendered: list[int] = []
+            for place, request in enumerate(requests):
+                try:
+                    prompts.append(render(list(request.messages)))
+                    rendered.append(place)
+                except Exception as problem:  # noqa: BLE001 - the error of this item
+                    answers[place] = problem
+            limit = requests[0].sampling.max_tokens
+            assert limit is not None
+            turns = list(generate(model, prompts, limit)) if prompts else []
+            if len(turns) != len(prompts):
+                raise InvalidInput(
+                    f"generate was given {len(prompts)} prompts and returned {len(turns)} turns"
+                )
+            for place, prompt, turn in zip(rendered, prompts, turns, strict=True):
+                if isinstance(prompt, str) and isinstance(turn, str):
+                    turn = opened_reasoning(prompt) + turn
+                answers[place] = turn
+            return answers
+
+        return {"answer": answer}
+
+    return KnownBuilder(prototype, bind, called)
+
+
+def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
+    """With the longest turn that was asked for: by the environment, by name, or in `sampling`.
+    None of them: it is the trainer's own, or 256."""
+    limit = Settings.from_environment().max_new or max_new or sampling.max_tokens
+    return replace(sampling, max_tokens=limit)
+
+
+def live_model(
+    tokenizer: Any,
+    score_fn: ScoreFn | EvalDefinition,
+    *,
+    max_new: int | None = None,
+    rows: int = 32,
+    graphs: bool | None = None,
+    **settings: Any,
+) -> RunnerBuilder:
+    """A builder for the transformers model that is being trained, greedy unless `sampling` says
+    otherwise. The rest is `Runner`'s; an `EvalDefinition` in the place of the score function
+    brings its messages and environments along.
+
+    What is prepared for the model (captured graphs on a GPU) is kept from one eval to the next.
+    """
+    from heldout.decoding import Decoder
+    from heldout.decoding.chat import ChatModel, answer_all
+
+    score_fn, settings = _with_definition(score_fn, settings)
+    sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
+    prototype = Runner(
+        no_model,
+        score_fn,
+        sampling=sampling,
+        rows=rows,
+        own_random=True,
+        identity=describe_tokenizer(tokenizer),
+        **settings,
+    )
+    kept: list[tuple[Any, ChatModel, Decoder]] = []
+    """For the models met last: the one in training, and shadows of it."""
+    finding = threading.Lock()
+
+    def bind(model: Any) -> dict[str, Any]:
+        if (reason := why_not_whole(model)) is not None:
+            raise InvalidInput(reason)
+        with finding:
+            found = next((each for each in kept if each[0] is model), None)
+            if found is None:
+                chat = ChatModel(model, tokenizer, "the model in training")
+                found = (model, chat, Decoder(model, tokenizer, rows=rows, graphs=graphs))
+            kept[:] = [found, *(each for each in kept if each is not found)][:KEPT_MODELS]
+        _, chat, decoder = found
+
+        def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
+            answers: list[Answered] = [None] * len(requests)
+            answer_all(chat, decoder, requests, answers.__setitem__, keep_going=keep_going)
+            return answers
+
+        return {"answer": answer, "describe": decoder.describe}
+
+    return KnownBuilder(prototype, bind)
+
+
+__all__ = [
+    "Answered",
+    "Request",
+    "Runner",
+    "RunnerBuilder",
+    "functions",
+    "live_model",
+    "score_answer",
+    "without_reasoning",
+]

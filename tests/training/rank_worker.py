@@ -1,0 +1,329 @@
+"""One of several processes that train together: `python -m tests.training.rank_worker …`.
+
+Runs scenarios, one after the other in one process group, and writes down what this rank saw of
+each. That they all come to an end shows that ranks stay in step, whatever happens to one of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from heldout import Sample, Score, Trajectory
+from heldout.training import CurvePoint, PeriodicEval, measure
+from tests.training import toys
+
+RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+RULES: dict[str, Callable[[Path], Any]] = {}
+"""Scenarios by name; each is given a directory that all ranks share."""
+
+
+def scenario(function: Callable[[Path], Any]) -> Callable[[Path], Any]:
+    RULES[function.__name__] = function
+    return function
+
+
+def evaluate(
+    home: Path, count: int = 10, model: toys.Model | None = None, **settings: Any
+) -> dict[str, Any]:
+    """An eval on all ranks; each would write into a directory of its own."""
+    model = model or toys.Model(knows=6)
+    defaults: dict[str, Any] = {
+        "every_steps": 1,
+        "model_getter": lambda: model,
+        "across": "all",
+        "run_dir": home / f"rank{RANK}",
+    }
+    builder = settings.pop("builder", toys.builder(rows=2))
+    evals = PeriodicEval(toys.questions(count), builder, **{**defaults, **settings})
+    return told(evals.maybe_run(1), model)
+
+
+def told(point: CurvePoint | None, model: toys.Model) -> dict[str, Any]:
+    answered = [prompt for batch in model.batches for prompt in batch]
+    return {
+        "point": None if point is None else json.loads(msgspec.json.encode(point)),
+        "answered": answered,
+    }
+
+
+def on_rank_1(does: Callable[[], Any]) -> Callable[[], Any]:
+    return lambda: does() if RANK == 1 else None
+
+
+def fail(why: str = "this one cannot") -> None:
+    raise RuntimeError(why)
+
+
+def fails_at(*place: Any, **settings: Any) -> Any:
+    fail()
+
+
+def after(does: Callable[[], object], **settings: Any) -> Any:
+    """The builder of the toys, which does something first."""
+    inner = toys.builder(rows=2, **settings)
+
+    def build(model: Any) -> Any:
+        does()
+        return inner(model)
+
+    return build
+
+
+# --- Every rank its part ------------------------------------------------------------------------
+
+
+@scenario
+def ten_samples(home: Path) -> Any:
+    return evaluate(home)
+
+
+@scenario
+def seven_samples(home: Path) -> Any:
+    return evaluate(home, 7)
+
+
+@scenario
+def one_sample(home: Path) -> Any:
+    return evaluate(home, 1)
+
+
+@scenario
+def repeats_and_errors(home: Path) -> Any:
+    model = toys.Model(knows=3, fails=["2", "5"])
+    return evaluate(home, 7, model, builder=toys.builder(rows=2, repeats=2))
+
+
+@scenario
+def one_rank_slower(home: Path) -> Any:
+    return evaluate(home, builder=after(on_rank_1(lambda: time.sleep(0.5))))
+
+
+@scenario
+def first_only(home: Path) -> Any:
+    return evaluate(home, across="first")
+
+
+# --- One that fails -----------------------------------------------------------------------------
+
+
+@scenario
+def builder_raises_on_one(home: Path) -> Any:
+    return evaluate(home, builder=after(on_rank_1(fail)))
+
+
+@scenario
+def getter_raises_on_one(home: Path) -> Any:
+    model = toys.Model()
+
+    def getter() -> toys.Model:
+        on_rank_1(fail)()
+        return model
+
+    return evaluate(home, model=model, model_getter=getter)
+
+
+@scenario
+def no_model_on_one(home: Path) -> Any:
+    model = toys.Model()
+    return evaluate(home, model=model, model_getter=lambda: None if RANK == 1 else model)
+
+
+@scenario
+def scoring_is_not_admitted(home: Path) -> Any:
+    """What the first rank refuses, and only the first is asked."""
+    model, inner = toys.Model(), toys.builder(rows=2)
+    scorers = [toys.score, lambda trajectory, sample: toys.score(trajectory, sample)]
+
+    def build(model: Any) -> Any:
+        return replace(inner(model), score_fn=scorers[0])
+
+    evals = PeriodicEval(
+        toys.questions(10),
+        build,
+        every_steps=1,
+        model_getter=lambda: model,
+        across="all",
+        run_dir=home / f"rank{RANK}",
+    )
+    evals.maybe_run(1)
+    scorers.pop(0)
+    return told(evals.maybe_run(2), model)
+
+
+@scenario
+def what_one_says_cannot_be_sent(home: Path) -> Any:
+    inner = toys.builder(rows=2)
+
+    def build(model: Any) -> Any:
+        said = {"name": "\ud800"} if RANK == 1 else {}
+        return replace(inner(model), describe=lambda: said)
+
+    return evaluate(home, builder=build)
+
+
+@scenario
+def one_cannot_be_put_back(home: Path) -> Any:
+    whole = measure.isolated
+
+    @contextmanager
+    def broken(model: Any, *, seed: int | None = None) -> Iterator[None]:
+        with whole(model, seed=seed):
+            yield
+        on_rank_1(lambda: fail("a flag is not what it was"))()
+
+    measure.isolated = broken
+    try:
+        return evaluate(home)
+    finally:
+        measure.isolated = whole
+
+
+@scenario
+def first_cannot_decide(home: Path) -> Any:
+    model = toys.Model()
+    evals = PeriodicEval(
+        toys.questions(10),
+        toys.builder(rows=2),
+        every_steps=1,
+        model_getter=lambda: model,
+        across="all",
+        run_dir=home / f"rank{RANK}",
+    )
+    evals._trail.known_at = fails_at  # type: ignore[method-assign]
+    return told(evals.maybe_run(1), model)
+
+
+# --- Time and budget ----------------------------------------------------------------------------
+
+
+@scenario
+def time_is_up_on_one(home: Path) -> Any:
+    """The clock of rank 1 moves with each answer, the others' stand still."""
+    clock, inner = toys.Clock(), toys.builder(rows=1)
+
+    def build(model: Any) -> Any:
+        runner = inner(model)
+
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 1.0 if RANK == 1 else 0.0
+            return runner.answer(requests, keep_going)
+
+        return replace(runner, answer=answer)
+
+    return evaluate(home, 24, builder=build, clock=clock, max_seconds=2.5)
+
+
+@scenario
+def budget_of_the_first(home: Path) -> Any:
+    """To the first rank evals cost 1 s; to the others nothing, so they would take all samples."""
+    clock, model = toys.Clock(), toys.Model(knows=6)
+
+    def spend() -> None:
+        clock.now += 1.0 if RANK == 0 else 0.0
+
+    evals = PeriodicEval(
+        toys.questions(16),
+        after(spend),
+        every_steps=1,
+        model_getter=lambda: model,
+        across="all",
+        run_dir=home / f"rank{RANK}",
+        max_overhead=0.1,
+        min_samples=4,
+        clock=clock,
+    )
+    asked = []
+    for step, trained in enumerate((1.0, 1.0, 40.0, 100.0), start=1):
+        clock.now += trained
+        model.batches.clear()
+        point = evals.maybe_run(step)
+        asked.append([point and point.asked, sum(map(len, model.batches))])
+    return asked
+
+
+# --- Death and training -------------------------------------------------------------------------
+
+
+def one_dies(home: Path) -> Any:
+    return evaluate(home, builder=after(on_rank_1(lambda: os._exit(3))))
+
+
+def training(home: Path) -> Any:
+    """Weights of a DDP-wrapped model after real steps, without evals and with them."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from heldout.training import live_model
+    from heldout.weights import fingerprint
+    from tests.tiny_model import WORDS, tiny_model
+
+    samples = [Sample(f"s{i}", {"question": WORDS[i]}, WORDS[i]) for i in range(5)]
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        torch.rand(1)
+        return toys.score(trajectory, sample)
+
+    def train(across: Any) -> Any:
+        torch.manual_seed(RANK)
+        bare, tokenizer = tiny_model()
+        bare.config.attention_dropout = 0.1
+        for layer in bare.model.layers:
+            layer.self_attn.attention_dropout = 0.1
+        model = DistributedDataParallel(bare.train())
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        evals = None
+        if across:
+            evals = PeriodicEval(
+                samples,
+                live_model(tokenizer, score, max_new=6, rows=2),
+                every_steps=2,
+                model_getter=lambda: model,
+                across=across,
+                run_dir=home / f"{across}{RANK}",
+            )
+        for step in range(1, 5):
+            ids = torch.randint(8, 60, (2, 12))
+            optimizer.zero_grad()
+            model(input_ids=ids, labels=ids).loss.backward()
+            optimizer.step()
+            if evals:
+                evals.maybe_run(step)
+        points = [[p.step, p.n, p.weights, p.skipped] for p in evals.history] if evals else []
+        return {"weights": fingerprint(model), "draws": torch.rand(1).item(), "points": points}
+
+    return {str(across): train(across) for across in (None, "all", "first")}
+
+
+def main(names: list[str], home: Path) -> None:
+    import torch
+    from torch import distributed
+
+    torch.set_num_threads(1)
+    distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{home / 'store'}",
+        rank=RANK,
+        world_size=WORLD,
+        timeout=timedelta(seconds=60),
+    )
+    others: dict[str, Callable[[Path], Any]] = {"one_dies": one_dies, "training": training}
+    seen = {name: ({**RULES, **others})[name](home / name) for name in names or RULES}
+    (home / f"{RANK}.json").write_text(json.dumps(seen))
+    if "one_dies" not in names:
+        distributed.barrier()
+        distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[2:], Path(sys.argv[1]))

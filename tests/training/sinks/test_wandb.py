@@ -1,0 +1,226 @@
+"""Against the real wandb, offline: what its files hold afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import wandb
+
+from heldout.errors import HeldoutError, InvalidInput
+from heldout.training.sinks import WandbRowSink, WandbSink
+from tests.training.sinks.scenario import (
+    RESULTS,
+    SKIPPED,
+    STEPS,
+    fields_of,
+    play,
+    send,
+    skip_of,
+)
+from tests.training.sinks.wandb_file import parsed, rows
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def trainer(wandb_run: Any) -> Any:
+    return wandb_run
+
+
+def offline(folder: Path) -> dict[str, Any]:
+    return {"dir": folder, "mode": "offline", "settings": wandb.Settings(silent=True)}
+
+
+def folder(run: Any) -> Path:
+    return Path(run.dir).parent
+
+
+def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(trainer: Any) -> None:
+    sink = WandbSink()
+    play(lambda step: trainer.log({"loss": step}, step=step), sink)
+    assert wandb.run is trainer
+    sink.close()
+    trainer.finish()
+    assert [(row["_step"], row["loss"]) for row in rows(folder(trainer))] == [
+        (step, step) for step in STEPS
+    ]
+    evals = rows(folder(sink.run))
+    found = {row["train/global_step"]: row for row in evals}
+    assert [row["train/global_step"] for row in evals] == [30, 10, 20, 53]
+    assert {s: found[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
+    assert found[30]["rl_eval/lag_steps"] == 7
+    skip = {key: value for key, value in found[SKIPPED].items() if key.startswith("rl_eval/")}
+    assert skip == {"rl_eval/skipped": 1, "rl_eval/seconds": 0.5, "rl_eval/reason": "no model"}
+
+
+def test_results_are_in_the_trainers_project_and_group_by_its_step(trainer: Any) -> None:
+    sink = WandbSink(trainer)
+    sink.log("rl_eval", 30, fields_of(30))
+    sink.close()
+    run, metrics = None, {}
+    for record in parsed(folder(sink.run)):
+        kind = record.WhichOneof("record_type")
+        if kind == "run":
+            run = record.run
+        elif kind == "metric":
+            metrics[record.metric.name or record.metric.glob_name] = record.metric.step_metric
+    assert run is not None
+    assert (run.project, run.run_group, run.job_type) == ("p", "g", "eval")
+    assert run.display_name == "training held-out"
+    assert metrics == {"train/global_step": "", "*": "train/global_step"}
+    assert sink.run.config["trainer_run"] == trainer.id
+
+
+def test_a_trainer_without_a_group_is_named_as_the_group(tmp_path: Path) -> None:
+    with wandb.init(project="p", **offline(tmp_path)) as run:
+        sink = WandbSink(run)
+        sink.log("e", 1, fields_of(1))
+        assert sink.run.group == run.id
+        assert sink.run.offline  # as the trainer's is, though no variable says so
+        sink.close()
+
+
+def test_without_a_trainers_run_there_is_one_for_the_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setenv("WANDB_DIR", str(tmp_path))
+    wandb.teardown()  # it reads variables once a process
+    sink = WandbSink(project="mine", step_key="step")
+    sink.log("e", 4, fields_of(4))
+    sink.close()
+    assert folder(sink.run).is_relative_to(tmp_path)
+    assert [row["step"] for row in rows(folder(sink.run))] == [4]
+    wandb.teardown()
+
+
+def test_a_result_that_comes_after_the_trainers_run_was_closed_is_in_its_project(
+    trainer: Any,
+) -> None:
+    sink = WandbSink()
+    trainer.finish()
+    sink.log("rl_eval", 30, fields_of(30))
+    sink.close()
+    assert (sink.run.project, sink.run.group) == ("p", "g")
+    assert sink.run.config["trainer_run"] == trainer.id
+    assert [row["train/global_step"] for row in rows(folder(sink.run))] == [30]
+
+
+def test_without_a_run_or_a_project_a_result_is_refused_and_counted_as_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("WANDB_PROJECT", raising=False)
+    sink = WandbSink()
+    with wandb.init(project="p", **offline(tmp_path)):
+        pass  # begun after the sink was made, and closed before the first result
+    report = send(2, sink)
+    assert report.sinks[0].n_lost == 2
+    assert "WandbSink(project=…)" in str(report)
+    assert sink.run is None
+
+
+def test_a_sink_that_got_nothing_begins_no_run(trainer: Any) -> None:
+    sink = WandbSink()
+    sink.close()
+    assert sink.run is None
+
+
+def test_a_thousand_results_in_random_order(trainer: Any) -> None:
+    sink = WandbSink(trainer)
+    report = send(1000, sink)
+    assert report.complete, str(report)
+    found = {row["train/global_step"]: row["rl_eval/reward"] for row in rows(folder(sink.run))}
+    assert found == {step: step / 100 for step in range(1000)}
+
+
+# --- Inside the trainer's rows ---
+
+
+def test_results_ride_on_the_rows_of_the_trainer(trainer: Any) -> None:
+    sink = WandbRowSink(trainer)
+    play(lambda step: trainer.log({"loss": step, **sink.take()}, step=step), sink)
+    sink.close()
+    trainer.finish()
+    found = rows(folder(trainer))
+    assert [row["loss"] for row in found if "loss" in row] == list(STEPS)
+    evals = {row["rl_eval/step"]: row for row in found if "rl_eval/step" in row}
+    assert evals.keys() == {*RESULTS, SKIPPED}
+    assert {s: evals[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
+    assert "rl_eval/reward" not in evals[SKIPPED]
+    assert evals[30]["loss"] == 51
+
+
+def test_results_that_wait_at_the_end_take_the_place_of_none(trainer: Any) -> None:
+    sink = WandbRowSink(trainer)
+    for step in (1, 2, 3):
+        sink.log("rl_eval", step, fields_of(step))
+    trainer.log({"loss": 7, **sink.take()}, step=7)  # wandb's row stays open: there may be more
+    sink.close()
+    trainer.finish()
+    found = rows(folder(trainer))
+    assert [row["rl_eval/step"] for row in found] == [1, 2, 3]
+    assert [row["loss"] for row in found if "loss" in row] == [7]
+
+
+def test_no_more_results_wait_for_a_row_than_may(trainer: Any) -> None:
+    sink = WandbRowSink(trainer, capacity=1)
+    sink.log("e", 1, {})
+    with pytest.raises(HeldoutError, match=r"add \*\*sink.take\(\) to each row"):
+        sink.log("e", 2, {})
+    assert sink.take() == {"e/step": 1}
+    assert sink.take() == {}
+
+
+def test_results_that_wait_when_the_run_is_over_are_said(trainer: Any) -> None:
+    sink = WandbRowSink(trainer)
+    sink.log("e", 1, skip_of(1))
+    sink.log("e", 2, skip_of(2))
+    trainer.finish()
+    with pytest.raises(HeldoutError, match="2 results were still waiting"):
+        sink.close()
+
+
+def test_what_is_no_run_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="what wandb.init returned"):
+        WandbRowSink("run-1")
+    with pytest.raises(InvalidInput, match="got 'proj'; a project is named by project="):
+        WandbSink("proj")
+    with pytest.raises(InvalidInput, match="what wandb.init returned, got 3"):
+        WandbSink(3)
+
+
+@pytest.mark.parametrize("way", ["step", "own step key", "commit=False"])
+def test_the_ways_not_taken_lose_points(trainer: Any, way: str) -> None:
+    """Why there are two others. If this fails, wandb has changed, and they may be needless."""
+
+    class Naive:
+        def log(self, name: str, step: int, fields: Any) -> None:
+            row = {"e/reward": fields.get("eval_reward", -1), "e/step": step}
+            if way == "step":
+                trainer.log(row, step=step)
+            elif way == "commit=False":
+                trainer.log(row, commit=False)
+            else:
+                trainer.define_metric("e/*", step_metric="e/step")
+                trainer.log(row)
+
+        def close(self) -> None:
+            pass
+
+    play(lambda step: trainer.log({"loss": step}, step=step), Naive())
+    trainer.finish()
+    found = rows(folder(trainer))
+    losses = {row["loss"] for row in found if "loss" in row}
+    evals = {row["e/step"] for row in found if "e/step" in row}
+    lost = {"trainer": {*STEPS} - losses, "evals": {*RESULTS, SKIPPED} - evals}
+    assert (
+        lost
+        == {
+            "step": {"trainer": set(), "evals": {30, 10, 20, 53}},
+            "own step key": {"trainer": {53}, "evals": set()},
+            "commit=False": {"trainer": set(), "evals": {10}},
+        }[way]
+    )

@@ -1,0 +1,749 @@
+"""A PeriodicEval while a dispatcher is installed: measured beside the training."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import anyio
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from heldout.errors import InvalidInput
+from heldout.isolation import NotBeside, is_beside_training
+from heldout.training import (
+    AsyncEvalDispatcher,
+    CurvePoint,
+    EvalWorker,
+    PeriodicEval,
+    Runner,
+    Shadows,
+    current_points,
+    functions,
+    pending_evals,
+    read_points,
+    use_async_eval_dispatcher,
+)
+from heldout.training.curve import stop_requested
+from heldout.weights import fingerprint
+from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score
+
+LONG = 60.0
+
+
+class Counter(torch.nn.Module):
+    """Knows the answers below its only weight."""
+
+    def __init__(self, knows: int = 0) -> None:
+        super().__init__()
+        self.knows = torch.nn.Parameter(torch.tensor(float(knows)))
+
+    def learn(self, knows: int) -> None:
+        with torch.no_grad():
+            self.knows.fill_(float(knows))
+
+
+class Gates:
+    """A runner whose answers wait until they are let through."""
+
+    def __init__(self) -> None:
+        self.begun, self.open = threading.Event(), threading.Event()
+        self.threads: list[int] = []
+        self.beside: list[bool] = []
+        self.open.set()
+
+    def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+        self.threads.append(threading.get_ident())
+        self.beside.append(is_beside_training())
+        self.begun.set()
+        assert self.open.wait(LONG)
+        return [p if int(p) < float(model.knows) else "?" for p in prompts]
+
+    def builder(self, **settings: Any) -> Any:
+        return functions(lambda messages: messages[-1].text, self.generate, score, **settings)
+
+
+def points_of(folder: Path) -> list[CurvePoint]:
+    return read_points(folder / "run" / "curve.jsonl")
+
+
+@pytest.fixture
+def gates() -> Iterator[Gates]:
+    gates = Gates()
+    yield gates
+    gates.open.set()
+
+
+def evals_of(folder: Path, model: Any, gates: Gates, **settings: Any) -> PeriodicEval:
+    return periodic(folder, model, runner_builder=gates.builder(), **settings)
+
+
+# --- The weights that were scheduled -------------------------------------------------------------
+
+
+def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gates: Gates) -> None:
+    model = Counter(knows=2)
+    evals = evals_of(tmp_path, model, gates, samples=questions(8))
+    at_ten = fingerprint(model)
+    gates.open.clear()
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        assert evals.maybe_run(10) is None
+        assert gates.begun.wait(LONG)
+        model.learn(8)
+        assert evals.maybe_run(13) is None
+        assert evals.history == []
+        gates.open.set()
+    [point] = evals.history
+    # Its line was on the disk before the thread that trains could judge it.
+    assert points_of(tmp_path) == [msgspec.structs.replace(point, verdict=None)]
+    assert (point.step, point.reward, point.lag_steps) == (10, 0.25, 3)
+    assert point.weights == at_ten
+    assert gates.threads[0] != threading.get_ident()
+    assert (tmp_path / "run" / str(point.run)).is_dir()
+
+
+def test_without_a_dispatcher_nothing_is_different(tmp_path: Path, gates: Gates) -> None:
+    evals = evals_of(tmp_path, Counter(2), gates)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.lag_steps is None
+    assert gates.threads == [threading.get_ident()]
+    assert not (tmp_path / "run" / "pending.json").exists()
+    assert b"lag_steps" not in (tmp_path / "run" / "curve.jsonl").read_bytes()
+
+
+def test_beside_and_in_place_give_the_same_summary(tmp_path: Path, gates: Gates) -> None:
+    model = Counter(knows=3)
+    here = evals_of(tmp_path / "a", model, gates)
+    there = evals_of(tmp_path / "b", model, gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        there.maybe_run(10)
+    first, second = here.maybe_run(10), there.history[0]
+    assert first is not None
+    assert (first.summary, first.outcomes) == (second.summary, second.outcomes)
+    assert first.weights == second.weights
+
+
+def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evals = periodic(tmp_path, Model(knows=4))
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        points = [evals.maybe_run(step) for step in (10, 20)]
+    assert [p.lag_steps for p in points if p is not None] == [None, None]
+    said = [r.getMessage() for r in caplog.records]
+    assert said == [
+        "rl_eval: training waits for evals: a Model is no torch module whose weights are copied"
+    ]
+
+
+def test_a_snapshot_that_fails_is_a_skip(tmp_path: Path, gates: Gates) -> None:
+    class Refuses:
+        def try_take(self, model: Any, *, step: int) -> Any:
+            raise RuntimeError("no room")
+
+    evals = evals_of(tmp_path, Counter(), gates, shadows=Refuses())
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+    assert [p.skipped for p in evals.history] == ["snapshot: RuntimeError: no room"]
+    assert [p.skipped for p in points_of(tmp_path)] == ["snapshot: RuntimeError: no room"]
+
+
+def test_an_eval_that_fails_is_a_skip(tmp_path: Path) -> None:
+    def broken(model: Any) -> Runner:
+        raise ValueError("boom")
+
+    evals = periodic(tmp_path, Counter(), runner_builder=broken)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+    [point] = points_of(tmp_path)
+    assert point.skipped == "runner_builder: ValueError: boom"
+
+
+# --- Back-pressure ------------------------------------------------------------------------------
+
+
+def test_one_shadow_bounds_what_is_under_way(tmp_path: Path, gates: Gates) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(), gates)
+    skips = AsyncEvalDispatcher(when_full="skip", max_pending=4)
+    with skips as dispatcher, use_async_eval_dispatcher(dispatcher):
+        for step in (10, 20, 30):
+            evals.maybe_run(step)
+        gates.open.set()
+    assert [(p.step, p.skipped) for p in current_points(points_of(tmp_path))] == [
+        (10, None),
+        (20, "all snapshots were in use"),
+        (30, "all snapshots were in use"),
+    ]
+
+
+def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates: Gates) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(3), gates)
+    waits = AsyncEvalDispatcher(when_full="wait")
+    with waits as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        opening = threading.Timer(0.1, gates.open.set)
+        opening.start()
+        evals.maybe_run(20)
+        opening.join()
+    assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(10, True), (20, True)]
+
+
+def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open.clear()
+    shadows = Shadows(size=2)
+    evals = evals_of(tmp_path, Counter(3), gates, shadows=shadows)
+    newest = AsyncEvalDispatcher(when_full="newest", max_pending=4, max_running=1)
+    with newest as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        evals.maybe_run(20)
+        evals.maybe_run(30)
+        gates.open.set()
+    found = current_points(points_of(tmp_path))
+    assert [(p.step, p.has_result) for p in found] == [(10, True), (20, False), (30, True)]
+    assert "gave way to the eval of step 30" in str(found[1].skipped)
+    assert shadows.free == 2
+
+
+def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
+    tmp_path: Path, gates: Gates
+) -> None:
+    model = Counter()
+    generate = gates.generate
+
+    def slow_at_ten(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        if float(model.knows) == 1:
+            return generate(model, prompts, max_new)
+        return [p if int(p) < float(model.knows) else "?" for p in prompts]
+
+    gates.generate = slow_at_ten  # type: ignore[method-assign]
+    beats = Heartbeats()
+    evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2), heartbeat_fn=beats)
+    gates.open.clear()
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        for step, knows in ((10, 1), (20, 2)):
+            model.learn(knows)
+            evals.maybe_run(step)
+        first, second = evals._beside.under_way
+        dispatcher.wait_for([second], LONG)
+        evals.maybe_run(21)
+        assert [p.step for p in evals.history] == [20]
+        gates.open.set()
+        dispatcher.wait_for([first], LONG)
+        model.learn(3)
+        evals.maybe_run(30)
+    assert [p.step for p in evals.history] == [20, 10, 30]
+    at = {point.step: point.verdict for point in evals.points}
+    assert at[10] is None
+    assert at[20] is not None
+    assert at[30] is not None
+    # From step 10 on, though that came after step 20: two in eight samples were gained since.
+    assert at[30]["gain"] == 0.25
+    assert ["eval_verdict" in fields for fields in beats.named("rl_eval")] == [True, False, True]
+
+
+# --- The thread that trains ---------------------------------------------------------------------
+
+
+def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
+    tmp_path: Path, gates: Gates
+) -> None:
+    here, seen = threading.get_ident(), []
+    beats = Heartbeats()
+
+    def monitor(points: Sequence[CurvePoint]) -> str | None:
+        seen.append((threading.get_ident(), [p.step for p in points]))
+        random.random(), np.random.rand(), torch.rand(1)
+        return "enough"
+
+    evals = evals_of(tmp_path, Counter(3), gates, heartbeat_fn=beats, monitor=monitor)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.wait_for(evals._beside.under_way, LONG)
+        assert not seen
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        drawn = random.random(), np.random.rand(), float(torch.rand(1))
+        random.seed(0), np.random.seed(0), torch.manual_seed(0)
+        evals.maybe_run(11)
+        assert drawn == (random.random(), np.random.rand(), float(torch.rand(1)))
+    assert seen == [(here, [10])]
+    assert evals.stop_requested == stop_requested(tmp_path / "run") == "enough"
+    assert [fields["eval_reward"] for fields in beats.named("rl_eval")] == [0.375]
+    assert [fields["lag_steps"] for fields in beats.named("rl_eval")] == [0]
+
+
+def test_what_has_to_change_something_global_is_done_in_the_thread_that_trains(
+    tmp_path: Path,
+) -> None:
+    class Needs(Gates):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            answers = super().generate(model, prompts, max_new)
+            if is_beside_training():
+                raise NotBeside("a switch")
+            return answers
+
+    gates = Needs()
+    evals = evals_of(tmp_path, Counter(4), gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        state = torch.get_rng_state()
+    assert torch.equal(state, torch.get_rng_state())
+    assert gates.beside == [True, False]
+    assert gates.threads[1] == threading.get_ident()
+    assert [(p.step, p.reward) for p in evals.history] == [(10, 0.5)]
+
+
+def test_no_global_random_state_is_touched_in_the_thread(tmp_path: Path, gates: Gates) -> None:
+    """To save and restore it there would take back what training has drawn meanwhile."""
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(4), gates)
+
+    def draw() -> tuple[float, ...]:
+        return random.random(), float(np.random.rand()), float(torch.rand(1))
+
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    expected = [draw() for _ in range(3)]
+    random.seed(1), np.random.seed(1), torch.manual_seed(1)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        drawn = [draw()]
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        drawn.append(draw())
+        gates.open.set()
+    drawn.append(draw())
+    assert drawn == expected
+
+
+def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
+    tmp_path: Path,
+) -> None:
+    class Draws(Gates):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            answers = super().generate(model, prompts, max_new)
+            torch.multinomial(torch.ones(4), 1, generator=torch.Generator())
+            torch.nn.functional.scaled_dot_product_attention(*torch.ones(3, 1, 2, 4, 8))
+            return [a if torch.rand(()).item() >= 0 else "?" for a in answers]
+
+    gates = Draws()
+    here = evals_of(tmp_path / "here", Counter(4), gates)
+    evals = evals_of(tmp_path, Counter(4), gates)
+    torch.manual_seed(3)
+    expected = torch.rand(4)
+    torch.manual_seed(3)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+    assert torch.equal(torch.rand(4), expected)
+    assert gates.beside == [True, False]
+    point = here.run_eval(10)
+    assert point is not None
+    assert evals.history[0].outcomes == point.outcomes
+
+
+# --- The end ------------------------------------------------------------------------------------
+
+
+def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
+    model = Counter(2)
+    evals = evals_of(tmp_path, model, gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        model.learn(8)
+        point = evals.run_final(17)
+    assert point is not None
+    assert (point.step, point.reward, point.final) == (17, 1.0, True)
+    assert [(p.step, p.final) for p in points_of(tmp_path)] == [(10, False), (17, True)]
+
+
+def test_weights_that_have_their_point_are_not_measured_again(tmp_path: Path, gates: Gates) -> None:
+    evals = evals_of(tmp_path, Counter(2), gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert evals.run_final(10) is evals.history[-1]
+    assert [p.step for p in points_of(tmp_path)] == [10]
+    again = evals_of(tmp_path, Counter(2), gates, heartbeat_fn=(beats := Heartbeats()))
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        again.maybe_run(10)
+    assert [p.step for p in points_of(tmp_path)] == [10]
+    assert [fields.get("eval_reused") for fields in beats.named("rl_eval")] == [True]
+
+
+def test_the_final_eval_has_its_place_whatever_the_policy(tmp_path: Path, gates: Gates) -> None:
+    evals = evals_of(tmp_path, Counter(2), gates)
+    skips = AsyncEvalDispatcher(when_full="skip", max_pending=1)
+    with skips as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        evals.run_final(11)
+    assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(10, True), (11, True)]
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_in_the_loop_of_a_coroutine_trainer_the_last_weights_are_evaluated_at_once(
+    tmp_path: Path, gates: Gates, backend: str
+) -> None:
+    model = Counter(2)
+    evals = evals_of(tmp_path, model, gates)
+
+    async def train() -> CurvePoint | None:
+        async with AsyncEvalDispatcher(when_full="wait") as dispatcher:
+            with use_async_eval_dispatcher(dispatcher):
+                evals.maybe_run(10)
+                model.learn(8)
+                return evals.run_final(17)
+
+    point = anyio.run(train, backend=backend)
+    assert point is not None
+    assert point.reward == 1.0
+    assert sorted((p.step, p.reward) for p in points_of(tmp_path)) == [(10, 0.25), (17, 1.0)]
+
+
+def test_what_was_lost_can_be_finished_on_its_weights(tmp_path: Path, gates: Gates) -> None:
+    model = Counter(2)
+    gates.open.clear()
+    evals = evals_of(tmp_path, model, gates)
+    brief = AsyncEvalDispatcher(drain_timeout=0.01)
+    with brief as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10, saved_at=tmp_path / "checkpoint-10")
+        assert gates.begun.wait(LONG)
+    gates.open.set()
+    model.learn(4)
+    again = evals_of(tmp_path, model, gates)
+    again.maybe_run(20)
+    [pending] = pending_evals(tmp_path / "run")
+    assert (pending.step, pending.saved_at) == (10, str(tmp_path / "checkpoint-10"))
+    point = again.finish(pending, Counter(2))
+    assert point is not None
+    assert (point.step, point.session) == (10, pending.session)
+    assert pending_evals(tmp_path / "run") == []
+    found = current_points(points_of(tmp_path))
+    assert [(p.step, p.reward) for p in found] == [(10, 0.25), (20, 0.5)]
+
+
+def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Path) -> None:
+    class Slow(Gates):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            self.begun.set()
+            assert float(model.knows) != 2 or self.open.wait(LONG)
+            return [p if int(p) < float(model.knows) else "?" for p in prompts]
+
+    gates, model = Slow(), Counter(2)
+    gates.open.clear()
+    evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2))
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(50)
+        assert gates.begun.wait(LONG)
+        model.learn(4)
+        evals.maybe_run(30)  # from a checkpoint, in the same process
+        dispatcher.wait_for(evals._beside.under_way[1:], LONG)
+        gates.open.set()
+        dispatcher.drain(LONG)
+        evals.maybe_run(60)
+    found = current_points(points_of(tmp_path))
+    assert [(p.step, p.reward) for p in found] == [(30, 0.5), (60, 0.5)]
+    assert [p.step for p in evals.points] == [30, 60]
+
+
+def test_evals_of_one_dispatcher_may_have_several_run_directories(
+    tmp_path: Path, gates: Gates
+) -> None:
+    rows: list[tuple[str, int]] = []
+
+    class Sink:
+        def log(self, name: str, step: int, fields: Any) -> None:
+            rows.append((name, step))
+
+        def close(self) -> None:
+            pass
+
+    model = Counter(2)
+    one = evals_of(tmp_path / "a", model, gates, label="one")
+    two = evals_of(tmp_path / "b", model, gates, label="two")
+    with AsyncEvalDispatcher(sinks=[Sink()]) as dispatcher, use_async_eval_dispatcher(dispatcher):
+        one.maybe_run(10)
+        two.maybe_run(10)
+    assert sorted(rows) == [("one", 10), ("two", 10)]
+    for folder, label in (("a", "one"), ("b", "two")):
+        assert [p.label for p in points_of(tmp_path / folder)] == [label]
+
+
+# --- In a process of its own --------------------------------------------------------------------
+
+POLICY = """
+import torch
+from tests.training.test_beside import Counter, Gates
+
+def policy():
+    return Counter(), Gates().builder()
+"""
+
+
+@pytest.mark.integration
+def test_a_worker_measures_the_weights_of_the_step(tmp_path: Path, gates: Gates) -> None:
+    (tmp_path / "evals.py").write_text(POLICY)
+    model = Counter(2)
+    here = evals_of(tmp_path / "here", model, gates)
+    with EvalWorker(f"{tmp_path / 'evals.py'}:policy") as worker:
+        there = periodic(tmp_path / "there", model, runner_builder=worker)
+        with (
+            AsyncEvalDispatcher(when_full="wait") as dispatcher,
+            use_async_eval_dispatcher(dispatcher),
+        ):
+            there.maybe_run(10)
+            at_ten = here.run_eval(10)
+            model.learn(8)
+            last = there.run_final(17)
+        inline = periodic(tmp_path / "inline", model, runner_builder=worker).maybe_run(20)
+    assert at_ten is not None
+    first = there.points[0]
+    assert (first.summary, first.weights) == (at_ten.summary, at_ten.weights)
+    assert first.outcomes == at_ten.outcomes
+    assert last is not None
+    assert (last.step, last.reward, last.final) == (17, 1.0, True)
+    assert inline is not None
+    assert (inline.reward, inline.lag_steps) == (1.0, None)
+
+
+def test_a_worker_does_not_share_its_work(tmp_path: Path) -> None:
+    (tmp_path / "evals.py").write_text(POLICY)
+    worker = EvalWorker(f"{tmp_path / 'evals.py'}:policy")
+    with pytest.raises(InvalidInput, match="evaluates alone"):
+        periodic(tmp_path, Counter(), runner_builder=worker, across="all")
+    worker.close()
+
+
+def test_frozen_weights_that_change_under_an_eval_make_it_a_skip(
+    tmp_path: Path, gates: Gates
+) -> None:
+    class Frozen(Counter):
+        def __init__(self) -> None:
+            super().__init__(2)
+            self.base = torch.nn.Parameter(torch.zeros(3), requires_grad=False)
+
+    model = Frozen()
+    gates.open.clear()
+    evals = evals_of(tmp_path, model, gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        model.base.data.add_(1.0)  # as merging adapters does
+        gates.open.set()
+    assert "frozen weights" in str(points_of(tmp_path)[0].skipped)
+
+
+# --- What reviews have found --------------------------------------------------------------------
+
+
+class Needing(Gates):
+    """Has to have every batch answered in the thread that trains."""
+
+    def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+        if is_beside_training():
+            self.begun.set()
+            raise NotBeside("a switch")
+        return super().generate(model, prompts, max_new)
+
+
+def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number(
+    tmp_path: Path,
+) -> None:
+    class Interrupted(Needing):
+        def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
+            answers = super().generate(model, prompts, max_new)
+            raise KeyboardInterrupt
+            return answers
+
+    gates = Interrupted()
+    evals = evals_of(tmp_path, Counter(8), gates)
+
+    def train() -> None:
+        with (
+            AsyncEvalDispatcher(when_full="wait") as dispatcher,
+            use_async_eval_dispatcher(dispatcher),
+        ):
+            evals.maybe_run(10)
+            assert gates.begun.wait(LONG)
+            while True:
+                evals.maybe_run(11)
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    [point] = points_of(tmp_path)
+    assert point.summary is None
+    assert "interrupted" in str(point.skipped)
+
+
+def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: Path) -> None:
+    gates = Needing()
+    evals = evals_of(tmp_path, Counter(8), gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        [handle] = evals._beside.under_way
+        waiting = threading.Thread(target=lambda: handle.result(0.3))
+        waiting.start()
+        waiting.join(LONG)
+        assert gates.threads == []
+        evals.maybe_run(11)
+    assert gates.threads == [threading.get_ident()]
+    assert evals.history[0].reward == 1.0
+
+
+def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) -> None:
+    gates = Needing()
+    evals = evals_of(tmp_path, Counter(8), gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        dispatcher._running.abandon(dispatcher._running.pending(), "given up")
+        evals.maybe_run(11)
+    assert gates.threads == []
+    assert [p.skipped for p in points_of(tmp_path)] == ["given up"]
+
+
+@pytest.mark.parametrize("when_full", ["wait", "skip"])
+def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
+    tmp_path: Path, gates: Gates, when_full: Any
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(8), gates)
+    dispatching = AsyncEvalDispatcher(when_full=when_full, max_seconds=0.05)
+    with dispatching as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.wait_for(evals._beside.under_way, LONG)
+        evals.maybe_run(20)
+        evals.run_final(21)
+        gates.open.set()
+    reasons = [p.skipped for p in sorted(points_of(tmp_path), key=lambda p: p.step)]
+    assert reasons[0] == "not finished after max_seconds=0.05"
+    assert reasons[1:] == ["all snapshots were in use, by none that is under way here"] * 2
+
+
+def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(8), gates, shadows=Shadows(size=2))
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        dispatcher.drain(0.01)
+        gates.open.set()
+        point = evals.run_final(10)
+    assert point is not None
+    assert (point.reward, point.final) == (1.0, True)
+
+
+def test_a_reason_that_is_no_text_is_made_one(tmp_path: Path, gates: Gates) -> None:
+    beats = Heartbeats()
+    evals = evals_of(
+        tmp_path, Counter(8), gates, monitor=lambda points: "\ud800 no", heartbeat_fn=beats
+    )
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.drain(LONG)
+        evals.maybe_run(11)
+    assert evals.stop_requested == "? no"
+    assert [p.step for p in evals.history] == [10]
+    assert [fields["eval_stop"] for fields in beats.named("rl_eval")] == ["? no"]
+    assert stop_requested(evals.run_dir) == "? no"
+
+
+def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
+    tmp_path: Path, gates: Gates
+) -> None:
+    def interrupted(points: Any) -> None:
+        raise KeyboardInterrupt
+
+    evals = evals_of(tmp_path, Counter(8), gates, monitor=interrupted)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        dispatcher.wait_for(evals._beside.under_way, LONG)
+        with pytest.raises(KeyboardInterrupt):
+            evals.maybe_run(11)
+    assert [p.step for p in evals.history] == [10]
+    assert [p.step for p in points_of(tmp_path)] == [10]
+
+
+def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
+    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Counter(4)
+    model.lock = threading.Lock()
+    evals = evals_of(tmp_path, model, gates)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        point = evals.maybe_run(10)
+        last = evals.run_final(12)
+    assert point is not None
+    assert last is not None
+    assert (point.reward, point.lag_steps, last.step) == (0.5, None, 12)
+    assert "there can be no copy of the model" in caplog.text
+
+
+def test_a_dispatcher_that_is_not_in_use_is_mentioned(
+    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
+) -> None:
+    evals = evals_of(tmp_path, Counter(4), gates)
+    with AsyncEvalDispatcher(when_full="wait"):
+        evals.maybe_run(10)
+        evals.maybe_run(20)
+    assert caplog.text.count("use_async_eval_dispatcher") == 1
+
+
+def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
+    tmp_path: Path, gates: Gates
+) -> None:
+    gates.open.clear()
+    evals = evals_of(tmp_path, Counter(2), gates)
+    brief = AsyncEvalDispatcher(drain_timeout=0.01)
+    with brief as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+    gates.open.set()
+    [pending] = pending_evals(tmp_path / "run")
+    assert pending.weights == fingerprint(Counter(2))
+    with pytest.raises(InvalidInput, match="was to measure"):
+        evals.finish(pending, Counter(3))
+    other = msgspec.structs.replace(pending, name="other")
+    with pytest.raises(InvalidInput, match="is one of 'other'"):
+        evals.finish(other, Counter(2))
+    assert evals.finish(pending, Counter(2)) is not None
+    with pytest.raises(InvalidInput, match="is not pending"):
+        evals.finish(pending, Counter(2))
+
+
+def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, gates: Gates) -> None:
+    clock = Clock()
+    evals = evals_of(tmp_path, Counter(2), gates, max_overhead=0.1, clock=clock)
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+        evals.begin()
+        evals._spending.waited(5.0)  # so long for a place, say
+        clock.now += 15.0
+        evals.maybe_run(10)
+        clock.now += 100.0
+        evals.maybe_run(20)
+    first, second = points_of(tmp_path)
+    assert (first.step, second.step) == (10, 20)
+    assert first.skipped == "max_overhead=0.1: evals have taken 5 s beside 10 s of training"
+    assert second.has_result
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [({"shadows": 2}, "shadows is"), ({"model_getter": Counter()}, "`lambda: model`")],
+    ids=["shadows", "model_getter"],
+)
+def test_what_cannot_be_right_is_refused_before_training_begins(
+    tmp_path: Path, gates: Gates, wrong: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(InvalidInput, match=why):
+        evals_of(tmp_path, None, gates, **wrong)

@@ -1,0 +1,1080 @@
+"""Evals beside a training, in one process. `test_dispatcher_process.py` has the ways to end one."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import random
+import threading
+import tracemalloc
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from heldout import EvalConfig, evaluate
+from heldout.errors import InvalidInput, RunBusy, RunDirectoryError
+from heldout.store.rundir import RunDir
+from heldout.summary import EMPTY_SUMMARY
+from heldout.training import current_points, dispatcher, ending, read_points
+from heldout.training.curve import CurvePoint, CurveWriter, Outcome
+from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.training.installed import (
+    get_async_eval_dispatcher,
+    set_async_eval_dispatcher,
+    use_async_eval_dispatcher,
+)
+from heldout.training.pending import Offer, PendingEval, Queue, pending_evals, write_pending
+from tests.conftest import echo_number, exact, make_samples
+from tests.training.toys import Clock, periodic
+
+LONG = 60.0
+"""Seconds that no test comes near, unless it hangs."""
+
+
+class Rows(list[tuple[str, int, dict[str, Any]]]):
+    """A sink."""
+
+    closed = 0
+
+    def log(self, name: str, step: int, fields: Mapping[str, Any]) -> None:
+        self.append((name, step, dict(fields)))
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+class Gate:
+    """An evaluator that says when it has begun, and ends when it is told to."""
+
+    def __init__(self, result: Any = None) -> None:
+        self.result = {"accuracy": 0.5} if result is None else result
+        self.begun, self.end = threading.Event(), threading.Event()
+
+    def __call__(self) -> Any:
+        self.begun.set()
+        assert self.end.wait(LONG)
+        return self.result
+
+
+async def half() -> dict[str, float]:
+    return {"accuracy": 0.5}
+
+
+async def never() -> dict[str, float]:
+    await anyio.sleep_forever()
+    raise AssertionError
+
+
+async def fails() -> dict[str, float]:
+    raise ValueError("boom")
+
+
+def leaves() -> dict[str, float]:
+    raise SystemExit("bye")
+
+
+def points_of(folder: Path) -> list[CurvePoint]:
+    return read_points(folder / "curve.jsonl")
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    assert not ending.living, "a test left a dispatcher open"
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
+    def in_loop(main: Callable[..., Any]) -> Any:
+        async def bounded() -> Any:
+            with anyio.fail_after(LONG):
+                return await main()
+
+        return anyio.run(bounded, backend=request.param)
+
+    return in_loop
+
+
+# --- The queue ----------------------------------------------------------------------------------
+
+
+def test_what_may_run_starts_in_the_order_it_came() -> None:
+    queue: Queue[str] = Queue(3, 2, "wait")
+    assert all(queue.offer(item).taken for item in "abc")
+    assert queue.start() == ["a", "b"]
+    queue.remove("a")
+    assert queue.start() == ["c"]
+
+
+def test_a_full_queue_lets_wait_or_refuses_or_drops_the_oldest_that_has_not_started() -> None:
+    offers = {}
+    for when_full in ("wait", "skip", "newest"):
+        queue: Queue[str] = Queue(3, 1, when_full)  # type: ignore[arg-type]
+        for item in "abc":
+            queue.offer(item)
+        queue.start()
+        offers[when_full] = queue.offer("d"), queue.items()
+    assert offers["wait"] == (Offer(), ["a", "b", "c"])
+    refused, left = offers["skip"]
+    assert "3 evals were in flight (max_pending=3)" in (refused.refused or "")
+    assert left == ["a", "b", "c"]
+    assert offers["newest"] == (Offer(taken=True, dropped="b"), ["a", "c", "d"])
+
+
+def test_newest_keeps_one_place_for_waiting_and_never_drops_what_runs() -> None:
+    assert Queue(4, None, "newest").max_running == 3
+    assert Queue(4, None, "wait").max_running == 4
+    queue: Queue[str] = Queue(1, None, "newest")
+    queue.offer("a")
+    queue.start()
+    assert queue.offer("b").refused
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"max_pending": 0},
+        {"max_pending": True},
+        {"max_running": 0},
+        {"when_full": "drop"},
+        {"max_seconds": 0},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match=next(iter(wrong))):
+        AsyncEvalDispatcher(**wrong)
+
+
+# --- In a synchronous training ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("evaluator", [half, lambda: {"accuracy": 0.5}, lambda: half()])
+def test_a_result_is_logged_at_its_own_step(tmp_path: Path, evaluator: Any) -> None:
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+        handle = evals.schedule(evaluator, step=10, name="held-out", weights="abc")
+        point = handle.result(LONG)
+        assert handle.done()
+    assert points_of(tmp_path) == [point]
+    assert point is not None
+    assert (point.label, point.step, point.weights) == ("held-out", 10, "abc")
+    assert point.value_and_interval("accuracy") == (0.5, None)
+    [(name, step, fields)] = rows
+    assert (name, step, fields["eval_metric_accuracy"]) == ("held-out", 10, 0.5)
+    assert rows.closed == 1
+
+
+def test_schedule_does_not_wait_for_the_eval(tmp_path: Path) -> None:
+    gate = Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        handle = evals.schedule(gate, step=1)
+        assert gate.begun.wait(LONG)
+        assert not handle.done()
+        assert handle.result(timeout=0) is None
+        assert points_of(tmp_path) == []
+        gate.end.set()
+    assert [p.step for p in points_of(tmp_path)] == [1]
+
+
+def test_two_evals_of_one_name_and_step_are_both_on_the_curve(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        evals.schedule(lambda: {"accuracy": 0.25}, step=10)
+        evals.schedule(lambda: {"accuracy": 0.75}, step=10)
+        evals.schedule(half, step=20)
+    found = {
+        (p.label, p.step): p.number("metric_accuracy")
+        for p in current_points(read_points(tmp_path / "run" / "curve.jsonl"))
+    }
+    assert found == {("eval", 10): 0.25, ("eval-2", 10): 0.75, ("eval", 20): 0.5}
+    assert "Give each a name= of its own" in caplog.text
+
+
+def test_an_eval_that_is_tried_again_after_a_skip_keeps_its_name(tmp_path: Path) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        first = evals.schedule(fails, step=10)
+        first.result(LONG)
+        assert evals.schedule(half, step=10).name == first.name == "eval"
+
+
+def test_results_come_in_any_order_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
+    rows, gates = Rows(), {10: Gate(), 20: Gate()}
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+        handles = {step: evals.schedule(gate, step=step) for step, gate in gates.items()}
+        gates[20].end.set()
+        handles[20].result(LONG)
+        evals.note_step(27)
+        gates[10].end.set()
+    assert [(step, fields["lag_steps"]) for _, step, fields in rows] == [(20, 0), (10, 17)]
+    assert [p.step for p in points_of(tmp_path)] == [20, 10]
+    assert [p.step for p in current_points(points_of(tmp_path))] == [10, 20]
+    assert [p.lag_steps for p in points_of(tmp_path)] == [0, 17]
+
+
+@pytest.mark.parametrize(
+    ("evaluator", "reason"),
+    [
+        (fails, "ValueError: boom"),
+        (leaves, "SystemExit: bye"),
+        (lambda: None, "an evaluator returns"),
+        (lambda: {}, "without metrics"),
+        (lambda: {"accuracy": "good"}, "metrics are numbers by name"),
+        (lambda: {3: 0.5}, "metrics are numbers by name"),
+    ],
+)
+def test_an_eval_that_fails_is_a_warning_and_a_skip(
+    tmp_path: Path, evaluator: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+        evals.schedule(evaluator, step=7)
+        gate = Gate()  # the dispatcher has survived it
+        gate.end.set()
+        evals.schedule(gate, step=8)
+    skipped, fine = sorted(points_of(tmp_path), key=lambda p: p.step)
+    assert skipped.summary is None
+    assert reason in str(skipped.skipped)
+    assert fine.has_result
+    [fields] = [fields for _, step, fields in rows if step == 7]
+    assert fields["eval_skipped"]
+    assert reason in fields["eval_reason"]
+    assert [r.levelname for r in caplog.records] == ["WARNING"]
+    assert pending_evals(tmp_path) == []
+
+
+def test_an_eval_whose_future_is_cancelled_elsewhere_is_a_skip(tmp_path: Path) -> None:
+    async def cancelled() -> dict[str, float]:
+        future = asyncio.get_running_loop().create_future()
+        future.cancel()
+        await future
+        raise AssertionError
+
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        gate = Gate()
+        beside = evals.schedule(gate, step=1)
+        point = evals.schedule(cancelled, step=2).result(LONG)
+        assert point is not None
+        assert point.skipped == "something that it waited for was cancelled"
+        gate.end.set()
+        assert beside.result(LONG).has_result  # type: ignore[union-attr]
+
+
+def test_a_loop_that_breaks_down_is_a_skip_and_another_one_is_started(tmp_path: Path) -> None:
+    async def breaks(job: Any) -> None:
+        raise RuntimeError("broken")
+
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        runs, evals._running.loop._run = evals._running.loop._run, breaks
+        point = evals.schedule(half, step=1).result(LONG)
+        assert point is not None
+        assert point.skipped == "the event loop that it ran in is gone"
+        evals._running.loop._run = runs
+        assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
+
+
+def test_an_eval_may_take_max_seconds(tmp_path: Path) -> None:
+    gate = Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_seconds=0.01) as evals:
+        for evaluator in (never, gate):
+            point = evals.schedule(evaluator, step=1).result(LONG)
+            assert point is not None
+            assert point.skipped == "not finished after max_seconds=0.01"
+        gate.end.set()  # too late
+    assert not any(p.has_result for p in points_of(tmp_path))
+
+
+def test_a_sink_that_fails_keeps_nobody_else_from_the_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken(Rows):
+        def log(self, name: str, step: int, fields: Mapping[str, Any]) -> None:
+            raise OSError("no network")
+
+        def close(self) -> None:
+            raise OSError("still none")
+
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[Broken(), rows]) as evals:
+        evals.schedule(half, step=1)
+    assert len(points_of(tmp_path)) == len(rows) == 1
+    assert "Broken failed" in caplog.messages[0]
+    assert "not every result was logged: Broken: got 0, lost 1" in caplog.messages[1]
+
+
+def test_a_curve_that_cannot_be_written_is_an_error_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(self: CurveWriter, point: CurvePoint) -> None:
+        raise OSError("disk full")
+
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+        monkeypatch.setattr(CurveWriter, "append", full)
+        assert evals.schedule(half, step=1).result(LONG) is not None
+    assert len(rows) == 1
+    assert "could not be written to the curve" in caplog.text
+
+
+# --- Where it is full ---------------------------------------------------------------------------
+
+
+def test_a_full_dispatcher_makes_schedule_wait(tmp_path: Path) -> None:
+    first, second = Gate(), Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="wait") as evals:
+        evals.schedule(first, step=1)
+        scheduled = threading.Event()
+
+        def schedule() -> None:
+            evals.schedule(second, step=2)
+            scheduled.set()
+
+        threading.Thread(target=schedule, daemon=True).start()
+        assert first.begun.wait(LONG)
+        assert not scheduled.is_set()
+        assert not second.begun.is_set()
+        first.end.set()
+        second.end.set()
+        assert scheduled.wait(LONG)
+    assert [p.step for p in points_of(tmp_path)] == [1, 2]
+
+
+def test_a_full_dispatcher_lets_training_go_on_and_skips_with_its_reason(tmp_path: Path) -> None:
+    gate, rows = Gate(), Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows], max_pending=1) as evals:
+        evals.schedule(gate, step=1)
+        handle = evals.schedule(half, step=2)
+        assert handle.done()
+        gate.end.set()
+    skipped, result = points_of(tmp_path)
+    assert skipped.step == 2
+    assert skipped.skipped == (
+        "1 evals were in flight (max_pending=1); when_full='wait' has training wait instead"
+    )
+    assert handle.result() == skipped
+    assert (result.step, result.has_result) == (1, True)
+    assert [step for _, step, _ in rows] == [2, 1]
+
+
+def test_a_full_dispatcher_drops_the_oldest_that_has_not_started(tmp_path: Path) -> None:
+    gates = {step: Gate() for step in (1, 2, 3)}
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=2, when_full="newest") as evals:
+        evals.schedule(gates[1], step=1)
+        assert gates[1].begun.wait(LONG)
+        evals.schedule(gates[2], step=2)
+        evals.schedule(gates[3], step=3)
+        for gate in gates.values():
+            gate.end.set()
+    dropped, *finished = points_of(tmp_path)
+    assert dropped.step == 2
+    assert str(dropped.skipped).startswith("gave way to the eval of step 3")
+    assert [p.step for p in finished] == [1, 3]
+    assert not gates[2].begun.is_set()
+
+
+# --- Draining -----------------------------------------------------------------------------------
+
+
+def test_drain_says_what_became_of_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, draining = Clock(), threading.Event()
+    waited = AsyncEvalDispatcher.wait_for
+
+    def wait(self: AsyncEvalDispatcher, jobs: list[Any], timeout: float | None) -> None:
+        clock.now += 1.5
+        draining.set()
+        waited(self, jobs, timeout)
+
+    def fine() -> dict[str, float]:
+        assert draining.wait(LONG)
+        return {"accuracy": 0.5}
+
+    def fails_late() -> dict[str, float]:
+        assert draining.wait(LONG)
+        raise ValueError("boom")
+
+    with AsyncEvalDispatcher(run_dir=tmp_path, clock=clock) as evals:
+        evals.schedule(half, step=1).result(LONG)  # before: not of this drain
+        evals.schedule(fine, step=2, name="a")
+        evals.schedule(fails_late, step=3, name="b")
+        monkeypatch.setattr(AsyncEvalDispatcher, "wait_for", wait)
+        drained = evals.drain(None)
+        assert (drained.finished, drained.abandoned) == ([("a", 2)], [])
+        assert drained.skipped == [("b", 3, "ValueError: boom")]
+        assert drained.seconds >= 1.5
+        assert evals.drain().finished == []
+    assert len(points_of(tmp_path)) == 3
+
+
+@pytest.mark.parametrize("evaluator", [never, Gate()])
+def test_what_is_not_finished_in_time_is_abandoned(tmp_path: Path, evaluator: Any) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_running=1) as evals:
+        handle = evals.schedule(evaluator, step=5, name="slow", saved_at="checkpoint-5")
+        evals.schedule(half, step=6, name="queued")
+        drained = evals.drain(0.0)
+        assert [tuple(e[:2]) for e in drained.abandoned] == [("slow", 5), ("queued", 6)]
+        assert drained.abandoned[0].reason == "not finished after 0.0 s of waiting for it (drain)"
+        assert handle.done()
+        if isinstance(evaluator, Gate):
+            evaluator.end.set()  # a result after all: too late
+        assert evals.schedule(half, step=9).result(LONG) is not None  # and it goes on
+    assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [
+        (5, False),
+        (6, False),
+        (9, True),
+    ]
+    assert [(p.step, p.saved_at, p.lost) for p in pending_evals(tmp_path)] == [
+        (5, "checkpoint-5", True),
+        (6, None, True),
+    ]
+
+
+def test_an_eval_that_is_abandoned_gets_to_close_what_it_has(tmp_path: Path) -> None:
+    begun, closed = threading.Event(), threading.Event()
+
+    async def evaluator() -> dict[str, float]:
+        try:
+            begun.set()
+            return await never()
+        finally:
+            closed.set()
+
+    with AsyncEvalDispatcher(when_full="wait") as evals:
+        evals.schedule(evaluator, step=1)
+        assert begun.wait(LONG)
+        evals.drain(0)
+        assert closed.wait(LONG)
+        assert evals.schedule(half, step=2).result(LONG).has_result  # type: ignore[union-attr]
+
+
+def test_an_eval_that_is_abandoned_before_it_begins_is_not_run() -> None:
+    gate = Gate()
+    with AsyncEvalDispatcher(when_full="wait") as evals:
+        job = evals._job(gate, 1, "eval", None, None, None)
+        evals._running.abandon([job], "too late")
+        anyio.run(evals._running._run, job)
+    assert not gate.begun.is_set()
+
+
+def test_the_block_drains_also_where_its_body_raises(tmp_path: Path) -> None:
+    gate = Gate()
+
+    def train() -> None:
+        with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            evals.schedule(gate, step=1)
+            threading.Thread(target=gate.end.set).start()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert [p.has_result for p in points_of(tmp_path)] == [True]
+
+
+def test_after_ctrl_c_the_block_does_not_wait_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "EXIT_GRACE_SECONDS", 0.01)
+
+    def train() -> None:
+        with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            evals.schedule(never, step=1)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train()
+    assert [p.skipped for p in points_of(tmp_path)] == [
+        "not finished 0.01 s after the end of training"
+    ]
+
+
+def test_an_interrupted_drain_writes_skips_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waited, interrupted = AsyncEvalDispatcher.wait_for, []
+
+    def interrupt(self: AsyncEvalDispatcher, jobs: list[Any], timeout: float | None) -> None:
+        if not interrupted:
+            interrupted.append(True)
+            raise KeyboardInterrupt
+        waited(self, jobs, timeout)
+
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        evals.schedule(never, step=1)
+        monkeypatch.setattr(AsyncEvalDispatcher, "wait_for", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            evals.drain(LONG)
+    assert [p.skipped for p in points_of(tmp_path)] == ["the wait for it was interrupted"]
+
+
+def test_what_is_scheduled_after_the_end_is_a_skip(tmp_path: Path) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        pass
+    assert evals.schedule(half, step=1).result(LONG).skipped == "the dispatcher was closed"  # type: ignore[union-attr]
+    assert [p.step for p in points_of(tmp_path)] == [1]
+
+
+def test_a_sink_that_hangs_holds_up_neither_training_nor_the_curve(tmp_path: Path) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    class Hangs(Rows):
+        def log(self, name: str, step: int, fields: Mapping[str, Any]) -> None:
+            entered.set()
+            assert leave.wait(LONG)
+            super().log(name, step, fields)
+
+    hangs = Hangs()
+    with AsyncEvalDispatcher(
+        run_dir=tmp_path, sinks=[hangs], max_pending=1, when_full="skip"
+    ) as evals:
+        evals.schedule(half, step=1).result(LONG)
+        assert entered.wait(LONG)
+        evals.schedule(never, step=2)
+        evals.schedule(half, step=3)
+        assert [e.step for e in evals.drain(0.0).abandoned] == [2]
+        assert [p.step for p in points_of(tmp_path)] == [1, 3, 2]
+        leave.set()
+    assert [step for _, step, _ in hangs] == [1, 3, 2]
+
+
+# --- In a coroutine trainer ---------------------------------------------------------------------
+
+
+def test_async_evals_share_the_loop_of_the_trainer(run: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        here, seen, go = threading.get_ident(), [], anyio.Event()
+
+        async def evaluator() -> dict[str, float]:
+            seen.append(threading.get_ident())
+            await go.wait()  # an event of the trainer's loop
+            return {"accuracy": 1.0}
+
+        def plain() -> dict[str, float]:
+            seen.append(threading.get_ident())
+            return {"accuracy": 1.0}
+
+        async with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            evals.schedule(evaluator, step=1)
+            await evals.aschedule(plain, step=2)
+            go.set()
+            drained = await evals.adrain(LONG)
+        assert ("eval", 1) in drained.finished
+        assert [ident == here for ident in seen].count(True) == 1
+
+    run(main)
+    assert sorted(p.step for p in points_of(tmp_path)) == [1, 2]
+
+
+def test_where_it_is_full_aschedule_waits_and_the_loop_goes_on(run: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        go = anyio.Event()
+
+        async def evaluator() -> dict[str, float]:
+            await go.wait()
+            return {"accuracy": 1.0}
+
+        waits = AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="wait")
+        async with waits as evals:
+            await evals.aschedule(evaluator, step=1)
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(evals.aschedule, half, step=2))
+                await anyio.wait_all_tasks_blocked()
+                assert points_of(tmp_path) == []
+                go.set()
+
+    run(main)
+    assert [p.step for p in points_of(tmp_path)] == [1, 2]
+
+
+def test_in_the_loop_that_evals_run_in_a_plain_call_never_waits(run: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        waits = AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="wait")
+        async with waits as evals:
+            handle = evals.schedule(never, step=1)
+            point = evals.schedule(half, step=2).result()
+            assert point is not None
+            assert "use `await aschedule(…)`" in str(point.skipped)
+            with pytest.raises(InvalidInput, match="adrain"):
+                evals.drain()
+            with pytest.raises(InvalidInput, match="async with"):
+                evals.close()
+            with pytest.raises(InvalidInput, match="adrain"):
+                handle.result()
+            await evals.adrain(0)
+
+    run(main)
+
+
+def test_the_exception_of_a_coroutine_trainer_stays_what_it_is(run: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            evals.schedule(half, step=1)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        run(main)
+    assert [p.has_result for p in points_of(tmp_path)] == [True]
+
+
+def test_a_trainer_that_is_cancelled_leaves_skips_and_ends(
+    run: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dispatcher, "EXIT_GRACE_SECONDS", 0.01)
+
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+            async with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+                evals.schedule(never, step=1)
+                evals.schedule(Gate(), step=2)
+                await anyio.wait_all_tasks_blocked()
+                scope.cancel()
+                await anyio.sleep_forever()
+        assert scope.cancelled_caught
+
+    run(main)
+    assert sorted((p.step, p.has_result) for p in points_of(tmp_path)) == [(1, False), (2, False)]
+    assert [p.step for p in pending_evals(tmp_path)] == [1, 2]
+
+
+def test_a_coroutine_trainer_may_use_one_that_lives_beside_it(run: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        here, seen = threading.get_ident(), []
+
+        async def evaluator() -> dict[str, float]:
+            seen.append(threading.get_ident())
+            await anyio.sleep(0)
+            return {"accuracy": 1.0}
+
+        with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            await evals.aschedule(evaluator, step=1)
+            await evals.adrain(LONG)
+        assert len(seen) == 1
+        assert here not in seen
+
+    run(main)
+    assert [p.has_result for p in points_of(tmp_path)] == [True]
+
+
+# --- What results are as points -----------------------------------------------------------------
+
+
+def test_metrics_are_a_point_without_denominators_and_without_a_reward(tmp_path: Path) -> None:
+    metrics = {"accuracy": np.float32(0.5), "test/length": 3, "broken": float("nan"), "on": True}
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+        point = evals.schedule(lambda: metrics, step=1).result(LONG)
+    assert point is not None
+    assert points_of(tmp_path) == [point]
+    assert point.summary is not None
+    assert set(EMPTY_SUMMARY) <= set(point.summary)
+    assert point.summary["n"] is None
+    assert point.reward is None
+    assert set(point.metrics()) == set(metrics)
+    assert [point.number(f"metric_{name}") for name in metrics] == [0.5, 3.0, None, 1.0]
+    known = {key for key in rows[0][2] if key.startswith("eval_") and key != "eval_seconds"}
+    assert known == {"eval_metric_accuracy", "eval_metric_test/length", "eval_metric_on"}
+
+
+def test_a_whole_summary_stays_one(tmp_path: Path) -> None:
+    summary = {**EMPTY_SUMMARY, "n": 4, "n_scored": 4, "mean": 0.25}
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        point = evals.schedule(lambda: summary, step=1).result(LONG)
+    assert point is not None
+    assert (point.summary, point.reward, point.n) == (summary, 0.25, 4)
+
+
+def test_a_report_is_its_summary_and_outcomes(tmp_path: Path) -> None:
+    async def evaluator() -> Any:
+        config = EvalConfig(
+            endpoint=echo_number,
+            experiment_name="one",
+            output_dir=str(tmp_path / "run" / "steps"),
+            progress=False,
+        )
+        return await evaluate(make_samples(3), config, exact)
+
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        point = evals.schedule(evaluator, step=4, weights="abc").result(LONG)
+    assert point is not None
+    assert points_of(tmp_path / "run") == [point]
+    assert (point.reward, point.n, point.asked, point.of) == (1.0, 3, 3, 3)
+    assert point.outcomes == tuple(Outcome(f"s{i}", 1.0) for i in range(3))
+    assert point.run == "steps/one"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"complete": False, "n_asked": 9}, "3 of 9 items"),
+        ({"n_scored": 0, "mean": None}, "all 3 items errored"),
+    ],
+)
+def test_a_report_without_an_honest_mean_is_a_skip(
+    tmp_path: Path, change: dict[str, Any], reason: str
+) -> None:
+    from heldout import EvalReport
+
+    summary = {**EMPTY_SUMMARY, "n": 3, "n_scored": 3, "mean": 0.5, **change}
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        point = evals.schedule(lambda: EvalReport([], summary, {}), step=1).result(LONG)
+    assert point is not None
+    assert point.summary is None
+    assert reason in str(point.skipped)
+
+
+def test_a_point_gets_the_step_and_name_it_was_scheduled_as(tmp_path: Path) -> None:
+    given = CurvePoint(
+        label="x", step=99, session="s", time="t", seconds=3.0, summary={"mean": 0.5}, weights="w"
+    )
+    rows = Rows()
+    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+        point = evals.schedule(lambda: given, step=4, name="held-out").result(LONG)
+    assert point is not None
+    assert (point.label, point.step, point.reward, point.seconds) == ("held-out", 4, 0.5, 3.0)
+    assert point.weights == "w"
+    assert point.session != "s"
+    assert [(name, step, fields["eval_reward"]) for name, step, fields in rows] == [
+        ("held-out", 4, 0.5)
+    ]
+
+
+def test_a_point_that_could_not_be_read_back_is_a_skip(tmp_path: Path) -> None:
+    outcomes = (Outcome("s1", float("nan")),)
+    given = CurvePoint(
+        label="x", step=1, session="s", time="t", seconds=0.0, summary={}, outcomes=outcomes
+    )
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        point = evals.schedule(lambda: given, step=1).result(LONG)
+    assert point is not None
+    assert "rewards are finite" in str(point.skipped)
+    assert points_of(tmp_path) == [point]
+
+
+@pytest.mark.parametrize("wrong", [{"step": -1}, {"step": 1.5}, {"step": 1, "name": ""}])
+def test_a_wrong_step_or_name_is_refused(wrong: dict[str, Any]) -> None:
+    with AsyncEvalDispatcher(when_full="wait") as evals, pytest.raises(InvalidInput):
+        evals.schedule(half, **wrong)
+
+
+# --- The run directory --------------------------------------------------------------------------
+
+
+def test_pending_json_names_what_is_under_way(tmp_path: Path) -> None:
+    gate = Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        evals.schedule(gate, step=3, name="a", weights="abc", saved_at=Path("checkpoint-3"))
+        [pending] = pending_evals(tmp_path)
+        assert (pending.name, pending.step, pending.weights) == ("a", 3, "abc")
+        assert (pending.saved_at, pending.lost) == ("checkpoint-3", False)
+        gate.end.set()
+    assert b'"evals":[]' in (tmp_path / "pending.json").read_bytes()
+
+
+def test_a_run_without_pending_json_has_nothing_pending(tmp_path: Path) -> None:
+    assert pending_evals(tmp_path) == []
+
+
+def killed_run(folder: Path) -> None:
+    """What a process leaves that finished step 20 and 40, and was killed during 30 and 50."""
+    with AsyncEvalDispatcher(run_dir=folder) as evals:
+        for step in (20, 40):
+            evals.schedule(half, step=step).result(LONG)
+        assert evals._home is not None
+        session = evals._home.session
+    evals_left = [PendingEval("eval", step, session, saved_at=f"at-{step}") for step in (30, 50)]
+    # Step 40 has its line, and its process died before it was taken out here.
+    write_pending(folder, [*evals_left, PendingEval("eval", 40, session)])
+
+
+def test_the_next_start_writes_down_what_was_lost_once(tmp_path: Path) -> None:
+    killed_run(tmp_path)
+    for _ in range(2):
+        with AsyncEvalDispatcher(run_dir=tmp_path):
+            pass
+    why = "the process ended before it was finished"
+    assert [(p.step, p.skipped) for p in points_of(tmp_path)[2:]] == [(30, why), (50, why)]
+    assert [p.step for p in pending_evals(tmp_path)] == [30, 50]
+
+
+def test_what_was_lost_can_be_finished_without_hiding_later_points(tmp_path: Path) -> None:
+    killed_run(tmp_path)
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        evals.schedule(half, step=60).result(LONG)  # a point of this start comes first
+        gate = Gate()
+        again = evals.schedule_again(gate, pending_evals(tmp_path)[0])
+        assert [p.step for p in pending_evals(tmp_path)] == [30, 50]  # killed now, it is not lost
+        gate.end.set()
+        again.result(LONG)
+    curve = current_points(points_of(tmp_path))
+    assert [(p.step, p.has_result) for p in curve] == [
+        (20, True),
+        (30, True),
+        (40, True),
+        (50, False),
+        (60, True),
+    ]
+    assert [p.step for p in pending_evals(tmp_path)] == [50]
+
+
+def test_a_training_that_goes_back_forgets_what_was_lost_beyond(tmp_path: Path) -> None:
+    killed_run(tmp_path)
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        evals.schedule(half, step=40).result(LONG)
+    assert [p.step for p in pending_evals(tmp_path)] == [30]
+
+
+def test_a_run_of_another_kind_or_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "results.jsonl").touch()
+    with pytest.raises(RunDirectoryError, match="another kind"):
+        AsyncEvalDispatcher(run_dir=tmp_path / "other")
+    (tmp_path / "busy").mkdir()
+    held = CurveWriter(tmp_path / "busy" / "curve.jsonl")
+    with pytest.raises(RunBusy):
+        AsyncEvalDispatcher(run_dir=tmp_path / "busy")
+    held.close()
+
+
+def test_the_run_is_complete_when_the_block_ends(tmp_path: Path) -> None:
+    def status() -> str:
+        return RunDir(tmp_path).read_info().status
+
+    for _ in range(2):
+        with AsyncEvalDispatcher(run_dir=tmp_path):
+            assert status() == "running"
+        assert status() == "complete"
+
+    def train() -> None:
+        with AsyncEvalDispatcher(run_dir=tmp_path):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        train()
+    assert status() == "running"
+
+
+def test_a_curve_shared_with_a_periodic_eval_is_of_one_session(tmp_path: Path) -> None:
+    other = periodic(tmp_path, every_steps=10)
+    other.maybe_run(10)
+    with AsyncEvalDispatcher(run_dir=other.run_dir) as evals:
+        evals.schedule(half, step=5).result(LONG)
+        other.maybe_run(20)
+    points = points_of(other.run_dir)
+    assert len({p.session for p in points}) == 1
+    curve = current_points(points)
+    assert [(p.label, p.step) for p in curve] == [("eval", 5), ("rl_eval", 10), ("rl_eval", 20)]
+    other.run_final(20)  # gives the file back
+
+
+def test_a_periodic_eval_may_come_after_the_dispatcher(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with AsyncEvalDispatcher(run_dir=folder) as evals:
+        evals.schedule(half, step=5).result(LONG)
+        other = periodic(tmp_path, every_steps=10)
+        other.maybe_run(10)
+        evals.schedule(half, step=15).result(LONG)
+    assert [(p.label, p.step) for p in current_points(points_of(folder))] == [
+        ("eval", 5),
+        ("rl_eval", 10),
+        ("eval", 15),
+    ]
+    assert [p.label for p in other.points] == ["rl_eval"]
+    other.run_final(10)
+
+
+def test_a_broken_pending_json_is_named(tmp_path: Path) -> None:
+    (tmp_path / "pending.json").write_text("{")
+    with pytest.raises(RunDirectoryError, match="pending.json cannot be read"):
+        pending_evals(tmp_path)
+
+
+def test_a_relative_run_dir_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with AsyncEvalDispatcher(run_dir="run") as evals:
+        (tmp_path / "other").mkdir()
+        monkeypatch.chdir(tmp_path / "other")
+        evals.schedule(half, step=1).result(LONG)
+    assert [p.step for p in points_of(tmp_path / "run")] == [1]
+    assert not (tmp_path / "other" / "run").exists()
+
+
+def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> None:
+    def interrupted() -> Any:
+        raise KeyboardInterrupt
+
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+        with pytest.raises(KeyboardInterrupt):
+            evals.schedule(lambda snapshot: {}, step=1, snapshot=interrupted)
+        point = evals.schedule(half, step=2).result(LONG)
+    assert point is not None
+    assert point.has_result
+
+
+def test_what_was_lost_and_fails_again_stays_pending(tmp_path: Path) -> None:
+    killed_run(tmp_path)
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        evals.schedule_again(fails, pending_evals(tmp_path)[0]).result(LONG)
+        assert [p.step for p in pending_evals(tmp_path)] == [30, 50]
+    with (
+        AsyncEvalDispatcher(when_full="wait") as nowhere,
+        pytest.raises(InvalidInput, match="run_dir"),
+    ):
+        nowhere.schedule_again(half, pending_evals(tmp_path)[0])
+
+
+def test_metrics_that_would_be_taken_for_error_bars_are_refused(tmp_path: Path) -> None:
+    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+        point = evals.schedule(lambda: {"acc": 0.5, "acc_n": 7.0}, step=1).result(LONG)
+    assert point is not None
+    assert "'acc_n' would be taken for what 'acc' is of" in str(point.skipped)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"weights": 123}, "weights is a hash"),
+        ({"saved_at": "\udcff"}, "saved_at is a path"),
+        ({"evaluator": 3}, "an evaluator is a function"),
+    ],
+    ids=["weights", "saved_at", "evaluator"],
+)
+def test_what_could_not_be_written_down_is_refused(wrong: dict[str, Any], why: str) -> None:
+    with AsyncEvalDispatcher(when_full="wait") as evals, pytest.raises(InvalidInput, match=why):
+        evals.schedule(**{"evaluator": half, "step": 1, **wrong})
+
+
+def test_the_call_of_an_evaluator_is_no_evaluator() -> None:
+    with (
+        AsyncEvalDispatcher(when_full="wait") as evals,
+        pytest.raises(InvalidInput, match="not its call"),
+    ):
+        evals.schedule(half(), step=1)  # type: ignore[arg-type]
+
+
+def test_results_that_go_nowhere_are_mentioned(caplog: pytest.LogCaptureFixture) -> None:
+    with AsyncEvalDispatcher(when_full="wait") as evals:
+        evals.schedule(half, step=1).result(LONG)
+        evals.schedule(half, step=2).result(LONG)
+    assert caplog.text.count("neither run_dir nor sinks") == 1
+
+
+def test_what_is_waited_for_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(dispatcher, "QUIET_SECONDS", 0.01)
+    gate = Gate()
+
+    def train() -> None:
+        with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            evals.schedule(gate, step=7, name="slow")
+            assert gate.begun.wait(LONG)
+            threading.Timer(0.2, gate.end.set).start()
+            raise ValueError("loss is nan")
+
+    with pytest.raises(ValueError, match="nan"):
+        train()
+    assert "training ended by ValueError: loss is nan; waiting up to 600 s" in caplog.text
+    assert "slow of step 7" in caplog.text
+
+
+# --- The one that is installed ------------------------------------------------------------------
+
+
+def test_the_dispatcher_in_use_is_a_matter_of_context() -> None:
+    assert get_async_eval_dispatcher() is None
+    with AsyncEvalDispatcher(when_full="wait") as one, AsyncEvalDispatcher() as other:
+        token = set_async_eval_dispatcher(one)
+        with use_async_eval_dispatcher(other) as used:
+            assert get_async_eval_dispatcher() is used is other
+        assert get_async_eval_dispatcher() is one
+        token.var.reset(token)
+    assert get_async_eval_dispatcher() is None
+    with pytest.raises(InvalidInput, match="is an AsyncEvalDispatcher"):
+        use_async_eval_dispatcher(AsyncEvalDispatcher).__enter__()  # type: ignore[arg-type]
+
+
+# --- Many ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when_full", ["wait", "skip", "newest"])
+def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
+    tmp_path: Path, when_full: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    caplog.set_level(logging.CRITICAL, "heldout")
+    monkeypatch.setattr("heldout.store.lines.os.fsync", lambda fd: None)
+    chance, sinks = random.Random(0), [Rows(), Rows()]
+
+    def evaluator(step: int, seconds: float, ending: str) -> Any:
+        async def later() -> dict[str, float]:
+            await anyio.sleep(seconds)
+            if ending == "fails":
+                raise ValueError(step)
+            return {"step": step}
+
+        return (lambda: {"step": step}) if ending == "plain" else later
+
+    with AsyncEvalDispatcher(
+        run_dir=tmp_path, sinks=sinks, max_pending=3, when_full=when_full
+    ) as evals:
+        for step in range(1000):
+            ending = chance.choice(["fails", "fine", "fine", "plain"])
+            evals.schedule(evaluator(step, chance.uniform(0, 0.02), ending), step=step)
+            assert len(evals._running.queue) <= 3
+    points = points_of(tmp_path)
+    assert sorted(p.step for p in points) == list(range(1000))
+    assert all(p.number("metric_step") == p.step for p in points if p.has_result)
+    assert {p.step for p in points if p.has_result}
+    assert {p.step for p in points if p.skipped}
+    for rows in sinks:
+        assert sorted((step, "eval_reason" in fields) for _, step, fields in rows) == sorted(
+            (p.step, not p.has_result) for p in points
+        )
+    assert pending_evals(tmp_path) == []
+
+
+def test_nothing_is_kept_of_evals_that_have_ended(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, "heldout")  # a record in the log has its traceback
+
+    class Weights:
+        """What an evaluator holds."""
+
+    held: list[weakref.ref[Weights]] = []
+
+    def evaluator(weights: Weights, step: int) -> dict[str, float]:
+        if step % 2:
+            raise ValueError("boom")
+        return {"accuracy": 0.5}
+
+    def some(evals: AsyncEvalDispatcher, count: int) -> int:
+        for step in range(count):
+            weights = Weights()
+            held.append(weakref.ref(weights))
+            evals.schedule(partial(evaluator, weights, step), step=step)
+            del weights
+        evals.drain(LONG)
+        alive = sum(ref() is not None for ref in held)
+        held.clear()
+        return alive
+
+    gc.collect()
+    gc.disable()  # what is held by cycles only is held for as long as the training allocates little
+    tracemalloc.start()
+    try:
+        with AsyncEvalDispatcher(when_full="wait") as evals:
+            some(evals, 50)  # threads, caches
+            gc.collect()
+            before = tracemalloc.get_traced_memory()[0]
+            assert some(evals, 500) <= 20  # threads that are just about to let go
+            gc.collect()
+            grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+    assert grown < 200_000

@@ -1,0 +1,1580 @@
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import numpy as np
+import pytest
+
+from heldout import EvalReport, Message, Metric, Sample, Sampling, Score, Trajectory
+from heldout.environment import Reply
+from heldout.errors import (
+    DuplicateSampleId,
+    EvalFailed,
+    InvalidInput,
+    ResumeMismatch,
+    RunDirectoryError,
+)
+from heldout.scoring import Rubric, grade_exact, part
+from heldout.store.rundir import RunDir
+from heldout.training import (
+    CurveMonitor,
+    Judgement,
+    PeriodicEval,
+    Runner,
+    functions,
+    read_points,
+    score_answer,
+)
+from heldout.training.curve import request_stop
+from tests.training.test_verdicts import CLIMB, curve
+from tests.training.toys import (
+    Clock,
+    Heartbeats,
+    Model,
+    builder,
+    periodic,
+    questions,
+    score,
+    weighted,
+)
+
+
+def steps(evals: PeriodicEval) -> list[int]:
+    return [point.step for point in read_points(evals.run_dir / "curve.jsonl")]
+
+
+# --- Cadence ------------------------------------------------------------------------------------
+
+
+def test_evals_are_due_at_multiples(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    assert [s for s in range(31) if evals.should_run(s)] == [10, 20, 30]
+
+
+def test_step_0_is_due_where_it_is_wanted(tmp_path: Path) -> None:
+    assert periodic(tmp_path, at_start=True).should_run(0)
+
+
+def test_every_steps_0_is_off(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, every_steps=0, at_start=True)
+    assert not any(evals.should_run(s) for s in range(50))
+    assert [evals.maybe_run(s) for s in range(3)] == [None] * 3
+    assert evals.run_final(3) is None
+    assert not evals.run_dir.exists()
+
+
+def test_a_counter_that_jumps_is_due_where_it_passes_a_multiple(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    for step in range(0, 60, 8):
+        evals.maybe_run(step)
+    assert steps(evals) == [16, 24, 32, 40, 56]
+
+
+def test_maybe_run_writes_a_line_an_eval(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, Model(knows=4))
+    for step in range(1, 25):
+        evals.maybe_run(step)
+    points = read_points(evals.run_dir / "curve.jsonl")
+    assert [p.step for p in points] == [10, 20]
+    assert points == evals.history
+    assert points[0].reward == 0.5
+    assert points[0].n == 8
+    assert points[0].ci is not None
+    assert {o.id: o.reward for o in points[0].outcomes} == {f"q{i}": float(i < 4) for i in range(8)}
+
+
+def test_the_last_step_is_evaluated_off_cadence_and_not_twice(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, weighted())
+    evals.maybe_run(10)
+    assert evals.run_final(13) is not None
+    assert evals.run_final(13) is evals.history[-1]
+    assert steps(evals) == [10, 13]
+    assert [p.final for p in evals.history] == [False, True]
+
+
+def test_the_last_step_on_cadence_is_not_doubled(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, weighted())
+    evals.maybe_run(10)
+    assert evals.run_final(10) is evals.history[-1]
+    assert steps(evals) == [10]
+
+
+def test_a_last_step_whose_eval_was_cut_short_is_not_doubled(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 2.0
+            return [r.messages[-1].text if keep_going() else None for r in requests]
+
+        return Runner(answer, score, rows=4)
+
+    evals = periodic(tmp_path, weighted(), runner_builder=build, max_seconds=3.0, clock=clock)
+    assert evals.maybe_run(10).n == 4  # type: ignore[union-attr]
+    assert evals.run_final(10) is evals.history[-1]
+    assert steps(evals) == [10]
+
+
+def test_a_last_step_that_was_skipped_is_tried_again(tmp_path: Path) -> None:
+    models: list[Any] = [None]
+    evals = periodic(tmp_path, model_getter=lambda: models[0])
+    evals.maybe_run(10)
+    models[0] = Model()
+    point = evals.run_final(10)
+    assert point is not None
+    assert point.reward == 0.5
+
+
+# --- What goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_model_that_comes_late_skips_one_cadence_only(tmp_path: Path) -> None:
+    evals = PeriodicEval(questions(), builder(), 10, run_dir=tmp_path / "run")
+    skipped = evals.maybe_run(10)
+    assert skipped is not None
+    assert skipped.skipped == "there is no model yet"
+    assert skipped.summary is None
+    evals.model_getter = Model
+    assert evals.maybe_run(20).reward == 0.5  # type: ignore[union-attr]
+
+
+def boom(*_: Any) -> Any:
+    raise ValueError("boom")
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def unspeakable(*_: Any) -> Any:
+    raise Unspeakable
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_getter": boom}, "model: ValueError: boom"),
+        ({"runner_builder": unspeakable}, "runner_builder: Unspeakable: (its message cannot"),
+        ({"runner_builder": lambda m: Runner(unspeakable, score)}, "all 8 items errored"),
+        ({"runner_builder": boom}, "runner_builder: ValueError: boom"),
+        ({"runner_builder": lambda model: 3}, "runner_builder returns a heldout.training.Runner"),
+        ({"runner_builder": lambda m: Runner(boom, score)}, "all 8 items errored"),
+        (
+            {"runner_builder": lambda m: Runner(lambda r, k: ["1"] * len(r), boom)},
+            "all 8 items errored, so there is no mean; the last: sample 'q",
+        ),
+        ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 turns were asked"),
+    ],
+)
+def test_what_throws_is_a_skip_with_its_reason(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    beats = Heartbeats()
+    evals = periodic(tmp_path, heartbeat_fn=beats, **settings)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.summary is None
+    assert point.skipped is not None
+    assert said in point.skipped
+    assert read_points(evals.run_dir / "curve.jsonl") == [point]
+    [(name, fields)] = beats
+    assert name == "rl_eval"
+    assert fields["eval_skipped"] is True
+    assert fields["eval_reason"] == point.skipped
+    assert "eval_reward" not in fields
+
+
+def answering(**settings: Any) -> Any:
+    """A builder of a runner that repeats what it is asked."""
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, **{"score_fn": score, **settings})
+
+    return build
+
+
+def test_what_asks_the_process_to_leave_gets_out_and_everything_is_put_back(
+    tmp_path: Path,
+) -> None:
+    """SIGTERM, that is, whose handler raises SystemExit wherever the trainer happens to be."""
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            random.random()
+            sys.exit(143)
+
+        return Runner(answer, score)
+
+    before = random.getstate()
+    with pytest.raises(SystemExit):
+        periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert random.getstate() == before
+
+
+class Odd(BaseException):
+    pass
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, Odd, GeneratorExit])
+def test_what_a_score_function_raises_never_passes_for_the_trainers_own(
+    tmp_path: Path, kind: type[BaseException]
+) -> None:
+    def odd(trajectory: Trajectory, sample: Sample) -> Score:
+        raise kind("odd")
+
+    point = periodic(tmp_path, runner_builder=answering(score_fn=odd)).maybe_run(10)
+    assert point is not None
+    assert point.skipped is not None
+    assert kind.__name__ in point.skipped
+
+
+def test_no_answer_in_time_is_an_error_of_that_item(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        return Runner(lambda requests, _: [None, *["1"] * (len(requests) - 1)], score)
+
+    point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+
+
+def test_a_tool_that_hangs_costs_its_own_item_and_not_those_that_wait_for_it(
+    tmp_path: Path,
+) -> None:
+    class Hanging(Guess):
+        def __init__(self, sample: Sample) -> None:
+            super().__init__(sample)
+            self.hangs = sample.id == "q3"
+
+        async def reply(self, messages: Sequence[Message]) -> Reply:  # type: ignore[override]
+            if self.hangs:
+                await anyio.sleep_forever()
+            return super().reply(messages)
+
+    build = answering(
+        prepare_messages=lambda sample: [], environment_factory=Hanging, rows=8, timeout=0.4
+    )
+    point = periodic(tmp_path, samples=questions(16), runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+    assert [o.id for o in point.outcomes if o.error] == ["q3"]
+
+
+def test_a_thread_that_never_returns_does_not_hold_up_training(tmp_path: Path) -> None:
+    import asyncio
+
+    released = threading.Event()
+
+    async def hang(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "q0":
+            await asyncio.to_thread(released.wait)
+        return score(trajectory, sample)
+
+    import heldout.training.run_eval as module
+
+    build = answering(score_fn=hang, timeout=0.2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "GRACE_SECONDS", 0.1)
+        point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    released.set()
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+
+
+def test_one_bad_rollout_is_an_error_of_that_item(tmp_path: Path) -> None:
+    point = periodic(tmp_path, Model(knows=8, fails=["3"])).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+    assert point.summary["mean"] == 7 / 8
+    assert point.summary["mean_scored"] == 1.0
+    [bad] = [o for o in point.outcomes if o.id == "q3"]
+    assert bad.reward is None
+    assert bad.error is not None
+    assert "no 3" in bad.error
+
+
+def test_a_heartbeat_and_a_monitor_that_throw_do_not_reach_training(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, heartbeat_fn=boom, monitor=boom)
+    assert evals.maybe_run(10).reward == 0.5  # type: ignore[union-attr]
+    assert steps(evals) == [10]
+
+
+def test_a_curve_that_cannot_be_written_does_not_reach_training(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    (evals.run_dir / "curve.jsonl").unlink()
+    (evals.run_dir / "curve.jsonl").mkdir()
+    assert evals.maybe_run(10) is not None
+
+
+def test_a_curve_that_was_removed_is_begun_again(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    (evals.run_dir / "curve.jsonl").unlink()
+    evals.maybe_run(20)
+    assert steps(evals) == [20]
+
+
+def test_two_trainings_do_not_write_one_curve(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    code = (
+        "from pathlib import Path; from tests.training.toys import periodic; "
+        f"periodic(Path({str(tmp_path)!r}))"
+    )
+    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "RunBusy" in other.stderr
+    evals.maybe_run(10)
+    evals.run_final(10)
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_answer_that_is_waited_for_in_vain_times_out_and_the_others_count(
+    tmp_path: Path,
+) -> None:
+    async def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == "q0":
+            await anyio.sleep(60)
+        return score(trajectory, sample)
+
+    def build(model: Model) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, slow, timeout=0.3)
+
+    point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["n_errors"] == 1
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"every_steps": -1},
+        {"every_steps": 2.5},
+        {"samples": []},
+        {"samples": ["no sample"]},
+        {"num": 0},
+        {"max_overhead": 0.0},
+        {"pass_threshold": "0.4"},
+        {"on_error": "stop"},
+        {"max_seconds": -1},
+        {"runner_builder": "no"},
+        {"label": "../x"},
+        {"across": "some"},
+        {"min_samples": 0},
+        {"progress_seconds": None},
+    ],
+)
+def test_bad_arguments_are_refused_before_training(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidInput):
+        periodic(tmp_path, **settings)
+
+
+def test_equal_ids_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DuplicateSampleId):
+        periodic(tmp_path, samples=[*questions(2), *questions(1)])
+
+
+# --- Results ------------------------------------------------------------------------------------
+
+
+def test_heartbeats_carry_the_promised_fields(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    periodic(tmp_path, Model(knows=2), heartbeat_fn=beats).maybe_run(10)
+    [fields] = beats.named("rl_eval")
+    assert fields["step"] == 10
+    assert fields["eval_n"] == 8
+    assert fields["eval_reward"] == fields["eval_pass_rate"] == 0.25
+    assert (fields["eval_reward_min"], fields["eval_reward_max"]) == (0.0, 1.0)
+    assert fields["eval_metric_length"] == 1.0
+    assert fields["eval_metric_right"] == 0.25
+    assert fields["eval_n_errors"] == 0
+    assert fields["eval_reward_ci_low"] < 0.25 < fields["eval_reward_ci_high"]
+    assert fields["eval_seconds"] > 0
+
+
+def test_the_conversations_of_a_point_are_an_ordinary_run(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, Model(knows=4))
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.run == "steps/00000010"
+    report = EvalReport.load(evals.run_dir / point.run)
+    assert report.summary == point.summary
+    assert report.status == "complete"
+
+
+def test_sampling_without_a_seed_takes_that_of_the_eval_and_each_turn_its_own(
+    tmp_path: Path,
+) -> None:
+    seeds: list[list[int | None]] = []
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            seeds.append([r.sampling.seed for r in requests])
+            return ["9" for r in requests]
+
+        return Runner(
+            answer,
+            score,
+            lambda sample: [],
+            environment_factory=Guess,
+            sampling=Sampling(temperature=1.0),
+        )
+
+    evals = periodic(tmp_path, samples=questions(4), runner_builder=build)
+    evals.run_eval(1)
+    first, seeds[:] = list(seeds), []
+    evals.run_eval(2)
+    assert first == seeds
+    assert len({seed for turn in first for seed in turn}) == 12
+
+
+def test_max_new_holds_with_sampling_of_ones_own(tmp_path: Path) -> None:
+    limits: list[int] = []
+
+    def generate(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return prompts
+
+    build = functions(
+        lambda messages: messages[-1].text,
+        generate,
+        score,
+        max_new=5,
+        sampling=Sampling(temperature=1.0),
+    )
+    periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert limits == [5]
+
+
+def test_what_a_prompt_opened_is_reasoning_until_it_is_closed(tmp_path: Path) -> None:
+    replies = iter(["7", "hm</think>7"])
+
+    def right(trajectory: Trajectory, sample: Sample) -> Score:
+        return score_value(trajectory.answer == "7")
+
+    build = functions(
+        lambda messages: f"{messages[-1].text}\nassistant <think>\n",
+        lambda model, prompts, max_new: [next(replies)],
+        right,
+    )
+    evals = periodic(tmp_path, runner_builder=build, num=1)
+    points = [evals.run_eval(step) for step in (1, 2)]
+    assert [point and point.summary and point.summary["mean"] for point in points] == [0.0, 1.0]
+
+
+def test_the_same_weights_give_the_same_summary(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, Model(knows=5))
+    first, second = evals.run_eval(1), evals.run_eval(2)
+    assert first is not None
+    assert second is not None
+    assert (first.summary, first.outcomes) == (second.summary, second.outcomes)
+
+
+def test_reasoning_is_stripped_before_scoring_and_kept_in_the_run(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [f"<think>hm 7</think>{r.messages[-1].text}" for r in requests]
+
+        def raw(trajectory: Trajectory, sample: Sample) -> Score:
+            return score_value(trajectory.messages[-1].text == sample.ground_truth)
+
+        return Runner(answer, raw)
+
+    evals = periodic(tmp_path, runner_builder=build)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.reward == 1.0
+    kept = EvalReport.load(evals.run_dir / "steps/00000010").results[0].trajectory
+    assert kept.messages[-1].text.startswith("<think>hm")
+
+
+def test_a_reasoning_block_that_never_closed_is_no_answer(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [f"<think>{r.messages[-1].text}" for r in requests]
+
+        return Runner(answer, score_answer(lambda text, sample: {"reward": 0, "empty": text == ""}))
+
+    point = periodic(tmp_path, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["metric_empty"] == 1.0
+
+
+def test_a_rubric_sees_the_reasoning_too_and_is_known_by_its_parts(tmp_path: Path) -> None:
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            return [f"<think>hm 7</think>{r.messages[-1].text}" for r in requests]
+
+        thinks = part(lambda text: text.startswith("<think>"), name="thinks", weight=0)
+        return Runner(answer, Rubric(part(grade_exact, name="correct"), thinks))
+
+    evals = periodic(tmp_path, runner_builder=build)
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.reward == point.summary["metric_thinks"] == 1.0
+    stored = RunDir(evals.run_dir / "steps/00000010").read_info().functions["score_fn"]
+    assert [p["name"] for p in stored["parts"]] == ["correct", "thinks"]
+
+
+def score_value(value: float) -> Score:
+    from heldout import Metric
+
+    return Score((Metric("right", float(value), 1.0),))
+
+
+class Guess:
+    """Says higher or lower until the number is found; three turns, at most."""
+
+    tools = ()
+
+    def __init__(self, sample: Sample) -> None:
+        self.turns = 0
+        self.goal = int(sample.ground_truth)
+
+    def opening(self) -> list[Message]:
+        return [Message("user", "0")]
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        self.turns += 1
+        said = int(messages[-1].text)
+        if said == self.goal or self.turns == 3:
+            return Reply(done=True)
+        return Reply((Message("user", str(said + 1)),))
+
+    def close(self) -> None:
+        pass
+
+
+def test_several_turns_are_scored_with_their_metrics(tmp_path: Path) -> None:
+    batches: list[int] = []
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            batches.append(len(requests))
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(
+            answer,
+            score,
+            prepare_messages=lambda sample: [],
+            environment_factory=Guess,
+            rows=4,
+        )
+
+    samples = questions(6)
+    point = periodic(tmp_path, samples=samples, runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.summary is not None
+    assert point.summary["mean"] == 0.5  # 0, 1 and 2 are found within three turns
+    assert point.summary["metric_length_n"] == 6
+    assert max(batches) == 4
+    assert sum(batches) == 1 + 2 + 3 * 4
+
+
+def test_batches_are_those_of_the_fixed_order_whatever_takes_its_time(tmp_path: Path) -> None:
+    class Slow(Guess):
+        async def reply(self, messages: Sequence[Message]) -> Reply:  # type: ignore[override]
+            await anyio.sleep(random.SystemRandom().random() * 0.01)
+            return super().reply(messages)
+
+    def run(name: str) -> list[list[str]]:
+        seen: list[list[str]] = []
+
+        def build(model: Any) -> Runner:
+            def answer(requests: Any, keep_going: Any) -> Any:
+                seen.append([" ".join(m.text for m in r.messages) for r in requests])
+                return [r.messages[-1].text for r in requests]
+
+            return Runner(answer, score, lambda sample: [], environment_factory=Slow, rows=3)
+
+        periodic(tmp_path / name, samples=questions(9), runner_builder=build).run_eval(1)
+        return seen
+
+    assert run("a") == run("b") == run("c")
+
+
+# --- Order, subsets and budget ------------------------------------------------------------------
+
+
+def test_subsets_are_nested_and_do_not_depend_on_the_order_given(tmp_path: Path) -> None:
+    some = periodic(tmp_path / "a", samples=questions(20), num=5).samples
+    more = periodic(tmp_path / "b", samples=questions(20)[::-1], num=9).samples
+    other = periodic(tmp_path / "c", samples=questions(20), num=5, seed=1).samples
+    assert more[:5] == some
+    assert some != questions(20)[:5]
+    assert other != some
+
+
+def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 1.0 * len(requests)  # a second an item
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, score)
+
+    evals = periodic(
+        tmp_path,
+        Model(),
+        samples=questions(32),
+        runner_builder=build,
+        max_overhead=0.1,
+        min_samples=4,
+        clock=clock,
+    )
+    for step in range(1, 201):
+        clock.now += 1.0 if step <= 100 else 32.0
+        evals.maybe_run(step)
+    assert [p.step for p in evals.history] == list(range(10, 201, 10))
+    assert evals.history[1].skipped == (
+        "max_overhead=0.1: evals have taken 4 s beside 19 s of training; 4 samples take 4 s"
+    )
+    taken = [(p.step, len(p.outcomes)) for p in evals.history if p.has_result]
+    # The first four take 4 s; training buys 0.1 s a second, so the next four come at 80 s.
+    assert taken[:3] == [(10, 4), (90, 4), (110, 32)]
+    assert taken[3][0] > 110
+    trained = 100 + 100 * 32.0
+    assert sum(p.seconds for p in evals.history) <= 0.1 * trained
+    first, second = (p for p in evals.history if p.step in (10, 110))
+    assert second.budget is not None
+    assert second.budget["samples"] == second.budget["of"] == 32
+    assert second.budget["steps_since_last"] == 20
+    assert second.budget["overhead"] <= 0.1
+    assert {o.id for o in first.outcomes} <= {o.id for o in second.outcomes}
+    assert first.asked == 4
+    assert first.of == 32
+
+
+def test_what_cannot_be_afforded_does_not_even_look_at_the_model(tmp_path: Path) -> None:
+    clock, asked = Clock(), [0]
+
+    def getter() -> Model:
+        asked[0] += 1
+        clock.now += 5.0  # what an eval costs
+        return Model()
+
+    evals = periodic(tmp_path, model_getter=getter, max_overhead=0.1, clock=clock, every_steps=1)
+    for step in range(1, 121):
+        clock.now += 1.0
+        evals.maybe_run(step)
+    assert asked[0] == len([p for p in evals.history if p.has_result]) == 2
+    assert len(evals.history) == 120
+
+
+def test_a_final_eval_is_whole_where_an_earlier_start_has_only_a_part(tmp_path: Path) -> None:
+    first = periodic(tmp_path, samples=questions(32), max_overhead=0.5)
+    assert first.maybe_run(10).n == 8  # type: ignore[union-attr]
+    again = periodic(tmp_path, samples=questions(32), max_overhead=0.5)
+    assert again.run_final(10).n == 32  # type: ignore[union-attr]
+
+
+def test_the_final_eval_takes_all_samples_whatever_the_budget(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, samples=questions(32), max_overhead=0.01)
+    point = evals.run_final(3)
+    assert point is not None
+    assert point.n == 32
+
+
+def test_time_that_is_up_leaves_a_complete_beginning(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            given: list[Any] = []
+            for request in requests:
+                clock.now += 1.0
+                given.append(request.messages[-1].text if keep_going() else None)
+            return given
+
+        return Runner(answer, score, rows=4)
+
+    evals = periodic(
+        tmp_path, samples=questions(16), runner_builder=build, max_seconds=9.5, clock=clock
+    )
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert point.partial is not None
+    assert "max_seconds=9.5" in point.partial
+    assert point.asked == 16
+    whole = [s.id for s in evals.samples]
+    assert [o.id for o in point.outcomes] == whole[: point.n]
+    assert 8 <= point.n < 12
+    assert point.reward == 1.0
+
+
+def test_time_that_is_up_before_anything_is_complete_is_a_skip(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 60
+            assert not keep_going()
+            # The first of the order is not among those that were quick.
+            return [None, *["1"] * (len(requests) - 1)]
+
+        return Runner(answer, score)
+
+    point = periodic(tmp_path, runner_builder=build, max_seconds=5.0, clock=clock).maybe_run(10)
+    assert point is not None
+    assert point.summary is None
+    assert point.skipped is not None
+    assert "time was up" in point.skipped
+
+
+def test_what_was_answered_when_time_was_up_is_still_scored(tmp_path: Path) -> None:
+    clock = Clock()
+
+    async def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        await anyio.sleep(0.05)
+        return score(trajectory, sample)
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 60
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, slow)
+
+    point = periodic(tmp_path, runner_builder=build, max_seconds=5.0, clock=clock).maybe_run(10)
+    assert point is not None
+    assert point.partial is None
+    assert point.reward == 1.0
+
+
+def test_what_blocks_is_left_behind_and_what_was_complete_is_kept(tmp_path: Path) -> None:
+    import heldout.training.run_eval as module
+
+    released = threading.Event()
+    last = periodic(tmp_path / "order").samples[-1].id
+
+    def blocks(trajectory: Trajectory, sample: Sample) -> Score:
+        if sample.id == last:
+            released.wait()
+        return score(trajectory, sample)
+
+    build = answering(score_fn=blocks, rows=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "GRACE_SECONDS", 0.1)
+        patch.setattr(module, "SETTLE_SECONDS", 0.1)
+        point = periodic(tmp_path, runner_builder=build, max_seconds=2.0).maybe_run(10)
+    released.set()
+    assert point is not None
+    assert point.partial is not None
+    assert "left behind" in point.partial
+    assert point.n == 7
+
+
+def test_a_slow_score_function_is_stopped_between_two_items(tmp_path: Path) -> None:
+    import heldout.training.run_eval as module
+
+    clock, scored = Clock(), []
+
+    def slow(trajectory: Trajectory, sample: Sample) -> Score:
+        scored.append(sample.id)
+        clock.now += 1.0
+        time.sleep(0.02)
+        return score(trajectory, sample)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SETTLE_SECONDS", 0.05)
+        evals = periodic(
+            tmp_path,
+            samples=questions(64),
+            runner_builder=answering(score_fn=slow, rows=64),
+            max_seconds=3.0,
+            clock=clock,
+        )
+        point = evals.maybe_run(10)
+    assert point is not None
+    assert point.partial is not None
+    assert 3 <= point.n < 64
+    count = len(scored)
+    time.sleep(0.1)
+    assert len(scored) == count < 64
+
+
+def test_a_tool_that_hangs_is_ended_by_the_time_limit(tmp_path: Path) -> None:
+    async def hang(trajectory: Trajectory, sample: Sample) -> Score:
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    def build(model: Any) -> Runner:
+        return Runner(lambda r, k: ["1"] * len(r), hang, timeout=None)
+
+    point = periodic(tmp_path, runner_builder=build, max_seconds=0.3).maybe_run(10)
+    assert point is not None
+    assert point.skipped is not None
+
+
+def test_signs_of_life_come_while_an_eval_runs(tmp_path: Path) -> None:
+    clock, beats = Clock(), Heartbeats()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            for _ in range(25):
+                clock.now += 1.0
+                assert keep_going()
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, score, rows=4)
+
+    periodic(tmp_path, runner_builder=build, clock=clock, heartbeat_fn=beats).maybe_run(10)
+    progress = beats.named("rl_eval_progress")
+    assert len(progress) == 5
+    assert [(f["eval_done"], f["eval_total"]) for f in progress] == [
+        (0, 8), (0, 8), (4, 8), (4, 8), (4, 8)
+    ]  # fmt: skip
+    assert progress[0]["step"] == 10
+    assert beats[-1][0] == "rl_eval"
+
+
+def test_what_earlier_starts_have_spent_is_spent(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 10.0
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, score)
+
+    settings: dict[str, Any] = {"max_overhead": 0.1, "clock": clock, "runner_builder": build}
+    first = periodic(tmp_path, every_steps=1, **settings)
+    again: PeriodicEval | None = None
+    for step in range(1, 101):
+        if step == 21:
+            again = periodic(tmp_path, every_steps=1, **settings)
+        clock.now += 2.0
+        (again or first).maybe_run(step)
+    assert again is not None
+    # 10 s are spent at the first step; the next 10 s take 200 s of training.
+    assert [point.step for point in first.history if point.has_result] == [1]
+    assert [point.step for point in again.history if point.has_result] == []
+
+
+def test_the_time_that_watching_takes_is_not_training(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def slow(name: str, fields: dict[str, Any]) -> None:
+        clock.now += 100.0
+
+    evals = periodic(
+        tmp_path, every_steps=1, max_overhead=0.5, heartbeat_fn=slow, clock=clock, num=8
+    )
+    for step in range(1, 51):
+        clock.now += 1.0
+        evals.maybe_run(step)
+    assert [point.step for point in evals.history if point.has_result] == [1]
+
+
+# --- Restarts -----------------------------------------------------------------------------------
+
+
+def test_a_restart_goes_on_with_the_curve_and_repeats_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = periodic(tmp_path, weighted())
+    for step in range(1, 21):
+        first.maybe_run(step)
+    again = periodic(tmp_path, weighted())
+    for step in range(11, 31):  # from the checkpoint at step 10
+        again.maybe_run(step)
+    assert steps(again) == [10, 20, 30]
+    assert [p.step for p in again.points] == [10, 20, 30]
+    assert "points from step 20 on are on the curve" in caplog.text
+
+
+def test_a_restart_that_went_another_way_takes_the_place_of_what_was(tmp_path: Path) -> None:
+    import torch
+
+    class Weights(torch.nn.Linear):
+        def answer(self, prompts: list[str]) -> list[str]:
+            return prompts
+
+    def trained(value: float) -> Weights:
+        model = Weights(2, 2)
+        torch.nn.init.constant_(model.weight, value)
+        torch.nn.init.constant_(model.bias, 0.0)
+        return model
+
+    first = periodic(tmp_path)
+    for step in (10, 20, 30):
+        first.maybe_run(step, trained(step))
+    again = periodic(tmp_path)
+    again.maybe_run(10, trained(10))
+    again.maybe_run(20, trained(99))
+    assert steps(again) == [10, 20, 30, 20]
+    assert [(p.step, p.session == again.history[0].session) for p in again.points] == [
+        (10, False),
+        (20, True),
+    ]
+
+
+def test_last_weights_that_are_others_than_those_of_the_cadence_are_measured(
+    tmp_path: Path,
+) -> None:
+    import torch
+
+    class Weights(torch.nn.Linear):
+        def answer(self, prompts: list[str]) -> list[str]:
+            return prompts
+
+    evals, model = periodic(tmp_path), Weights(2, 2)
+    evals.maybe_run(10, model)
+    assert evals.run_final(10, model) is evals.history[-1]
+    with torch.no_grad():
+        model.weight += 1
+    assert evals.run_final(10, model) is not None
+
+
+def test_of_two_evals_on_one_run_directory_the_first_is_a_skip_that_says_so(
+    tmp_path: Path,
+) -> None:
+    first = periodic(tmp_path)
+    first.maybe_run(10)
+    second = periodic(tmp_path, Model(knows=8))  # a notebook that was run again
+    assert second.maybe_run(10).reward == 1.0  # type: ignore[union-attr]
+    point = first.maybe_run(20)
+    assert point is not None
+    assert point.skipped is not None
+    assert "another PeriodicEval was set up on" in point.skipped
+    assert "a label and a run_dir of its own" in point.skipped
+    second.maybe_run(20)
+    assert [(p.step, p.reward) for p in second.points] == [(10, 1.0), (20, 1.0)]
+
+
+def test_a_counter_that_goes_back_is_another_start(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    seen: list[list[int]] = []
+    evals._monitor = lambda points: seen.append([p.step for p in points])
+    for step in (10, 20, 30):
+        evals.maybe_run(step, Model())
+    evals.maybe_run(5)
+    assert [p.step for p in evals.points] == [10, 20, 30]
+    assert evals.history == []
+
+
+def test_a_point_that_could_not_be_written_is_written_with_the_next(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    curve = evals.run_dir / "curve.jsonl"
+    kept = curve.read_bytes()
+    curve.unlink()
+    curve.mkdir()
+    evals.maybe_run(20)
+    curve.rmdir()
+    curve.write_bytes(kept)
+    evals.maybe_run(30)
+    assert steps(evals) == [10, 20, 30]
+
+
+def test_a_skip_is_tried_again_by_a_restart(tmp_path: Path) -> None:
+    periodic(tmp_path, model_getter=lambda: None).maybe_run(10)
+    assert periodic(tmp_path).maybe_run(10).reward == 0.5  # type: ignore[union-attr]
+
+
+def test_other_samples_or_another_threshold_are_refused_on_the_same_curve(tmp_path: Path) -> None:
+    periodic(tmp_path).maybe_run(10)
+    with pytest.raises(ResumeMismatch, match="n was 8, is now 9"):
+        periodic(tmp_path, samples=questions(9))
+    with pytest.raises(ResumeMismatch, match="pass_threshold"):
+        periodic(tmp_path, pass_threshold=0.9)
+
+
+def other_score(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("right", 1.0, 1.0),))
+
+
+def other_prompt(sample: Sample) -> list[Message]:
+    return [Message("user", sample.ground_truth)]
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"score_fn": other_score}, "another score_fn"),
+        ({"prepare_messages": other_prompt}, "another prepare_messages"),
+        ({"render": lambda messages: "7"}, "another render"),
+        ({"max_new": 7}, r"another max_tokens \(was 256, is now 7\)"),
+        ({"repeats": 3}, r"another repeats \(was 1, is now 3\)"),
+        ({"sampling": Sampling(temperature=1.0)}, r"another temperature"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_curve_is_not_continued_by_another_eval(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    """Equal weights are not enough: in a repeatable training they are equal at every step."""
+
+    def evals(**changed: Any) -> PeriodicEval:
+        given = {"render": lambda messages: messages[-1].text, "score_fn": score, "max_new": 256}
+        given |= changed
+        render, score_fn = given.pop("render"), given.pop("score_fn")
+        return periodic(
+            tmp_path, weighted(), runner_builder=functions(render, answers, score_fn, **given)
+        )
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[Any]:
+        return model.answer(prompts)  # type: ignore[no-any-return]
+
+    evals().maybe_run(10)
+    assert evals().maybe_run(10) is not None
+    with pytest.raises(ResumeMismatch, match=said):
+        evals(**settings)
+
+
+def test_a_curve_is_not_continued_with_another_chat_template(tmp_path: Path) -> None:
+    from heldout.training import live_model
+    from tests.tiny_model import tiny_model
+
+    model, tokenizer = tiny_model()
+
+    def evals() -> PeriodicEval:
+        return periodic(tmp_path, model, runner_builder=live_model(tokenizer, score, max_new=2))
+
+    evals().maybe_run(10)
+    assert evals().maybe_run(10) is not None
+    tokenizer.chat_template += " "
+    with pytest.raises(ResumeMismatch, match="another chat_template"):
+        evals()
+
+
+def test_a_builder_of_ones_own_is_known_by_its_code(tmp_path: Path) -> None:
+    periodic(tmp_path, runner_builder=answering()).maybe_run(10)
+    periodic(tmp_path, runner_builder=answering()).maybe_run(20)
+    with pytest.raises(ResumeMismatch, match="another runner_builder"):
+        periodic(tmp_path, runner_builder=lambda model: Runner(boom, score))
+
+
+def test_what_only_a_built_runner_tells_is_a_skip_and_no_old_point_is_shown(
+    tmp_path: Path,
+) -> None:
+    scorers = [score]
+
+    def build(model: Any) -> Runner:
+        return answering(score_fn=scorers[0])(model)  # type: ignore[no-any-return]
+
+    periodic(tmp_path, weighted(), runner_builder=build).maybe_run(10)
+    scorers[0] = other_score
+    point = periodic(tmp_path, weighted(), runner_builder=build).maybe_run(10)
+    assert point is not None
+    assert point.skipped is not None
+    assert "another score_fn" in point.skipped
+
+
+def test_a_curve_without_results_may_be_begun_with_another_eval(tmp_path: Path) -> None:
+    periodic(tmp_path, runner_builder=lambda model: Runner(boom, score)).maybe_run(10)
+    assert periodic(tmp_path).maybe_run(10).reward == 0.5  # type: ignore[union-attr]
+
+
+# --- Weights that nobody knows ------------------------------------------------------------------
+
+
+def test_a_policy_without_a_hash_is_measured_again_by_a_second_training(tmp_path: Path) -> None:
+    assert periodic(tmp_path, Model(knows=2)).maybe_run(10).reward == 0.25  # type: ignore[union-attr]
+    again = periodic(tmp_path, Model(knows=8))
+    assert again.maybe_run(10).reward == 1.0  # type: ignore[union-attr]
+    assert [p.reward for p in again.points] == [1.0]
+
+
+def test_the_last_point_of_a_policy_without_a_hash_is_of_the_last_weights(tmp_path: Path) -> None:
+    model = Model(knows=2)
+    evals = periodic(tmp_path, model)
+    evals.maybe_run(10)
+    model.knows = 8
+    assert evals.run_final(10).reward == 1.0  # type: ignore[union-attr]
+
+
+def test_weights_that_came_back_at_one_step_have_the_last_point(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.run_eval(10, weighted(2))
+    evals.run_eval(10, weighted(8))
+    point = evals.run_final(10, weighted(2))
+    assert point is not None
+    assert point.reward == 0.25
+    assert [p.reward for p in evals.points] == [0.25]
+
+
+def test_another_label_is_refused_on_the_same_curve(tmp_path: Path) -> None:
+    periodic(tmp_path)
+    with pytest.raises(ResumeMismatch, match="label"):
+        periodic(tmp_path, label="other")
+
+
+def test_a_forked_child_does_not_keep_the_curve_locked(tmp_path: Path) -> None:
+    code = (
+        "import os, time; from pathlib import Path; from tests.training.toys import periodic; "
+        f"evals = periodic(Path({str(tmp_path)!r})); "
+        "child = os.fork(); "
+        "(os.close(1), time.sleep(60)) if child == 0 else (print(child, flush=True), os._exit(0))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, timeout=60)
+    try:
+        assert periodic(tmp_path).maybe_run(10) is not None
+    finally:
+        os.kill(int(done.stdout), signal.SIGKILL)
+
+
+def test_samples_with_objects_in_them_are_the_same_after_a_restart(tmp_path: Path) -> None:
+    def samples() -> list[Sample]:
+        return [Sample("a", {"question": "1"}, "1", {"object": object(), "number": np.int64(3)})]
+
+    periodic(tmp_path, samples=samples(), model_getter=lambda: None).maybe_run(10)
+    periodic(tmp_path, samples=samples())
+
+
+def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    evals.maybe_run(10)
+    with pytest.raises(RunDirectoryError, match="another kind"):
+        PeriodicEval(questions(), builder(), 10, run_dir=evals.run_dir / "steps/00000010")
+
+
+# --- Monitor and neutrality ---------------------------------------------------------------------
+
+
+def test_a_monitor_can_ask_training_to_stop(tmp_path: Path) -> None:
+    seen: list[list[int]] = []
+
+    def monitor(points: Any) -> str | None:
+        seen.append([p.step for p in points])
+        return "no better for two evals" if len(points) == 2 else None
+
+    evals = periodic(tmp_path, monitor=monitor)
+    evals.maybe_run(10)
+    assert evals.stop_requested is None
+    evals.maybe_run(20)
+    assert evals.stop_requested == "no better for two evals"
+    assert seen == [[10], [10, 20]]
+    assert read_points(evals.run_dir / "curve.jsonl")[1].stop == "no better for two evals"
+
+
+def test_every_point_says_what_the_curve_allows_one_to_say(tmp_path: Path) -> None:
+    beats, model = Heartbeats(), Model(knows=0)
+    evals = periodic(tmp_path, model, samples=questions(100), heartbeat_fn=beats)
+    for step in range(10, 110, 10):
+        model.knows = step
+        evals.maybe_run(step)
+    stored = [p.verdict for p in read_points(evals.run_dir / "curve.jsonl")]
+    assert stored == [p.verdict for p in evals.points]
+    first, last = stored[0], stored[-1]
+    assert first is not None
+    assert last is not None
+    assert (first["kind"], first["since"], first["gain"]) == ("cannot tell", None, None)
+    assert (last["kind"], last["since"], last["n"], last["effect"]) == ("improving", 20, 100, 0.05)
+    assert last["ci_low"] <= last["gain"] <= last["ci_high"]
+    assert last["best_step"] == 100
+    told = beats.named("rl_eval")[-1]
+    assert told["eval_verdict"] == "improving"
+    assert told["eval_gain"] == last["gain"]
+    assert told["eval_gain_ci_low"] == last["ci_low"] > 0
+    assert told["eval_gain_ci_high"] == last["ci_high"]
+    assert told["eval_best_step"] == 100
+    assert told["eval_verdict_text"] == last["text"]
+    assert told["eval_verdict_text"].startswith("improving: +0.")
+    assert (told["eval_verdict_since"], told["eval_verdict_n"]) == (20, 100)
+    assert told["eval_minimum_detectable"] == last["minimum_detectable"] > 0
+    assert told["eval_effect"] == 0.05
+    assert evals.stop_requested is None
+
+
+def test_a_restart_goes_on_with_the_verdicts(tmp_path: Path) -> None:
+    model = Model()
+
+    def verdicts_of(folder: Path, *starts: range) -> list[Any]:
+        for steps in starts:
+            evals = periodic(folder, model, samples=questions(60))
+            for step in steps:
+                model.knows = step // 2
+                evals.maybe_run(step)
+        return [point.verdict for point in evals.points]
+
+    whole = verdicts_of(tmp_path / "one", range(10, 130, 10))
+    assert verdicts_of(tmp_path / "two", range(10, 60, 10), range(60, 130, 10)) == whole
+
+
+def test_a_skip_has_no_verdict(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    evals = periodic(tmp_path, model_getter=lambda: None, heartbeat_fn=beats)
+    assert evals.maybe_run(10).verdict is None  # type: ignore[union-attr]
+    assert "eval_verdict" not in beats.named("rl_eval")[0]
+
+
+def test_a_curve_monitor_stops_training_for_its_evidence(tmp_path: Path) -> None:
+    model = Model()
+    monitor = CurveMonitor(window=4, stop_on_regression=1)
+    evals = periodic(tmp_path, model, samples=questions(100), monitor=monitor)
+    for step in range(10, 200, 10):
+        model.knows = max(0, 100 - step)
+        point = evals.maybe_run(step)
+        if evals.stop_requested:
+            break
+    assert point is not None
+    assert point.verdict is not None
+    assert (point.verdict["kind"], point.verdict["window"]) == ("regressing", 4)
+    assert point.stop == evals.stop_requested
+    assert str(point.stop).startswith("regressing: -0.")
+    assert " from step 10 to step " in str(point.stop)
+    assert str(point.stop).endswith("paired on 100 samples")
+
+
+def test_a_function_that_watches_can_read_the_verdict_and_give_its_own(tmp_path: Path) -> None:
+    def by_verdict(points: Any) -> str | None:
+        return f"told: {points[-1].verdict['kind']}"
+
+    point = periodic(tmp_path / "a", monitor=by_verdict).maybe_run(10)
+    assert point is not None
+    assert point.stop == "told: cannot tell"
+    assert point.verdict is not None
+
+    own = CurveMonitor(effect=0.3)
+    point = periodic(
+        tmp_path / "b", monitor=lambda points: replace(own(points), stop="mine")
+    ).maybe_run(10)
+    assert point is not None
+    assert point.verdict is not None
+    assert (point.stop, point.verdict["effect"]) == ("mine", 0.3)
+
+
+def test_what_a_monitor_says_of_another_step_is_not_put_down_to_this_one(tmp_path: Path) -> None:
+    other = CurveMonitor(effect=0.3)(curve(CLIMB))
+    point = periodic(tmp_path, monitor=lambda points: other).maybe_run(10)
+    assert point is not None
+    assert point.verdict is not None
+    assert (point.verdict["kind"], point.verdict["effect"]) == ("cannot tell", 0.05)
+
+
+def test_a_monitor_that_throws_takes_no_verdict_away(tmp_path: Path) -> None:
+    point = periodic(tmp_path, monitor=boom).maybe_run(10)
+    assert point is not None
+    assert (point.verdict is not None, point.stop) == (True, None)
+
+
+def test_a_monitor_that_fails_is_explained_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    evals = periodic(tmp_path, monitor=boom)
+    for step in (10, 20, 30):
+        evals.maybe_run(step)
+    said = [record for record in caplog.records if "the monitor failed" in record.message]
+    assert [record.exc_info is not None for record in said] == [True, False, False]
+    assert said[2].message.endswith("at step 30: ValueError: boom")
+
+
+@pytest.mark.parametrize("wrong", [CurveMonitor, "stop", 3])
+def test_what_is_no_monitor_is_refused_before_training(tmp_path: Path, wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="monitor is a"):
+        periodic(tmp_path, monitor=wrong)
+
+
+def says(judgement: Any) -> Any:
+    return lambda points: judgement
+
+
+def overwrites(points: Any) -> None:
+    points[-1].verdict["kind"] = {object()}
+
+
+@pytest.mark.parametrize(
+    ("monitor", "stop"),
+    [
+        (says("\ud800 no"), "? no"),
+        (says(Judgement(stop=5)), "5"),  # type: ignore[arg-type]
+        (says(Judgement(verdict="up")), None),  # type: ignore[arg-type]
+        (says(np.zeros(3)), None),
+        (says(True), "True"),
+        (overwrites, None),
+    ],
+)
+def test_whatever_a_monitor_says_the_point_is_kept(tmp_path: Path, monitor: Any, stop: Any) -> None:
+    evals = periodic(tmp_path, monitor=monitor)
+    evals.maybe_run(10)
+    [point] = read_points(evals.run_dir / "curve.jsonl")
+    assert (point.reward, point.stop) == (0.5, stop)
+    assert evals.stop_requested == stop
+
+
+def test_a_monitor_that_is_interrupted_loses_no_point(tmp_path: Path) -> None:
+    def interrupted(points: Any) -> None:
+        raise KeyboardInterrupt
+
+    evals = periodic(tmp_path, monitor=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        evals.maybe_run(10)
+    assert steps(evals) == [10]
+    assert [p.step for p in evals.points] == [10]
+
+
+def test_a_point_of_an_earlier_start_that_asked_to_stop_asks_again(tmp_path: Path) -> None:
+    periodic(tmp_path, weighted(), monitor=lambda points: "it got worse").maybe_run(10)
+    again = periodic(tmp_path, weighted())
+    assert again.stop_requested is None
+    again.maybe_run(10)
+    assert again.stop_requested == "it got worse"
+
+
+def test_rewards_that_cannot_be_judged_do_not_reach_training(tmp_path: Path) -> None:
+    def huge(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("huge", 1e200, 1.0),))
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        return prompts
+
+    runner = functions(lambda messages: messages[-1].text, answers, huge)
+    point = periodic(tmp_path, runner_builder=runner).maybe_run(10)
+    assert point is not None
+    assert (point.reward, point.verdict) == (1e200, None)
+
+
+def test_a_stop_file_asks_training_to_stop(tmp_path: Path) -> None:
+    evals = periodic(tmp_path)
+    assert evals.stop_requested is None
+    request_stop(evals.run_dir, "enough")
+    assert evals.stop_requested == "enough"
+    assert periodic(tmp_path).stop_requested is None  # that was said to the one before
+
+
+def test_random_state_is_as_it_was(tmp_path: Path) -> None:
+    def noisy(trajectory: Trajectory, sample: Sample) -> Score:
+        random.random()
+        np.random.rand()
+        return score(trajectory, sample)
+
+    def build(model: Model) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            random.random()
+            return model.answer([r.messages[-1].text for r in requests])
+
+        return Runner(answer, noisy)
+
+    random.seed(5)
+    np.random.seed(5)
+    evals = periodic(tmp_path, runner_builder=build)
+    evals.maybe_run(10)
+    drawn = random.random(), np.random.rand()
+    random.seed(5)
+    np.random.seed(5)
+    assert drawn == (random.random(), np.random.rand())
+
+
+def test_it_runs_where_an_event_loop_is_running_already(tmp_path: Path) -> None:
+    async def training() -> float | None:
+        point = periodic(tmp_path).maybe_run(10)
+        return None if point is None else point.reward
+
+    assert anyio.run(training) == 0.5
+
+
+def test_the_environment_variables_configure_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "7")
+    monkeypatch.setenv("HELDOUT_EVAL_NUM", "3")
+    monkeypatch.setenv("HELDOUT_EVAL_PASS_THRESHOLD", "0")
+    evals = PeriodicEval(
+        questions(), builder(), model_getter=lambda: Model(0), run_dir=tmp_path / "run"
+    )
+    point = evals.maybe_run(7)
+    assert point is not None
+    assert point.n == 3
+    assert point.summary is not None
+    assert point.summary["pass_rate"] == 1.0
+
+
+def test_what_an_operator_sets_wins_over_the_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "7")
+    monkeypatch.setenv("HELDOUT_EVAL_NUM", "3")
+    monkeypatch.setenv("HELDOUT_EVAL_MAX_NEW", "5")
+    monkeypatch.setenv("HELDOUT_EVAL_PASS_THRESHOLD", "0")
+    limits: list[int] = []
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return ["?"] * len(prompts)
+
+    runner = functions(lambda messages: messages[-1].text, answers, score, max_new=99)
+    settings: dict[str, Any] = {"every_steps": 10, "num": 8, "pass_threshold": 0.9}
+    point = periodic(tmp_path, runner_builder=runner, **settings).maybe_run(7)
+    assert point is not None
+    assert point.n == 3
+    assert point.summary is not None
+    assert point.summary["pass_rate"] == 1.0
+    assert limits == [5]
+
+
+def test_evals_turned_on_by_the_environment_take_32_samples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert len(periodic(tmp_path / "code", samples=questions(40)).samples) == 40
+    monkeypatch.setenv("HELDOUT_EVAL_EVERY_STEPS", "7")
+    evals = PeriodicEval(questions(40), builder(), run_dir=tmp_path / "environment")
+    assert len(evals.samples) == 32
+
+
+def test_a_turn_is_as_long_as_the_trainings_where_nothing_else_is_said(tmp_path: Path) -> None:
+    limits: list[int] = []
+
+    def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
+        limits.append(max_new)
+        return ["?"] * len(prompts)
+
+    def evals(name: str, **settings: Any) -> PeriodicEval:
+        runner = functions(lambda messages: messages[-1].text, answers, score, **settings)
+        return periodic(tmp_path / name, runner_builder=runner)
+
+    evals("alone").maybe_run(10)
+    told = evals("told")
+    told.use_completion_length(40)
+    told.maybe_run(10)
+    set_here = evals("set", max_new=7)
+    set_here.use_completion_length(40)
+    set_here.maybe_run(10)
+    assert limits == [256, 40, 7]
+    again = evals("told")
+    with pytest.raises(ResumeMismatch, match=r"another max_tokens \(was 40, is now 50\)"):
+        again.use_completion_length(50)
+
+
+# --- Heartbeats ---------------------------------------------------------------------------------
+
+
+def test_a_heartbeat_may_take_its_fields_by_name(tmp_path: Path) -> None:
+    heard: dict[str, Any] = {}
+
+    def beat(name: str, **fields: Any) -> None:
+        heard[name] = fields
+
+    periodic(tmp_path, heartbeat_fn=beat).maybe_run(10)
+    assert heard["rl_eval"]["eval_reward"] == 0.5
+
+
+@pytest.mark.parametrize("wrong", [lambda fields: None, lambda a, b, c: None, 3])
+def test_a_heartbeat_that_could_not_be_called_is_refused_before_training(
+    tmp_path: Path, wrong: Any
+) -> None:
+    with pytest.raises(InvalidInput, match="heartbeat_fn is"):
+        periodic(tmp_path, heartbeat_fn=wrong)
+
+
+def test_the_least_reward_counts_errored_items_as_the_mean_does(tmp_path: Path) -> None:
+    beats = Heartbeats()
+    periodic(tmp_path, Model(8, fails=["3"]), heartbeat_fn=beats).maybe_run(10)
+    [fields] = beats.named("rl_eval")
+    assert fields["eval_reward"] == 7 / 8
+    assert (fields["eval_reward_min"], fields["eval_reward_max"]) == (0.0, 1.0)
+    assert (fields["eval_reward_scored"], fields["eval_n_scored"]) == (1.0, 7)
+
+
+# --- Debugging ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"model_getter": boom}, "rl_eval at step 10: model: ValueError: boom"),
+        ({"model_getter": lambda: Model(8, fails=["3"])}, "sample 'q3': .*no 3"),
+    ],
+    ids=["skip", "item"],
+)
+def test_errors_are_raised_where_that_is_asked_for_and_their_line_is_written(
+    tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
+    evals = periodic(tmp_path, on_error="raise", **settings)
+    with pytest.raises(EvalFailed, match=said):
+        evals.maybe_run(10)
+    assert steps(evals) == [10]
+
+
+class ThreadRanks:
+    """Ranks that are threads, which fail instead of waiting for ever."""
+
+    def __init__(self, rank: int, table: list[bytes], barrier: threading.Barrier) -> None:
+        self.rank, self.world = rank, len(table)
+        self._table, self._barrier = table, barrier
+
+    def gather(self, mine: bytes) -> list[bytes]:
+        self._table[self.rank] = mine
+        self._barrier.wait(20)
+        given = list(self._table)
+        self._barrier.wait(20)
+        return given
+
+    def from_first(self, mine: bytes) -> bytes:
+        return self.gather(mine)[0]
+
+
+def test_all_ranks_leave_a_final_eval_that_is_there_already(tmp_path: Path) -> None:
+    table, barrier, model = [b"", b""], threading.Barrier(2), weighted()
+    found: dict[int, list[Any]] = {}
+
+    def train(rank: int) -> None:
+        ranks = ThreadRanks(rank, table, barrier)
+        evals = periodic(tmp_path, model, across="all", ranks=ranks)
+        found[rank] = [evals.maybe_run(10), evals.run_final(10), evals.run_final(13)]
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[1] == [None, None, None]
+    assert [p.step for p in found[0]] == [10, 10, 13]
+    assert found[0][1] is found[0][0]
+    assert {o.id for o in found[0][0].outcomes} == {f"q{i}" for i in range(8)}
+
+
+def test_all_ranks_know_why_to_stop_and_know_it_at_the_same_step(tmp_path: Path) -> None:
+    """One that leaves its loop alone leaves the others waiting for it."""
+    table, barrier = [b"", b""], threading.Barrier(2)
+    found: dict[int, list[Any]] = {}
+
+    def train(rank: int) -> None:
+        ranks = ThreadRanks(rank, table, barrier)
+        evals = periodic(
+            tmp_path,
+            Model(),
+            across="all",
+            ranks=ranks,
+            monitor=lambda points: "enough" if len(points) > 1 else None,
+        )
+        found[rank] = []
+        for step in range(10, 40, 5):
+            evals.maybe_run(step)
+            if step == 10 and rank == 0:
+                request_stop(evals.run_dir, "from outside")
+            found[rank].append(evals.stop_requested)
+
+    threads = [threading.Thread(target=train, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert found[0] == found[1] == [None, None, *["enough"] * 4]

@@ -1,0 +1,1232 @@
+"""A shadow is the model as it was at a step, bit for bit, and training does not notice it."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import threading
+import types
+import warnings
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from heldout.errors import InvalidInput
+from heldout.testing import assert_neutral
+from heldout.training.shadows import PolicyVersion, Shadows, WeightSnapshot, pool
+from heldout.training.shadows.replica import Replica
+from heldout.weights import fingerprint
+
+IDS = torch.arange(12).view(2, 6) % 11 + 3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def llama(seed: int = 0, **settings: Any) -> Any:
+    config = LlamaConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        attention_dropout=0.2,
+        **{"tie_word_embeddings": True, **settings},
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return LlamaForCausalLM(config).train()
+
+
+def lora(model: Any = None, **settings: Any) -> Any:
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        target_modules=["q_proj", "v_proj"],
+        lora_dropout=0.1,
+        init_lora_weights=False,
+        task_type="CAUSAL_LM",
+        **settings,
+    )
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.manual_seed(1)
+        return get_peft_model(llama() if model is None else model, config)
+
+
+class Normed(torch.nn.Module):
+    """Buffers that training writes to: two that are stored, one that is not, one that is replaced
+    by a new tensor, and a plain number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(6, 6)
+        self.norm = torch.nn.BatchNorm1d(6)
+        self.register_buffer("calls", torch.zeros(1), persistent=False)
+        self.register_buffer("largest", torch.zeros(()))
+        self.steps = 0
+        self.memory = {"last": torch.zeros(6)}
+
+    def forward(self, rows: Any) -> Any:
+        if self.training:
+            self.calls += 1
+            self.steps += 1
+            self.largest = torch.maximum(self.largest, rows.abs().max())
+            self.memory["last"].copy_(rows[0])
+        scale = 1 + self.calls + self.steps + self.largest
+        return self.norm(self.layer(rows)) * scale + self.memory["last"]
+
+
+def normed(seed: int = 0) -> Normed:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return Normed().train()
+
+
+def logits(model: Any) -> Any:
+    with torch.no_grad():
+        return model(input_ids=IDS).logits
+
+
+def train(model: Any, steps: int = 1) -> None:
+    """As a trainer does: random numbers, gradients, and weights written in place."""
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    model.train()
+    for _ in range(steps):
+        model(input_ids=IDS, labels=IDS).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def as_in_eval_mode(model: Any, ask: Callable[[Any], Any] = logits) -> Any:
+    flags = [module.training for module in model.modules()]
+    model.eval()
+    with torch.no_grad():
+        said = ask(model)
+    for module, flag in zip(model.modules(), flags, strict=True):
+        module.training = flag
+    return said
+
+
+def beside(work: Callable[[], Any]) -> Any:
+    """What `work` returns or raises in another thread."""
+    found: list[Any] = []
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            found.append(work())
+        except BaseException as problem:
+            raised.append(problem)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    if raised:
+        raise raised[0]
+    return found[0]
+
+
+def evaluated(snapshot: WeightSnapshot, ask: Callable[[Any], Any] = logits) -> Any:
+    def work() -> Any:
+        with snapshot.in_use():
+            return ask(snapshot.model)
+
+    return beside(work)
+
+
+def take(shadows: Shadows, model: Any, step: int = 1) -> WeightSnapshot:
+    snapshot = shadows.try_take(model, step=step)
+    assert snapshot is not None
+    return snapshot
+
+
+def assert_faithful(
+    model: Any,
+    *,
+    shadows: Shadows | None = None,
+    ask: Callable[[Any], Any] = logits,
+    go_on: Callable[[Any], Any] = train,
+    rounds: int = 3,
+) -> None:
+    """Each snapshot has the weights and says what the model did, while the model moves on."""
+    shadows = shadows or Shadows()
+    for step in range(rounds):
+        was, said = fingerprint(model), as_in_eval_mode(model, ask)
+        snapshot = take(shadows, model, step)
+        go_on(model)
+        assert fingerprint(model) != was
+        assert beside(snapshot.version) == PolicyVersion(step, was)
+        assert torch.equal(evaluated(snapshot, ask), said)
+        snapshot.release()
+
+
+# --- Every kind of model ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("copy", ["trainable", "all"])
+@pytest.mark.parametrize("tied", [True, False])
+def test_full_fine_tuning(tied: bool, copy: Any) -> None:
+    assert_faithful(llama(tie_word_embeddings=tied), shadows=Shadows(copy=copy))
+
+
+@pytest.mark.parametrize("copy", ["trainable", "all"])
+@pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"modules_to_save": ["norm"]}])
+def test_lora(settings: dict[str, Any], copy: Any) -> None:
+    assert_faithful(lora(**settings), shadows=Shadows(copy=copy))
+
+
+def test_buffers_and_all_else_that_training_writes_to() -> None:
+    rows = torch.linspace(-1, 1, 24).view(4, 6)
+
+    def go_on(model: Any) -> None:
+        model(rows * (2 + model.steps)).sum().backward()
+
+    assert_faithful(normed(), ask=lambda model: model(rows), go_on=go_on)
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_weights_that_are_also_in_lists(kind: Any) -> None:
+    with torch.random.fork_rng():
+        model = kind(4, 4)
+    rows = torch.ones(3, 4)
+
+    def go_on(model: Any) -> None:
+        with torch.no_grad():
+            model.weight_hh_l0.add_(1.0)
+
+    assert_faithful(model, ask=lambda model: model(rows)[0], go_on=go_on)
+
+
+def test_weights_behind_a_parametrization() -> None:
+    with torch.random.fork_rng():
+        model = torch.nn.utils.parametrizations.weight_norm(torch.nn.Linear(4, 4))
+
+    def go_on(model: Any) -> None:
+        with torch.no_grad():
+            model.parametrizations.weight.original0.mul_(2.0)
+
+    assert_faithful(model, ask=lambda model: model(torch.ones(1, 4)), go_on=go_on)
+
+
+def test_a_compiled_wrapper() -> None:
+    inner = llama()
+    compiled = torch.compile(inner, backend="eager")
+    assert_faithful(inner, go_on=lambda _: train(inner))
+    snapshot = take(Shadows(), compiled)
+    assert snapshot.version().weights == fingerprint(compiled)
+    assert type(snapshot.model) is LlamaForCausalLM
+    assert torch.equal(evaluated(snapshot), as_in_eval_mode(inner))
+
+
+def refuse_to_compile(*_: Any) -> Any:
+    raise AssertionError("a shadow compiles nothing")
+
+
+@pytest.mark.parametrize("what", ["module", "layer", "forward"])
+def test_compiled_parts_are_not_compiled_in_a_shadow(what: str) -> None:
+    model = llama()
+    said = as_in_eval_mode(model)
+    if what == "module":
+        model.compile(backend=refuse_to_compile)
+    elif what == "layer":
+        layers = model.model.layers
+        layers[1] = torch.compile(layers[1], backend=refuse_to_compile)
+    else:
+        model.forward = torch.compile(model.forward, backend=refuse_to_compile)
+    snapshot = take(Shadows(), model)
+    assert snapshot.version().weights == fingerprint(model)
+    assert torch.equal(evaluated(snapshot), said)
+
+
+@pytest.fixture
+def process_group() -> Iterator[None]:
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("process_group")
+def test_a_model_in_distributed_data_parallel() -> None:
+    wrapped = torch.nn.parallel.DistributedDataParallel(llama())
+    assert_faithful(wrapped)
+    assert type(take(Shadows(), wrapped).model) is LlamaForCausalLM
+
+
+@pytest.fixture
+def accelerator() -> Iterator[Any]:
+    import accelerate
+
+    accelerate.state.AcceleratorState._reset_state(True)
+    try:
+        yield accelerate.Accelerator(cpu=True, mixed_precision="bf16")
+    finally:
+        accelerate.state.AcceleratorState._reset_state(True)
+
+
+def patched_by_a_method(model: Any) -> None:
+    pass
+
+
+def patched_by_a_function(model: Any) -> None:
+    """So accelerate cannot tell whose forward pass it is, and encloses the model's own."""
+    model.forward = functools.partial(model.forward)
+
+
+@pytest.mark.parametrize("prepare", [patched_by_a_method, patched_by_a_function])
+@pytest.mark.parametrize("make", [llama, lora])
+def test_a_model_with_mixed_precision(accelerator: Any, make: Any, prepare: Any) -> None:
+    model = make()
+    exact = as_in_eval_mode(model)
+    prepare(model)
+    prepared = accelerator.prepare_model(model)
+    assert not torch.equal(as_in_eval_mode(prepared), exact)  # it is autocast's doing
+    assert_faithful(prepared)
+
+
+def test_a_shadow_runs_none_of_the_models_own_code_objects(accelerator: Any) -> None:
+    """Two threads must not enter one autocast object: it keeps what to put back in itself."""
+    model = accelerator.prepare_model(llama())
+    shadow = take(Shadows(), model).model
+
+    def autocast(model: Any) -> Any:
+        cast = model.forward.__func__.__wrapped__.model_forward
+        return next(
+            cell.cell_contents
+            for cell in cast.__closure__
+            if isinstance(cell.cell_contents, torch.autocast)
+        )
+
+    assert shadow.forward.__self__ is shadow
+    assert autocast(shadow) is not autocast(model)
+    assert vars(autocast(shadow)) == vars(autocast(model))
+
+
+def test_casts_that_training_keeps_are_kept(accelerator: Any) -> None:
+    """A weight that is used twice in a region is cast once, so gradients add up in one precision:
+    what evaluates beside it must not empty the cache, which all threads share."""
+    model = accelerator.prepare_model(llama())
+    snapshot = take(Shadows(), model)
+    weight, row = torch.nn.Parameter(torch.ones(4, 4)), torch.ones(1, 4)
+
+    def cast(result: Any) -> list[Any]:
+        return [f for f, _ in result.grad_fn.next_functions if f is not None]
+
+    with torch.autocast("cpu", torch.bfloat16):
+        first = torch.nn.functional.linear(row, weight)
+        evaluated(snapshot)
+        second = torch.nn.functional.linear(row, weight)
+        assert [f.name() for f in cast(first)[:1]]
+        ways = [{node for f in cast(r) for node in (f, *_before(f))} for r in (first, second)]
+    assert any("ToCopy" in node.name() for node in ways[0] & ways[1])
+
+
+def _before(node: Any) -> list[Any]:
+    found = [f for f, _ in node.next_functions if f is not None]
+    return found + [each for f in found for each in _before(f)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("make", [llama, lora])
+def test_a_model_in_the_hands_of_a_trainer(make: Any, tmp_path: Any) -> None:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    shadows, steps = Shadows(), []
+
+    class Snapshots(TrainerCallback):  # type: ignore[misc]
+        def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
+            was, said = fingerprint(model), as_in_eval_mode(model)
+            snapshot = take(shadows, model, state.global_step)
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    if parameter.requires_grad:
+                        parameter.add_(0.01)
+            assert beside(snapshot.version) == PolicyVersion(state.global_step, was)
+            assert torch.equal(evaluated(snapshot), said)
+            snapshot.release()
+            steps.append((state.global_step, was))
+
+    trainer = Trainer(
+        make(),
+        TrainingArguments(
+            str(tmp_path),
+            max_steps=3,
+            use_cpu=True,
+            report_to="none",
+            save_strategy="no",
+            gradient_checkpointing=True,
+            disable_tqdm=True,
+        ),
+        train_dataset=[{"input_ids": row, "labels": row} for row in IDS] * 6,
+        callbacks=[Snapshots()],
+    )
+    trainer.train()
+    assert [step for step, _ in steps] == [1, 2, 3]
+    assert len({was for _, was in steps}) == 3
+
+
+# --- What a shadow is ---------------------------------------------------------------------------
+
+
+def test_a_shadow_is_in_eval_mode_without_gradients_and_shares_nothing_that_is_trained() -> None:
+    model = llama()
+    train(model)
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    model.gradient_checkpointing_enable()
+    shadow = take(Shadows(), model).model
+    assert type(shadow) is type(model)
+    assert not any(module.training for module in shadow.modules())
+    assert not any(p.requires_grad or p.grad is not None for p in shadow.parameters())
+    assert not shadow.is_gradient_checkpointing
+    assert shadow.lm_head.weight is shadow.model.embed_tokens.weight
+    assert shadow.config is not model.config
+    assert shadow.config.to_dict() == model.config.to_dict()
+    assert shadow.generation_config is not model.generation_config
+    assert shadow.model.config is shadow.config
+    live = {t.data_ptr() for t in (*model.parameters(), *model.buffers())}
+    assert not live & {t.data_ptr() for t in (*shadow.parameters(), *shadow.buffers())}
+
+
+@pytest.mark.parametrize("copy", ["trainable", "all"])
+def test_only_frozen_weights_are_shared(copy: Any) -> None:
+    model = lora()
+    shadow = take(Shadows(copy=copy), model).model
+    pairs = dict(model.named_parameters()), dict(shadow.named_parameters())
+    shared = {n for n, p in pairs[0].items() if p.data_ptr() == pairs[1][n].data_ptr()}
+    frozen = {n for n, p in pairs[0].items() if not p.requires_grad}
+    assert shared == (frozen if copy == "trainable" else set())
+    assert not any(parameter.requires_grad for parameter in pairs[1].values())
+
+
+def test_adapters_that_are_off_are_off_in_the_shadow() -> None:
+    model, shadows = lora(), Shadows()
+    with_adapters = as_in_eval_mode(model)
+    take(shadows, model).release()
+    with model.disable_adapter():
+        without = as_in_eval_mode(model)
+        snapshot = take(shadows, model)
+    assert not torch.equal(with_adapters, without)
+    assert torch.equal(evaluated(snapshot), without)
+
+
+def test_hooks_that_are_the_models_own_write_to_the_shadow() -> None:
+    class Counting(torch.nn.Linear):
+        seen = 0
+
+        def count(self, module: Any, given: Any, result: Any) -> Any:
+            self.seen += 1
+            return result + 1
+
+    with torch.random.fork_rng():
+        model = Counting(4, 4)
+    model.register_forward_hook(model.count)
+    said = as_in_eval_mode(model, lambda model: model(torch.ones(4)))
+    snapshot = take(Shadows(), model)
+    assert torch.equal(evaluated(snapshot, lambda model: model(torch.ones(4))), said)
+    assert (model.seen, snapshot.model.seen) == (1, 2)
+
+
+def test_a_hook_that_only_makes_gradients_flow_is_left_out() -> None:
+    model = lora()
+    model.enable_input_require_grads()
+    assert_faithful(model)
+
+
+def test_what_an_evaluation_changes_is_put_back() -> None:
+    shadows, model = Shadows(), llama()
+    snapshot = take(shadows, model)
+
+    def meddle(shadow: Any) -> None:
+        shadow.config.use_cache = not model.config.use_cache
+        shadow.generation_config.max_new_tokens = 3
+        shadow.model.rotary_emb.inv_freq = torch.zeros(4)
+
+    evaluated(snapshot, meddle)
+    assert snapshot.model.config.use_cache is model.config.use_cache
+    snapshot.release()
+    assert_faithful(model, shadows=shadows)
+
+
+def test_a_buffer_that_an_evaluation_replaces_is_filled_again() -> None:
+    model, shadows, rows = normed(), Shadows(), torch.linspace(-1, 1, 24).view(4, 6)
+    snapshot = take(shadows, model)
+    evaluated(snapshot, lambda shadow: setattr(shadow.norm, "running_mean", torch.ones(6)))
+    snapshot.release()
+    snapshot = take(shadows, model)
+    assert snapshot.version().weights == fingerprint(model)
+    said = as_in_eval_mode(model, lambda model: model(rows))
+    assert torch.equal(evaluated(snapshot, lambda model: model(rows)), said)
+
+
+def test_without_copying_many_at_once_it_is_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "_foreach_copy_")
+    assert_faithful(llama())
+
+
+def test_the_version_is_asked_for_once_and_stays() -> None:
+    model, shadows = llama(), Shadows()
+    was = fingerprint(model)
+    snapshot = take(shadows, model, step=7)
+    assert snapshot.version() == PolicyVersion(7, was)
+    snapshot.release()
+    train(model)
+    take(shadows, model)
+    assert snapshot.version() == PolicyVersion(7, was)
+
+
+# --- Refused ------------------------------------------------------------------------------------
+
+
+def hooked(model: Any) -> None:
+    model.model.layers[0].register_forward_hook(lambda module, given, result: None)
+
+
+class Trainer:
+    def __init__(self, model: Any) -> None:
+        self.optimizer = torch.optim.SGD(model.parameters())
+
+
+def with_trainer(model: Any) -> None:
+    model.trainer = Trainer(model)
+
+
+def with_trainer_inside(model: Any) -> None:
+    """In an object of a kind that is written in C, which only deepcopy could copy."""
+    model.state = types.SimpleNamespace(trainer=Trainer(model))
+
+
+def with_lock(model: Any) -> None:
+    model.model.guard = threading.Lock()
+
+
+def with_generator(model: Any) -> None:
+    model.model.numbers = torch.Generator()
+
+
+def with_data(model: Any) -> None:
+    model.batches = {"train": torch.utils.data.DataLoader([1, 2])}
+
+
+def with_other_model(model: Any) -> None:
+    model.reference = [torch.nn.Linear(2, 2)]
+
+
+def with_class_patched(model: Any) -> None:
+    model.model.norm.__class__ = type(
+        "Norm", (type(model.model.norm),), {"forward": functools.partial(model.model.norm.forward)}
+    )
+
+
+def with_forward_by_a_global_name(model: Any) -> None:
+    """As in a notebook: what the patch uses is beside it, not enclosed by it."""
+    names = {"original_forward": model.forward}
+    exec("def forward(*args, **more): return original_forward(*args, **more)", names)
+    model.forward = names["forward"]
+
+
+def with_something_that_ends(model: Any) -> None:
+    model.log = Ends()
+
+
+class Ends:
+    def __del__(self) -> None:
+        pass
+
+
+def with_generator_of_numpy(model: Any) -> None:
+    model.draw = np.random.default_rng(0).random
+
+
+def with_compiled_helper(model: Any) -> None:
+    names = {"helper": torch.compile(torch.nn.functional.gelu, backend="eager")}
+    exec("def forward(rows): return helper(rows)", names)
+    model.forward = names["forward"]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "named"),
+    [
+        (hooked, r"model\.layers\.0: .*hooked\.<locals>\.<lambda> is hooked into"),
+        (with_trainer, r"trainer\.optimizer: it leads to an optimizer \(SGD\)"),
+        (with_trainer_inside, r"state: it leads to an optimizer \(SGD\)"),
+        (with_lock, r"model\.guard: a lock cannot be copied"),
+        (with_generator, r"model\.numbers: it holds a random generator"),
+        (with_data, r"batches\['train'\]: it leads to the data of the training"),
+        (with_other_model, r"reference\[0\]: it leads to a Linear that is no part of the model"),
+        (with_forward_by_a_global_name, r"forward: it still leads to the Llama"),
+        (with_something_that_ends, r"log: a Ends does something when it ends"),
+        (with_generator_of_numpy, r"draw: it holds a random generator"),
+        (with_compiled_helper, r"forward: it leads to gelu, which is compiled"),
+        (with_class_patched, r"model\.norm\.forward: it still leads to the Norm in training"),
+    ],
+)
+def test_what_cannot_be_copied_faithfully_is_refused_by_name(spoil: Any, named: str) -> None:
+    model, shadows = llama(), Shadows()
+    spoil(model)
+    with pytest.raises(InvalidInput, match=named):
+        shadows.try_take(model, step=1)
+    assert shadows.free == 1
+
+
+def test_an_attribute_may_have_the_name_of_a_global_that_is_the_model() -> None:
+    names: dict[str, Any] = {}
+    exec("def forward(self, rows): return self.policy(rows) + shift", names)
+    kind = type("Wrapped", (torch.nn.Module,), {"forward": names["forward"]})
+    model = kind()
+    model.policy = torch.nn.Linear(2, 2)
+    names["policy"], names["shift"] = model, 1.0
+    rows = torch.ones(1, 2)
+    snapshot = take(Shadows(), model)
+    assert torch.equal(evaluated(snapshot, lambda shadow: shadow(rows)), model(rows))
+
+
+def test_weights_that_are_nowhere_are_refused() -> None:
+    with torch.device("meta"):
+        model = torch.nn.Linear(2, 2)
+    with pytest.raises(InvalidInput, match=r"weight: its weights cannot be copied .*meta"):
+        Shadows().try_take(model, step=1)
+
+
+@pytest.mark.usefixtures("process_group")
+def test_weights_of_which_only_a_part_is_here_are_refused() -> None:
+    from torch.distributed.tensor import Shard, distribute_tensor, init_device_mesh
+
+    model = torch.nn.Linear(2, 2)
+    mesh = init_device_mesh("cpu", (1,))
+    model.weight = torch.nn.Parameter(distribute_tensor(model.weight.data, mesh, [Shard(0)]))
+    with pytest.raises(InvalidInput, match="spread over several processes"):
+        Shadows().try_take(model, step=1)
+
+
+@pytest.mark.parametrize("model", [None, "llama", [torch.nn.Linear(2, 2)]])
+def test_what_is_no_module_is_refused(model: Any) -> None:
+    with pytest.raises(InvalidInput, match="a torch module"):
+        Shadows().try_take(model, step=1)
+
+
+@pytest.mark.parametrize("settings", [{"size": 0}, {"size": True}, {"copy": "none"}])
+def test_settings_are_checked(settings: Any) -> None:
+    with pytest.raises(InvalidInput):
+        Shadows(**settings)
+
+
+# --- The pool -----------------------------------------------------------------------------------
+
+
+def test_no_more_snapshots_than_shadows() -> None:
+    model, shadows = llama(), Shadows(size=2)
+    first, second = take(shadows, model, 1), take(shadows, model, 2)
+    assert first.model is not second.model
+    assert (shadows.free, shadows.size) == (0, 2)
+    assert shadows.try_take(model, step=3) is None
+    beside(first.release)
+    first.release()
+    assert shadows.free == 1
+    assert take(shadows, model, 3).step == 3
+
+
+def test_a_shadow_is_used_again() -> None:
+    model, shadows = llama(), Shadows()
+    snapshot = take(shadows, model)
+    shadow = snapshot.model
+    snapshot.release()
+    train(model)
+    assert take(shadows, model).model is shadow
+
+
+def test_cleared_shadows_are_made_anew_and_those_in_use_stay() -> None:
+    model, shadows = llama(), Shadows(size=2)
+    first, second = take(shadows, model), take(shadows, model)
+    dropped = first.model
+    first.release()
+    shadows.clear()
+    assert second.version().weights == fingerprint(model)
+    assert take(shadows, model).model is not dropped
+
+
+def test_a_released_snapshot_does_not_hand_out_other_weights() -> None:
+    snapshot = take(Shadows(), llama(), step=5)
+    snapshot.release()
+    with pytest.raises(InvalidInput, match="snapshot of step 5 was released"):
+        _ = snapshot.model
+    with pytest.raises(InvalidInput, match="released"):
+        snapshot.version()
+
+
+def test_many_threads_give_shadows_back() -> None:
+    model, shadows = normed(), Shadows(size=4)
+    for step in range(50):
+        snapshots = [take(shadows, model, step) for _ in range(4)]
+        assert shadows.try_take(model, step=step) is None
+        threads = [threading.Thread(target=s.release) for s in snapshots for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert shadows.free == 4
+
+
+# --- When the model changes its build -----------------------------------------------------------
+
+
+def unfreeze(model: Any) -> None:
+    model.base_model.model.model.norm.weight.requires_grad_(True)
+
+
+def put_elsewhere(model: Any) -> None:
+    weight = model.base_model.model.model.norm.weight
+    weight.data = weight.data + 1.0
+
+
+def replace_parameter(model: Any) -> None:
+    norm = model.base_model.model.model.norm
+    norm.weight = torch.nn.Parameter(norm.weight.detach() * 2, requires_grad=False)
+
+
+def untie(model: Any) -> None:
+    head = model.base_model.model.lm_head
+    head.weight = torch.nn.Parameter(head.weight.detach() * 2, requires_grad=False)
+
+
+def in_half_precision(model: Any) -> None:
+    model.to(torch.bfloat16)
+
+
+def merge(model: Any) -> None:
+    model.merge_adapter()
+
+
+def scale(model: Any) -> None:
+    model.base_model.model.model.layers[0].self_attn.q_proj.scaling["default"] = 3.0
+
+
+def add_adapter(model: Any) -> None:
+    from peft import LoraConfig
+
+    config = LoraConfig(target_modules=["q_proj"], init_lora_weights=False)
+    with torch.random.fork_rng():
+        model.add_adapter("other", config)
+    model.set_adapter("other")
+
+
+def configure(model: Any) -> None:
+    model.base_model.model.config._attn_implementation = "eager"
+
+
+def configure_generation(model: Any) -> None:
+    model.base_model.model.generation_config.max_new_tokens = 17
+
+
+def patch(model: Any) -> None:
+    def doubled(self: Any, *args: Any, **more: Any) -> Any:
+        return 2 * type(self).forward(self, *args, **more)
+
+    norm = model.base_model.model.model.norm
+    norm.forward = types.MethodType(doubled, norm)
+
+
+def swap_module(model: Any) -> None:
+    model.base_model.model.model.norm = torch.nn.Identity()
+
+
+def change_number(model: Any) -> None:
+    model.base_model.model.model.norm.variance_epsilon = 5.0
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        unfreeze,
+        put_elsewhere,
+        replace_parameter,
+        untie,
+        in_half_precision,
+        merge,
+        scale,
+        add_adapter,
+        configure,
+        configure_generation,
+        patch,
+        swap_module,
+        change_number,
+    ],
+)
+def test_a_shadow_follows_whatever_is_done_to_the_model(change: Any) -> None:
+    model, shadows = lora(), Shadows(size=2)
+    for snapshot in (take(shadows, model), take(shadows, model)):
+        snapshot.release()
+    change(model)
+    for step in range(2):
+        was, said = fingerprint(model), as_in_eval_mode(model)
+        snapshot = take(shadows, model, step)
+        assert evaluated(snapshot, lambda shadow: _settings(shadow)) == _settings(model)
+        assert snapshot.version().weights == was
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.requires_grad:
+                    parameter.mul_(0.5)
+        assert torch.equal(evaluated(snapshot), said)
+
+
+def in_double_precision(model: Any) -> None:
+    model.double()
+
+
+def with_more_words(model: Any) -> None:
+    with torch.random.fork_rng():
+        model.resize_token_embeddings(40, mean_resizing=False)
+
+
+def with_a_bias(model: Any) -> None:
+    model.model.layers[0].mlp.up_proj.bias = torch.nn.Parameter(torch.ones(24))
+
+
+@pytest.mark.parametrize("change", [in_double_precision, with_more_words, with_a_bias])
+def test_trained_weights_may_become_others(change: Any) -> None:
+    model, shadows = llama(), Shadows()
+    take(shadows, model).release()
+    change(model)
+    assert_faithful(model, shadows=shadows)
+
+
+def test_weights_that_grow_in_place_are_noticed() -> None:
+    with torch.random.fork_rng():
+        model, shadows = torch.nn.Embedding(4, 3), Shadows()
+    take(shadows, model).release()
+    model.weight.data = torch.ones(6, 3)
+    assert take(shadows, model).version().weights == fingerprint(model)
+
+
+def test_shadows_that_no_longer_fit_give_up_their_memory() -> None:
+    model, shadows = llama(), Shadows(size=2)
+    snapshots = [take(shadows, model), take(shadows, model)]
+    old = [weakref.ref(snapshot.model) for snapshot in snapshots]
+    for snapshot in snapshots:
+        snapshot.release()
+    in_double_precision(model)
+    take(shadows, model)
+    gc.collect()
+    assert [shadow() for shadow in old] == [None, None]
+
+
+def test_on_another_device_frozen_weights_are_copied_once_and_again_if_written_to() -> None:
+    model = lora()
+    frozen = {id(p) for p in model.parameters() if not p.requires_grad}
+    trained = {id(p) for p in model.parameters() if p.requires_grad}
+    buffers = {id(buffer) for buffer in model.buffers()}
+    replica = Replica(model, device="meta")  # which any machine has
+
+    def copied() -> set[int]:
+        transfers = replica.refreshed()
+        assert transfers is not None
+        assert {target.device.type for _, target in transfers} == {"meta"}
+        return {id(source) for source, _ in transfers}
+
+    assert copied() == frozen | trained | buffers
+    assert copied() == trained | buffers
+    weight = model.base_model.model.model.norm.weight
+    with torch.no_grad():
+        weight.add_(1.0)
+    assert copied() == trained | buffers | {id(weight)}
+    assert copied() == trained | buffers
+    weight.requires_grad_(True)
+    assert replica.refreshed() is None
+
+
+def _settings(model: Any) -> Any:
+    inner = model.base_model.model
+    return inner.config.to_dict(), inner.generation_config.to_dict()
+
+
+def test_a_hook_that_is_registered_later_is_noticed() -> None:
+    model, shadows = llama(), Shadows()
+    take(shadows, model).release()
+    hooked(model)
+    with pytest.raises(InvalidInput, match="is hooked into"):
+        shadows.try_take(model, step=2)
+
+
+class Scaled(torch.nn.Module):
+    """Says how it is scaled, by something that hangs on it."""
+
+    def __init__(self, held: Any, scale: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(3))
+        self.held = held
+        self.scale = scale
+
+    def forward(self) -> Any:
+        return self.weight * self.scale(self.held)
+
+
+@dataclass(slots=True)
+class Slotted:
+    scale: float = 1.0
+
+
+class Gauge:
+    def __init__(self) -> None:
+        self.level = 1.0
+
+    def low(self) -> float:
+        return self.level
+
+    def high(self) -> float:
+        return self.level + 1.0
+
+
+def enclosing() -> tuple[Any, Any]:
+    level = 1.0
+
+    def current() -> float:
+        return level
+
+    def change() -> None:
+        nonlocal level
+        level = 2.0
+
+    return current, change
+
+
+def called(held: Any) -> Any:
+    return held()
+
+
+def _with_array() -> tuple[Any, Any]:
+    model = Scaled(np.ones(1, dtype=np.float32), torch.from_numpy)
+    return model, lambda: model.held.__iadd__(1)
+
+
+def _with_slots() -> tuple[Any, Any]:
+    model = Scaled(Slotted(), lambda held: held.scale)
+    return model, lambda: setattr(model.held, "scale", 2.0)
+
+
+def _with_a_method() -> tuple[Any, Any]:
+    gauge = Gauge()
+    model = Scaled(gauge.low, called)
+    return model, lambda: setattr(model, "held", gauge.high)
+
+
+def _with_a_closure() -> tuple[Any, Any]:
+    current, change = enclosing()
+    return Scaled(current, called), change
+
+
+def _with_defaults() -> tuple[Any, Any]:
+    def current(level: float = 1.0) -> float:
+        return level
+
+    return Scaled(current, called), lambda: setattr(current, "__defaults__", (2.0,))
+
+
+def _with_a_partial() -> tuple[Any, Any]:
+    gauge = Gauge()
+    model = Scaled(functools.partial(lambda of: of.level, gauge), called)
+    return model, lambda: setattr(gauge, "level", 2.0)
+
+
+def _with_a_method_of_a_container() -> tuple[Any, Any]:
+    levels = {"now": 1.0}
+    model = Scaled(levels.get, lambda held: held("now"))
+    return model, lambda: levels.update(now=2.0)
+
+
+def _with_an_attribute_of_a_weight() -> tuple[Any, Any]:
+    model: Any = Scaled(None, lambda held: 0.0)
+    model.weight.level = 1.0
+    model.forward = types.MethodType(lambda self: self.weight * self.weight.level, model)
+    return model, lambda: setattr(model.weight, "level", 2.0)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        _with_array,
+        _with_slots,
+        _with_a_method,
+        _with_a_closure,
+        _with_defaults,
+        _with_a_partial,
+        _with_a_method_of_a_container,
+        _with_an_attribute_of_a_weight,
+    ],
+)
+def test_what_hangs_on_a_model_is_compared_by_its_content(make: Any) -> None:
+    (model, change), shadows = make(), Shadows()
+    for level in (1.0, 2.0):
+        snapshot = take(shadows, model)
+        assert evaluated(snapshot, lambda shadow: shadow().tolist()) == [level] * 3
+        snapshot.release()
+        change()
+
+
+def test_what_a_function_encloses_stays_as_it_was() -> None:
+    model, change = _with_a_closure()
+    snapshot = take(Shadows(), model)
+    change()
+    assert evaluated(snapshot, lambda shadow: shadow().tolist()) == [1.0] * 3
+
+
+def test_a_frozen_weight_that_is_laid_out_otherwise_is_noticed() -> None:
+    model = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
+    shadows = Shadows()
+    take(shadows, model).release()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
+    model.weight.data = model.weight.data.t()
+    assert take(shadows, model).model.weight.tolist() == [[1.0, 3.0], [2.0, 4.0]]
+
+
+def test_a_method_of_a_container_is_that_of_the_shadows_own() -> None:
+    model: Any = torch.nn.Linear(2, 2)
+    model.seen = []
+    model.note = model.seen.append
+    snapshot = take(Shadows(), model)
+    snapshot.model.note(1)
+    assert (model.seen, snapshot.model.seen) == ([], [1])
+
+
+def test_a_list_that_grows_does_not_cost_another_shadow() -> None:
+    model, shadows = normed(), Shadows()
+    model.losses, model.kinds, model.pair = [0.5], {"a": 1}, (1, 2)
+    model.also = model.losses
+    snapshot = take(shadows, model)
+    first = snapshot.model
+    snapshot.release()
+    model.losses.append(0.25)
+    model.kinds = {"b": 2}
+    model.pair = (3,)
+    snapshot = take(shadows, model)
+    assert snapshot.model is first
+    assert (first.losses, first.kinds, first.pair) == ([0.5, 0.25], {"b": 2}, (3,))
+    assert first.also is first.losses
+    assert first.losses is not model.losses
+    snapshot.release()
+    model.kinds["c"] = [1, 2]
+    snapshot = take(shadows, model)
+    assert snapshot.model is not first
+    assert snapshot.model.kinds == {"b": 2, "c": [1, 2]}
+
+
+def test_an_optimizer_that_a_module_holds_is_left_out() -> None:
+    model, shadows = normed(), Shadows()
+    model.optimizer = torch.optim.SGD(model.parameters())
+    snapshot = take(shadows, model)
+    assert snapshot.model.optimizer is None
+    snapshot.release()
+    model.optimizer = torch.optim.Adam(model.parameters())
+    assert take(shadows, model).model.optimizer is None
+
+
+def test_a_policy_of_stable_baselines3() -> None:
+    from gymnasium.spaces import Box, Discrete
+    from stable_baselines3.common.policies import ActorCriticPolicy
+
+    with torch.random.fork_rng():
+        model = ActorCriticPolicy(Box(-1.0, 1.0, (4,)), Discrete(2), lambda progress: 1e-3)
+    seen = torch.ones(3, 4)
+
+    def values(policy: Any) -> Any:
+        return policy.predict_values(seen)
+
+    def go_on(policy: Any) -> None:
+        policy.predict_values(seen).sum().backward()
+        policy.optimizer.step()
+
+    assert_faithful(model, ask=values, go_on=go_on)
+
+
+def test_another_model_gets_another_shadow() -> None:
+    shadows, models = Shadows(), [llama(), llama(1)]
+    for model in models:
+        snapshot = take(shadows, model)
+        assert snapshot.version().weights == fingerprint(model)
+        snapshot.release()
+
+
+def test_writing_to_shared_weights_while_they_are_evaluated_is_noticed() -> None:
+    model = lora()
+    snapshot = take(Shadows(), model)
+    assert snapshot.why_changed() is None
+    model.merge_adapter()  # through `.data`, which no version counts
+    assert "frozen weights" in str(snapshot.why_changed())
+    model = lora()
+    snapshot = take(Shadows(), model)
+    with torch.no_grad():
+        model.base_model.model.model.norm.weight.add_(1.0)
+    assert "frozen weights" in str(snapshot.why_changed())
+    model = lora()
+    snapshot = take(Shadows(), model)
+    model.merge_adapter()  # before anybody has asked which weights these are
+    assert "frozen weights" in str(snapshot.why_changed())
+    model = lora()
+    snapshot = take(Shadows(copy="all"), model)
+    was = fingerprint(model)
+    model.merge_adapter()
+    assert snapshot.why_changed() is None
+    assert snapshot.version().weights == was
+
+
+@pytest.mark.parametrize("part", ["two elements", "two rows", "all of it"])
+def test_frozen_weights_that_change_places_are_noticed(part: str) -> None:
+    model = lora()
+    snapshot = take(Shadows(), model)
+    weight = model.base_model.model.model.embed_tokens.weight
+    assert not weight.requires_grad
+    if part == "two elements":
+        weight.data[0, [0, 1]] = weight.data[0, [1, 0]]
+    elif part == "two rows":
+        weight.data[[0, 1]] = weight.data[[1, 0]]
+    else:
+        weight.data.copy_(weight.data.flip(0, 1))
+    assert "frozen weights" in str(snapshot.why_changed())
+
+
+def test_weights_that_are_copied_once_are_copied_again_once_they_were_seen_to_differ() -> None:
+    model, shadows = lora(), Shadows(device="cpu")
+    replica = Replica(model)
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow = pool._Shadow(replica)
+    # As if it lay on another device: frozen weights have memory of their own.
+    for place in replica._places:
+        if place.way == "shared":
+            place.way = "once"
+            place.target = torch.nn.Parameter(place.target.detach().clone(), False)
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow.fill(transfers)
+    assert shadow.is_as_taken()
+    model.merge_adapter()
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow.fill(transfers)
+    snapshot = WeightSnapshot(shadow, step=1, pool=shadows)
+    assert "frozen weights" in str(snapshot.why_changed())
+    transfers = replica.refreshed()
+    assert transfers is not None
+    shadow.fill(transfers)
+    assert snapshot.why_changed() is None
+    assert fingerprint(replica.model) == fingerprint(model)
+
+
+# --- What torch keeps for each thread -----------------------------------------------------------
+
+
+def test_a_shadow_is_used_with_the_default_device_and_the_autocast_of_the_trainers_thread() -> None:
+    def seen() -> Any:
+        casts = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+        return torch.empty(1).device.type, casts, torch.is_autocast_cache_enabled()
+
+    model = normed()
+    with torch.device("meta"), torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
+        there = seen()
+        snapshot = take(Shadows(), model)
+    plain = seen()
+
+    def inside() -> Any:
+        with snapshot.in_use():
+            within = seen()
+        return within, seen()
+
+    assert beside(inside) == (there, plain)
+    assert there != plain
+
+
+def test_what_was_made_in_inference_mode_is_copied() -> None:
+    model, shadows = normed(), Shadows()
+    with torch.inference_mode():
+        model.memory["made"] = torch.ones(6)
+        model.register_buffer("offset", torch.ones(6))
+        model.fixed = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        take(shadows, model).release()
+    snapshot = take(shadows, model)
+    assert snapshot.why_changed() is None
+    rows = torch.ones(2, 6)
+    said = evaluated(snapshot, lambda shadow: shadow(rows))
+    assert torch.equal(said, as_in_eval_mode(model, lambda live: live(rows)))
+    assert not any(p.is_inference() for p in snapshot.model.layer.parameters())
+
+
+# --- Neutral ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [llama, lora])
+def test_training_with_a_snapshot_at_every_step_ends_in_the_same_weights(make: Any) -> None:
+    def run(evaluating: bool) -> Any:
+        torch.manual_seed(0)
+        model = make()
+        optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
+        shadows, losses, held = Shadows(size=2), [], []
+        for step in range(6):
+            loss = model(input_ids=IDS, labels=IDS).loss
+            loss.backward()
+            if evaluating:  # with gradients around
+                held.append(take(shadows, model, step))
+                if len(held) == 2:
+                    snapshot = held.pop(0)
+                    evaluated(snapshot)
+                    snapshot.version()
+                    snapshot.release()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append({"loss": loss.item(), "dropped": torch.rand(1).item()})
+        return model, losses
+
+    assert_neutral(run)
+
+
+def test_evaluating_while_training_steps_changes_neither() -> None:
+    """Both at once, in two threads, and not one after the other."""
+    model, shadows = llama(), Shadows()
+    was, said = fingerprint(model), as_in_eval_mode(model)
+    snapshot = take(shadows, model)
+    begun, results = threading.Event(), []
+
+    def work() -> None:
+        with snapshot.in_use():
+            begun.set()
+            results.extend(logits(snapshot.model) for _ in range(30))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    begun.wait()
+    train(model, steps=20)
+    thread.join()
+    assert len(results) == 30
+    assert all(torch.equal(result, said) for result in results)
+    assert snapshot.version().weights == was
+
+
+def test_making_and_taking_draw_nothing_and_leave_the_model_as_it_was() -> None:
+    model, shadows = llama(), Shadows(size=2)
+    model(input_ids=IDS, labels=IDS).loss.backward()
+    kept = {id(p): (p.grad, p.grad.clone(), p._version) for p in model.parameters()}
+    held = {id(m): {k: id(v) for k, v in vars(m).items()} for m in model.modules()}
+    was, random = fingerprint(model), torch.get_rng_state()
+    for step in range(2):
+        take(shadows, model, step)
+    assert torch.equal(torch.get_rng_state(), random)
+    assert fingerprint(model) == was
+    assert {id(m): {k: id(v) for k, v in vars(m).items()} for m in model.modules()} == held
+    for parameter in model.parameters():
+        grad, copied, version = kept[id(parameter)]
+        assert parameter.grad is grad
+        assert torch.equal(grad, copied)
+        assert parameter._version == version
+        assert parameter.requires_grad

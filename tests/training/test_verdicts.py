@@ -1,0 +1,504 @@
+"""What is said of a curve: steps and samples as points have them, in words that claim no more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heldout import Sample
+from heldout.errors import InvalidInput
+from heldout.stats import Interval, best_of, monitor
+from heldout.stats.summaries import Floats
+from heldout.training.best import Best, best_checkpoint
+from heldout.training.curve import CurvePoint, Outcome
+from heldout.training.verdicts import StepVerdict, Terms, terms_of, verdicts
+from tests.training.test_curve import point
+from tests.training.toys import Model, periodic, questions
+
+Rewards = Sequence[float | None]
+
+
+def look(step: int, rewards: Rewards, **changed: Any) -> CurvePoint:
+    """A point with these rewards of samples s0, s1 …; None errored."""
+    outcomes = tuple(
+        Outcome(f"s{i}", reward, error="it broke" if reward is None else None)
+        for i, reward in enumerate(rewards)
+    )
+    count = len(rewards)
+    return point(step, 0.5, **{"outcomes": outcomes, "asked": count, "of": count} | changed)
+
+
+def curve(rows: Floats | Sequence[Rewards], every: int = 10) -> list[CurvePoint]:
+    return [
+        look(every * i, [None if np.isnan(r) else float(r) for r in np.array(row, dtype=float)])
+        for i, row in enumerate(rows)
+    ]
+
+
+def rising(levels: Sequence[float], n: int = 200, seed: int = 0) -> Floats:
+    """0/1 rewards of samples that keep their difficulty, at these true rates."""
+    rng = np.random.default_rng(seed)
+    own = rng.random(n)
+    noise = rng.normal(0, 0.02, (len(levels), n))
+    return (own + noise < np.array(levels)[:, None]).astype(np.float64)
+
+
+def last(rows: Floats | Sequence[Rewards], **terms: Any) -> StepVerdict:
+    return verdicts(curve(rows), **terms)[-1]
+
+
+CLIMB = rising(np.linspace(0.2, 0.8, 20).tolist())
+FLAT = rising([0.5] * 20)
+
+
+# --- The same numbers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [CLIMB, FLAT, CLIMB[::-1]])
+def test_verdicts_are_those_of_the_rewards_looks_by_samples(rows: Floats) -> None:
+    said = verdicts(curve(rows), effect=0.1)
+    assert [one.verdict for one in said] == list(monitor(rows, effect=0.1, bounds=(0.0, 1.0)))
+    assert [one.step for one in said] == list(range(0, 200, 10))
+
+
+def test_rewards_beyond_0_and_1_have_the_bounds_that_were_seen() -> None:
+    rows = 10 * CLIMB - 3
+    said = verdicts(curve(rows), effect=1.0, window=4)
+    assert [one.verdict for one in said] == list(monitor(rows, effect=1.0, window=4))
+
+
+def test_rewards_that_all_lie_between_0_and_1_are_taken_to_be_bounded_there() -> None:
+    said = last([[0.5] * 400] * 12)
+    assert said.verdict == monitor([[0.5] * 400] * 12, effect=0.05, bounds=(0.0, 1.0))[-1]
+    assert said.kind == "plateau"
+    assert last([[5.0] * 400] * 12).kind == "cannot tell"
+
+
+def test_errored_items_and_what_a_smaller_eval_left_out_have_no_reward() -> None:
+    rows = CLIMB.copy()
+    rows[3, 5] = np.nan
+    points = curve(rows)
+    assert points[3].outcomes[5].error is not None
+    rows[7, 50:] = np.nan
+    points[7] = look(70, rows[7, :50].tolist(), of=200)
+    said = verdicts(points)
+    assert [one.verdict for one in said] == list(monitor(rows, effect=0.05, bounds=(0.0, 1.0)))
+
+
+def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
+    rows = CLIMB.copy()
+    rows[0, 8:] = np.nan
+    points = [look(0, rows[0, :8].tolist(), of=200), *curve(rows)[1:]]
+    said = verdicts(points)
+    expected = monitor(rows, effect=0.05, bounds=(0.0, 1.0))
+    assert [one.verdict for one in said[1:]] == list(expected[1:])
+    assert said[1].comparison is not None
+    assert said[1].comparison.n == 8
+    few = [look(10 * i, row[:8].tolist(), of=200) for i, row in enumerate(CLIMB[:2])]
+    _, second, _ = verdicts([*few, look(20, CLIMB[2].tolist())])
+    assert second.comparison is not None
+    assert (second.comparison.n, second.comparison.dropped) == (8, 0)
+
+
+def test_repeats_of_a_sample_are_one_reward() -> None:
+    def repeated(step: int, pairs: Sequence[tuple[float | None, float | None]]) -> CurvePoint:
+        outcomes = [
+            Outcome(f"s{i}", r, k, error=None if r is not None else "it broke")
+            for i, pair in enumerate(pairs)
+            for k, r in enumerate(pair)
+        ]
+        return point(step, 0.5, outcomes=tuple(outcomes))
+
+    points = [
+        repeated(1, [(0.0, 1.0), (None, 1.0), (None, None)]),
+        repeated(2, [(1.0, 1.0), (0.0, 0.0), (1.0, 1.0)]),
+    ]
+    rows = [[0.5, 1.0, np.nan], [1.0, 0.0, 1.0]]
+    assert verdicts(points)[1].verdict == monitor(rows, effect=0.05, bounds=(0, 1))[1]
+
+
+def test_copies_of_a_sample_make_no_verdict_more_certain(tmp_path: Path) -> None:
+    """Eight questions, twenty times each, of which three more are known at every point."""
+    samples = [
+        Sample(f"{q.id}-{copy}", q.input, q.ground_truth)
+        for q in questions(8)
+        for copy in range(20)
+    ]
+
+    def last_verdict(name: str, samples: list[Sample]) -> dict[str, Any]:
+        evals = periodic(tmp_path / name, samples=samples)
+        for number, knows in enumerate((1, 4, 7), start=1):
+            evals.maybe_run(10 * number, Model(knows))
+        assert evals.points[-1].verdict is not None
+        return evals.points[-1].verdict
+
+    once, copied = last_verdict("once", questions(8)), last_verdict("copied", samples)
+    assert (copied["kind"], copied["ci_low"]) == (once["kind"], once["ci_low"])
+    assert once["n"] == copied["n"] == 8
+
+
+def test_skips_and_results_without_outcomes_are_no_looks() -> None:
+    points = [look(10, [1.0, 0.0]), point(20, None), point(30), look(40, [1.0, 1.0])]
+    said = verdicts(points)
+    assert [(one.step, one.verdict.look) for one in said] == [(10, 0), (40, 1)]
+    assert verdicts([point(10, None)]) == []
+
+
+def test_points_of_several_evals_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="several evals: a, b"):
+        verdicts([look(1, [1.0], label="a"), look(2, [1.0], label="b")])
+
+
+def test_rewards_whose_squares_overflow_are_refused() -> None:
+    with pytest.raises(InvalidInput, match="step 2 is 1e"):
+        verdicts([look(1, [1.0, 0.0]), look(2, [1e300, 0.0])])
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+def test_a_climb_is_improving_from_the_first_steps_of_its_window_to_the_last() -> None:
+    said = last(CLIMB)
+    assert (said.kind, said.since) == ("improving", 110)
+    interval, gain = said.verdict.interval, said.verdict.estimate
+    assert interval is not None
+    assert gain is not None
+    assert said.sentence() == (
+        f"improving: {gain:+.3f} ({interval.low:.3f} … {interval.high:.3f}) "
+        "from steps 110–130 to 170–190, paired on 200 samples"
+    )
+    assert gain == pytest.approx(CLIMB[17:].mean() - CLIMB[11:14].mean())
+    assert said.short() == f"improving {gain:+.3f}"
+
+
+def test_a_fall_is_regressing_by_a_gain_below_zero() -> None:
+    said = last(CLIMB[::-1])
+    assert said.sentence().startswith("regressing: -0.")
+    two = last(CLIMB[[0, 19]])
+    assert " from step 0 to step 10, paired" in two.sentence()
+
+
+def test_a_plateau_names_the_effect_that_it_is_without() -> None:
+    said = last(rising([0.5] * 20, 1000), effect=0.1, window=6)
+    assert said.sentence() == (
+        "plateau since step 130: no steady gain as large as 0.100 over 6 evals, "
+        "paired on 1000 samples"
+    )
+    assert said.short() == "plateau"
+
+
+def test_who_cannot_tell_says_what_would_have_been_seen() -> None:
+    said = last(rising([0.5] * 5, 100))
+    assert said.kind == "cannot tell"
+    assert said.since is None
+    size = said.verdict.minimum_detectable
+    assert said.sentence() == (
+        f"cannot tell: on 100 samples a gain of {size:.3f} would be seen four times in five"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([[1.0, 0.0]], "cannot tell: there is one eval"),
+        ([[1.0, 0.0], [1.0, 0.0]], "cannot tell: no gain could be seen on 2 samples"),
+        ([[7.0, 7.0], [7.0, 7.0]], "cannot tell: too few rewards to compare, or all alike"),
+        ([[1.0], [0.0]], "cannot tell: too few rewards to compare, or all alike"),
+    ],
+)
+def test_too_little_to_go_by_is_said_as_that(rows: list[Rewards], sentence: str) -> None:
+    assert last(rows).sentence() == sentence
+
+
+def test_a_verdict_as_a_point_stores_it() -> None:
+    said = last(CLIMB, effect=0.2, alpha=0.01, window=5)
+    interval = said.verdict.interval
+    assert interval is not None
+    assert said.as_dict() == {
+        "kind": "improving",
+        "text": said.sentence(),
+        "since": 140,
+        "gain": said.verdict.estimate,
+        "ci_low": interval.low,
+        "ci_high": interval.high,
+        "from_first": 140,
+        "from_last": 150,
+        "to_first": 180,
+        "to_last": 190,
+        "minimum_detectable": said.verdict.minimum_detectable,
+        "n": 200,
+        "errored": 0,
+        "errored_as": None,
+        "effect": 0.2,
+        "alpha": 0.01,
+        "window": 5,
+        "bounds": [0.0, 1.0],
+    }
+
+
+# --- Terms --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        (0.0, 0.05, 8),
+        (0.1, 1.5, 8),
+        (0.1, 0.05, 1),
+        (0.1, 0.05, 2.5),
+        ("x", 0.05, 8),
+        (0.1, 1e-300, 8),
+    ],
+)
+def test_terms_that_make_no_sense_are_refused(given: tuple[Any, Any, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        Terms(*given)
+
+
+def test_the_terms_of_a_curve_are_those_of_its_last_verdict_that_can_be_meant() -> None:
+    first = look(1, [1.0], verdict={"effect": 0.02, "alpha": 0.1, "window": 5})
+    odd = [{"effect": "rm -rf"}, {"effect": None, "alpha": 1, "window": []}, {"effect": -1e999}]
+    odd += [{"effect": 10**400, "alpha": 0.05, "window": 8}]
+    rest = [look(2 + i, [1.0], verdict=verdict) for i, verdict in enumerate(odd)]
+    assert terms_of([first, *rest]) == Terms(0.02, 0.1, 5)
+    usual = {"effect": 0.02, "alpha": 0.1, "window": 5}
+    for stored, bounds in (([0.0, 1.0], None), ([-1, 4], (-1.0, 4.0)), (None, None)):
+        found = terms_of([look(1, [1.0], verdict={**usual, "bounds": stored})])
+        assert found == Terms(0.02, 0.1, 5, bounds)
+    assert terms_of([look(1, [1.0], verdict={**usual, "bounds": "x" * 2})]) == Terms()
+    assert terms_of(rest) == Terms()
+
+
+# --- Errors ---------------------------------------------------------------------------------------
+
+
+def broken_from(rows: Floats, first: int, samples: slice) -> Floats:
+    rows = rows.copy()
+    rows[first:, samples] = np.nan
+    return rows
+
+
+def test_a_training_that_collapses_into_errors_is_regressing() -> None:
+    """Of a hundred samples half are right, until most of those error: no reward has fallen."""
+    rows = broken_from(np.repeat([[1.0] * 50 + [0.0] * 50], 20, axis=0), 8, slice(48))
+    said = last(rows, effect=0.1)
+    assert said.readings[0] != "improving"
+    assert (said.kind, said.errored, said.errored_as) == ("regressing", 288, 0.0)
+    assert said.verdict.estimate == pytest.approx(
+        monitor(np.nan_to_num(rows), effect=0.1, bounds=(0, 1))[-1].estimate
+    )
+    assert said.sentence().endswith(", paired on 100 samples, with 288 errored items as 0")
+
+
+def test_where_every_item_errors_that_is_a_look_too() -> None:
+    rows = broken_from(rising([0.6] * 20, 100), 10, slice(None))
+    kinds = [one.kind for one in verdicts(curve(rows))]
+    assert len(kinds) == 20
+    assert "regressing" in kinds[10:]
+    assert last([[None, None], [None, None]]).kind == "cannot tell"
+    assert best_checkpoint(curve([[None, None], [None, None]])) is None
+
+
+def test_no_gain_is_claimed_that_errors_alone_make() -> None:
+    """Samples that would fail error instead: those that are left are better, and nothing is."""
+    rows = rising([0.5] * 20, 100)
+    for i in range(20):
+        rows[i, (rows[i] == 0) & (np.arange(100) < 5 * i)] = np.nan
+    assert last(rows).kind in ("cannot tell", "plateau")
+    swapped = CLIMB.copy()
+    swapped[14:, 100:] = np.nan
+    said = last(swapped)
+    assert said.readings[0] == "improving"
+    assert said.kind == "cannot tell"
+    assert "errored items as 0" in said.sentence()
+    assert "improving without" in said.sentence()
+
+
+def test_no_plateau_is_claimed_while_errors_spread() -> None:
+    rows = np.repeat([[1.0, 0.0] * 200], 20, axis=0)
+    rows[14:, ::8] = np.nan
+    said = last(rows, effect=0.1)
+    assert said.readings[0] == "plateau"
+    assert said.kind != "plateau"
+
+
+def test_errors_that_go_away_are_no_improvement() -> None:
+    rows = rising([0.6] * 20, 200)
+    rows[:16, :100] = np.nan
+    said = last(rows)
+    assert said.readings[1] == "improving"
+    assert said.kind != "improving"
+    assert said.sentence().startswith("cannot tell")
+
+
+def test_where_rewards_are_negative_an_error_counts_as_the_least_one_seen() -> None:
+    rows = rising([0.5] * 20, 100) - 2.0
+    rows[10:, :60] = np.nan
+    said = last(rows)
+    assert (said.kind, said.errored_as) == ("regressing", -2.0)
+    assert said.sentence().endswith("errored items as -2.000")
+
+
+def test_a_score_beside_an_error_is_none() -> None:
+    """Of somebody else's making: heldout writes one or the other."""
+    odd = point(20, 0.5, outcomes=(Outcome("s0", 1.0, error="and yet"), Outcome("s1", None)))
+    said = verdicts([look(10, [1.0, 0.0]), odd])
+    assert [one.step for one in said] == [10, 20]
+    assert best_checkpoint([look(10, [1.0, 0.0]), odd]) is not None
+
+
+def test_up_since_the_start_but_down_of_late_is_said_as_both() -> None:
+    said = last(CLIMB)
+    first, recent = said.verdict.comparisons
+    down = replace(recent, estimate=-0.02, interval=Interval(-0.1, 0.06))
+    turned = replace(
+        said.verdict, kind="cannot tell", reason="interval too wide", comparisons=(first, down)
+    )
+    said = replace(said, verdict=turned, readings=("cannot tell", "cannot tell"))
+    assert said.sentence() == (
+        "cannot tell: up since the start, but down over the last 8 evals, "
+        "which cannot be told from chance"
+    )
+    assert said.short() == "cannot tell"
+
+
+# --- Bounds -------------------------------------------------------------------------------------
+
+
+def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
+    rows = 4 * rising([0.5] * 20, 1000)
+    assert last(rows, effect=0.4).kind == "cannot tell"
+    said = last(rows, effect=0.4, bounds=(0, 4))
+    assert (said.kind, said.as_dict()["bounds"]) == ("plateau", [0.0, 4.0])
+    with pytest.raises(InvalidInput, match="outside the bounds"):
+        last(rows, bounds=(0, 1))
+
+
+@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "01", (0, "1"), 1, (True, 2)])
+def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidInput, match="bounds are the least and the largest reward"):
+        Terms(bounds=wrong)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    terms = Terms(np.float32(0.5), np.float64(0.05), np.int64(4))  # type: ignore[arg-type]
+    assert terms == Terms(0.5, 0.05, 4)
+    assert [type(n) for n in (terms.effect, terms.alpha, terms.window)] == [float, float, int]
+
+
+# --- The best eval ------------------------------------------------------------------------
+
+
+def test_the_best_checkpoint_is_that_of_the_rewards() -> None:
+    points = [
+        look(p.step, [o.reward for o in p.outcomes], weights=f"w{p.step}", run=f"steps/{p.step}")
+        for p in curve(FLAT)
+    ]
+    best, won = best_checkpoint(points), best_of(FLAT, seed=0, bounds=(0.0, 1.0))
+    assert best == Best(
+        step=10 * won.index,
+        weights=f"w{10 * won.index}",
+        run=f"steps/{10 * won.index}",
+        raw=won.raw,
+        estimate=won.estimate,
+        interval=won.interval,
+        candidates=20,
+        left_out=0,
+        n=200,
+        confidence=0.95,
+    )
+    assert best.estimate is not None
+    assert best.estimate < best.raw
+
+
+def test_an_eval_of_fewer_samples_is_no_candidate_and_is_counted() -> None:
+    points = curve(FLAT)
+    points[4] = look(40, [1.0] * 20, of=200, partial="max_seconds=60")
+    best = best_checkpoint(points)
+    assert best is not None
+    assert (best.step != 40, best.candidates, best.left_out) == (True, 19, 1)
+    assert best.sentence().endswith("on 200 samples; 1 eval of fewer samples left out")
+
+
+def test_where_a_budget_cut_most_evals_they_are_compared_on_the_part_that_those_share() -> None:
+    """The final one, on all samples, would else be the only candidate."""
+    rows = rising([0.2, 0.7, 0.4, 0.3], 64)
+    points = [look(10 * i, row[:32].tolist(), of=64) for i, row in enumerate(rows[:3])]
+    points = [look(0, rows[0, :8].tolist(), of=64), *points[1:], look(30, rows[3].tolist())]
+    best = best_checkpoint(points)
+    assert best is not None
+    assert (best.step, best.candidates, best.left_out, best.n) == (10, 3, 1, 32)
+    assert best.raw == rows[1, :32].mean()
+
+
+def test_an_eval_that_broke_is_not_the_best_for_the_few_answers_it_has() -> None:
+    broken = [1.0, 1.0, 1.0] + [None] * 97
+    best = best_checkpoint(curve([[1.0] * 60 + [0.0] * 40, broken]))
+    assert best is not None
+    assert (best.step, best.raw, best.n, best.errored) == (0, 0.6, 100, 0)
+    only = best_checkpoint(curve([broken, [0.0] * 100]))
+    assert only is not None
+    assert (only.step, only.raw, only.n, only.errored) == (0, 0.03, 100, 97)
+    assert only.sentence().endswith(", on 100 samples, 97 of them errored, counted as 0")
+
+
+def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
+    best = best_checkpoint(curve([[-1.0, -2.0, -1.0], [None, None, -1.0]]))
+    assert best is not None
+    assert (best.step, best.raw) == (0, pytest.approx(-4 / 3))
+    last = best_checkpoint(curve([[-4.0, -4.0, -4.0], [None, -1.0, -1.0]]))
+    assert last is not None
+    assert (last.step, last.raw) == (10, -2.0)
+    assert last.sentence().endswith("1 of them errored, counted as -4.000")
+
+
+def test_errored_repeats_count_too() -> None:
+    def repeated(step: int, rewards: Rewards) -> CurvePoint:
+        outcomes = [
+            Outcome(f"s{i // 2}", r, i % 2, error=None if r is not None else "it broke")
+            for i, r in enumerate(rewards)
+        ]
+        return point(step, 0.5, outcomes=tuple(outcomes))
+
+    best = best_checkpoint([repeated(1, [1.0, None, 1.0, 1.0]), repeated(2, [1.0, 0.0, 0.0, 0.0])])
+    assert best is not None
+    assert (best.step, best.raw, best.errored) == (1, 0.75, 1)
+
+
+def test_a_long_curve_has_a_best_eval_that_says_it_is_not_corrected() -> None:
+    best = best_checkpoint(curve(FLAT), most=10)
+    assert best is not None
+    assert best.estimate is None
+    assert "as measured, not corrected for picking the best of 20, on" in best.sentence()
+
+
+def test_the_sentence_of_the_best_says_what_picking_it_did() -> None:
+    best = Best(120, None, None, 0.64, 0.61, Interval(0.55, 0.67), 14, 0, 64, 0.95)
+    assert best.sentence() == (
+        "best eval: step 120, 0.610 (0.550 … 0.670, corrected for picking the best of 14; "
+        "0.640 as measured), on 64 samples"
+    )
+    alone = best_checkpoint(curve([[1.0, 0.0, 1.0]]))
+    assert alone is not None
+    assert alone.sentence().endswith("the only one to pick from, on 3 samples")
+
+
+def test_rewards_that_are_all_alike_and_unbounded_have_no_interval() -> None:
+    best = best_checkpoint(curve([[5.0, 5.0], [5.0, 5.0]]))
+    assert best is not None
+    assert (best.step, best.raw, best.estimate, best.interval) == (0, 5.0, None, None)
+    assert best.sentence() == (
+        "best eval: step 0 (before training), 5.000 as measured, "
+        "not corrected for picking the best of 2, on 2 samples"
+    )
+
+
+def test_there_is_no_best_where_nothing_can_be_compared() -> None:
+    assert best_checkpoint([]) is None
+    assert best_checkpoint([point(1), point(2, None)]) is None
+    assert best_checkpoint([look(1, [1.0])]) is None

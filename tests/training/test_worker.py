@@ -1,0 +1,900 @@
+"""An eval in a process of its own: the same numbers, and nothing of it reaches the training."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+
+from heldout import Sample
+from heldout.errors import InvalidInput
+from heldout.fingerprints import describe_callable
+from heldout.training.distributed import Alone
+from heldout.training.run_eval import Measured, Task, measure
+from heldout.training.runners import describe_runner
+from heldout.training.worker import main as worker_main
+from heldout.training.worker.process import WorkerProcess
+from heldout.training.worker.protocol import INSIDE, Answer, Begin, Loaded
+from heldout.training.worker.shared import SharedWeights, read_snapshot
+from heldout.training.worker.worker import EvalWorker, worker_environment
+from heldout.weights import fingerprint
+from tests.tiny_model import tiny_model
+from tests.training import worker_policy
+from tests.training.worker_policy import Network
+
+pytestmark = pytest.mark.integration
+
+POLICY = f"{worker_policy.__file__}:policy"
+FAILURES = Path(worker_policy.__file__).with_name("worker_failures.py")
+MODULE = "tests.training.worker_policy"
+LONG = 60.0
+
+
+def asked(*texts: str, truth: str | None = None) -> list[Sample]:
+    return [
+        Sample(f"s{place}", {"question": text}, truth or text) for place, text in enumerate(texts)
+    ]
+
+
+def numbers(count: int = 8) -> list[Sample]:
+    return asked(*map(str, range(count)))
+
+
+class Asked:
+    """A task, and what was asked of it on the way."""
+
+    def __init__(self, home: Path, samples: list[Sample], **changes: Any) -> None:
+        self.weights: list[str | None] = []
+        self.functions: list[dict[str, Any]] = []
+        self.seen: list[tuple[int, int]] = []
+        settings: dict[str, Any] = {
+            "step": 5,
+            "samples": samples,
+            "builder": worker_policy.builder,
+            "getter": lambda: None,
+            "home": home,
+            "pass_threshold": 0.5,
+            "seed": 3,
+            "decide": self.decide,
+            "admit": self.functions.append,
+            "keep_going": self.keep_going,
+        }
+        self.task = Task(**{**settings, **changes})
+
+    def decide(self, weights: str | None) -> int:
+        self.weights.append(weights)
+        return len(self.task.samples)
+
+    def keep_going(self, done: int, total: int) -> bool:
+        self.seen.append((done, total))
+        return True
+
+
+def evaluated(worker: EvalWorker, model: Any, task: Task) -> Measured | None:
+    slot = worker.try_snapshot(model, step=task.step)
+    assert slot is not None
+    try:
+        return worker.measure(task, slot)
+    finally:
+        slot.release()
+
+
+def results(worker: EvalWorker, home: Path, *texts: str, knows: float = 4.0, **task: Any) -> Any:
+    truth = task.pop("truth", None)
+    samples = task.pop("samples", None) or asked(*texts, truth=truth)
+    found = evaluated(worker, Network(knows), Asked(home, samples, **task).task)
+    assert found is not None
+    return found
+
+
+def gone(pid: int) -> bool:
+    """A zombie that nobody reaps is gone, too."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return stat.rpartition(")")[2].split()[0] in "ZX"
+
+
+def wait_until_gone(pid: int) -> bool:
+    until = time.monotonic() + LONG
+    while not gone(pid) and time.monotonic() < until:
+        time.sleep(0.02)
+    return gone(pid)
+
+
+@pytest.fixture(scope="module")
+def worker() -> Iterator[EvalWorker]:
+    with EvalWorker(POLICY, environment={"OMP_NUM_THREADS": "1"}) as made:
+        yield made
+
+
+# --- The same numbers ---------------------------------------------------------------------------
+
+
+def test_it_measures_what_is_measured_in_the_training_itself(tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    model, _ = tiny_model()
+    builder = worker_policy.tiny()[1]
+    asking = Asked(tmp_path / "worker", asked(*(f"w{n} w{n + 3}" for n in range(6)), truth="w1"))
+    with EvalWorker(f"{MODULE}:tiny", environment={"OMP_NUM_THREADS": "1"}) as worker:
+        found = evaluated(worker, model, asking.task)
+    here = Asked(
+        tmp_path / "here", list(asking.task.samples), builder=builder, getter=lambda: model
+    )
+    expected = measure(here.task, Alone())
+    assert found is not None
+    assert expected is not None
+    assert found.skipped is None
+    assert msgspec.json.encode(found.summary) == msgspec.json.encode(expected.summary)
+    assert [r.trajectory.answer for r in found.results] == [
+        r.trajectory.answer for r in expected.results
+    ]
+    assert len({r.trajectory.answer for r in found.results}) > 1
+    assert found.weights == expected.weights == fingerprint(model)
+    assert (found.asked, found.repeats, found.run) == (6, 1, "steps/00000005")
+    assert found.decoding == expected.decoding
+    assert (tmp_path / "worker" / "steps" / "00000005" / "results.jsonl").is_file()
+
+
+def test_it_says_how_it_scores_before_anything_is_run(worker: EvalWorker, tmp_path: Path) -> None:
+    asking = Asked(tmp_path, numbers(2))
+    evaluated(worker, Network(), asking.task)
+    [functions] = asking.functions
+    assert functions == describe_runner(worker_policy.builder(None))
+    assert functions["score_fn"] == describe_callable(worker_policy.score)
+
+
+def test_what_does_not_belong_on_the_curve_is_not_run(worker: EvalWorker, tmp_path: Path) -> None:
+    def admit(functions: dict[str, Any]) -> None:
+        raise InvalidInput("another scorer")
+
+    found = results(worker, tmp_path, "1", admit=admit)
+    assert found.skipped == "another scorer"
+    assert not (tmp_path / "steps").exists()
+
+
+def test_weights_are_those_of_the_snapshot_though_training_goes_on(
+    worker: EvalWorker, tmp_path: Path
+) -> None:
+    model = Network(4.0)
+    before = fingerprint(model)
+    slot = worker.try_snapshot(model, step=5)
+    assert slot is not None
+    with torch.no_grad():
+        model.knows.fill_(7.0)
+        model.seen.add_(1)
+    asking = Asked(tmp_path, numbers())
+    found = worker.measure(asking.task, slot)
+    assert found is not None
+    assert found.summary is not None
+    assert found.summary["metric_right"] == 0.5
+    assert asking.weights == [found.weights] == [before]
+    slot.release()
+    later = evaluated(worker, model, Asked(tmp_path, numbers()).task)
+    assert later is not None
+    assert later.summary is not None
+    assert later.summary["metric_right"] == 7 / 8
+    assert later.weights == fingerprint(model)
+
+
+def test_one_worker_serves_many_evals(worker: EvalWorker, tmp_path: Path) -> None:
+    first = results(worker, tmp_path, "1")
+    pid = worker.pid
+    assert results(worker, tmp_path, "1").summary == first.summary
+    assert worker.pid == pid
+
+
+def test_as_many_samples_as_are_wanted_and_none_where_none_are(
+    worker: EvalWorker, tmp_path: Path
+) -> None:
+    assert results(worker, tmp_path, samples=numbers(), decide=lambda weights: 3).asked == 3
+    nothing = Asked(tmp_path, numbers(), decide=lambda weights: 0)
+    assert evaluated(worker, Network(), nothing.task) is None
+
+
+def test_slots_are_bounded(worker: EvalWorker, tmp_path: Path) -> None:
+    first = worker.try_snapshot(Network(), step=1)
+    assert first is not None
+    assert worker.try_snapshot(Network(), step=2) is None
+    first.release()
+    first.release()
+    again = worker.try_snapshot(Network(), step=3)
+    assert again is not None
+    assert worker.try_snapshot(Network(), step=4) is None
+    again.release()
+
+
+def test_global_state_of_the_training_is_untouched(worker: EvalWorker, tmp_path: Path) -> None:
+    model = Network(4.0)
+    before = (random.getstate(), np.random.get_state(legacy=False), torch.get_rng_state())
+    found = evaluated(worker, model, Asked(tmp_path, asked("switch", "1")).task)
+    assert found is not None
+    assert found.skipped is None
+    assert random.getstate() == before[0]
+    now = np.random.get_state(legacy=False)
+    assert all(np.array_equal(now["state"][k], v) for k, v in before[1]["state"].items())
+    assert torch.equal(torch.get_rng_state(), before[2])
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+# --- What goes wrong in it is data, or a skip ---------------------------------------------------
+
+
+def test_odd_output_and_prints_do_not_break_it(worker: EvalWorker, tmp_path: Path) -> None:
+    found = results(worker, tmp_path, "odd", "print", "1")
+    assert found.skipped is None
+    assert [r.ok for r in found.results][1:] == [True, True]
+
+
+def test_a_score_function_that_raises_is_an_error_of_its_item(
+    worker: EvalWorker, tmp_path: Path
+) -> None:
+    found = results(
+        worker, tmp_path, samples=[*numbers(2), Sample("bad", {"question": "1"}, "raises")]
+    )
+    assert [r.ok for r in found.results] == [True, True, False]
+    assert "this cannot be scored" in (found.results[2].error or "")
+
+
+@pytest.mark.parametrize("value", [(1, 2), {1: 2}, {1, 2}, object(), float("nan"), np.ones(2)])
+def test_a_sample_that_json_would_change_is_refused(
+    worker: EvalWorker, tmp_path: Path, value: Any
+) -> None:
+    sample = Sample("odd one", {"question": "1"}, value)
+    assert "sample 'odd one'" in results(worker, tmp_path, samples=[sample]).skipped
+
+
+def test_what_the_training_does_not_have_is_a_skip(worker: EvalWorker, tmp_path: Path) -> None:
+    for model, said in ((None, "there is no model yet"), (object(), "a model with weights")):
+        found = evaluated(worker, model, Asked(tmp_path, numbers()).task)
+        assert found is not None
+        assert said in (found.skipped or "")
+
+
+def test_another_model_than_the_workers_is_a_skip(worker: EvalWorker, tmp_path: Path) -> None:
+    model = Network()
+    model.more = torch.nn.Linear(1, 1)
+    found = evaluated(worker, model, Asked(tmp_path, numbers()).task)
+    assert found is not None
+    assert "the worker's has no more.bias, more.weight" in (found.skipped or "")
+
+
+def test_a_decision_that_fails_is_a_skip(worker: EvalWorker, tmp_path: Path) -> None:
+    def decide(weights: str | None) -> int:
+        raise OSError("the disk is gone")
+
+    assert results(worker, tmp_path, "1", decide=decide).skipped == "OSError: the disk is gone"
+    assert results(worker, tmp_path, "1").skipped is None
+
+
+# --- Time ---------------------------------------------------------------------------------------
+
+
+def test_time_that_is_up_makes_a_partial(worker: EvalWorker, tmp_path: Path) -> None:
+    samples = asked("0", "1", "until-told", "3")
+    found = results(worker, tmp_path, samples=samples, keep_going=lambda done, total: done < 2)
+    assert [r.sample_id for r in found.results] == ["s0", "s1"]
+    assert "time was up after 2 of 4 items" in found.partial
+    assert results(worker, tmp_path, "1").skipped is None
+
+
+class Answering:
+    """In place of a process: what it has said, in order."""
+
+    def __init__(self, *said: Answer) -> None:
+        self.said = list(said)
+
+    def receive(self, *, seconds: float) -> Answer | None:
+        return self.said.pop(0) if self.said else None
+
+    def end(self) -> None: ...
+    def kill(self) -> None: ...
+
+
+def test_answers_that_were_given_up_on_are_not_taken_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with EvalWorker(POLICY) as own:
+        monkeypatch.setattr(own, "_process", Answering(Loaded(3, "old"), Loaded(4, "new")))
+        assert [own._answer(4) for _ in range(3)] == [None, Loaded(4, "new"), None]
+
+
+def test_a_worker_that_does_not_end_is_killed_with_all_it_started(
+    worker: EvalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "_grace", 0.1)
+    child = tmp_path / "child"
+    results(worker, tmp_path, "1")
+    pid = worker.pid
+    samples = asked(f"child {child}", "block")
+    found = results(
+        worker, tmp_path, samples=samples, keep_going=lambda done, total: not child.exists()
+    )
+    assert "so it was killed" in found.skipped
+    assert pid is not None
+    assert gone(pid)
+    assert wait_until_gone(int(child.read_text()))
+    assert results(worker, tmp_path, "1").skipped is None
+
+
+# --- The end of a worker ------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_killed_is_a_skip_and_the_next_eval_has_another(
+    worker: EvalWorker, tmp_path: Path
+) -> None:
+    admitted = threading.Event()
+
+    def kill_it(done: int, total: int) -> bool:
+        if admitted.is_set() and worker.pid is not None and not gone(worker.pid):
+            os.kill(worker.pid, signal.SIGKILL)
+        return True
+
+    found = results(
+        worker, tmp_path, "block", keep_going=kill_it, admit=lambda functions: admitted.set()
+    )
+    assert "was ended by SIGKILL" in found.skipped
+    assert results(worker, tmp_path, "1").skipped is None
+
+
+def test_a_worker_that_leaves_says_how_and_what_it_said_last(
+    worker: EvalWorker, tmp_path: Path
+) -> None:
+    found = results(worker, tmp_path, "exit 7")
+    assert "ended by itself, with exit code 7" in found.skipped
+    assert found.skipped.endswith("about to leave")
+
+
+def test_a_policy_that_raises_is_a_skip_with_the_line_to_look_at(tmp_path: Path) -> None:
+    log = tmp_path / "own.log"
+    with EvalWorker(f"{FAILURES}:raises", log=log) as worker:
+        found = results(worker, tmp_path, "1")
+        assert "RuntimeError: no weights to be had (line " in found.skipped
+        assert found.skipped.count(str(FAILURES)) == 1
+        assert found.skipped.endswith(f"; see {log}")
+        assert worker.pid is None
+    said = log.read_text()
+    assert said.startswith("one line before\nTraceback")
+    assert f'File "{FAILURES}", line ' in said
+
+
+def test_a_policy_that_leaves_is_a_skip_that_says_so(tmp_path: Path) -> None:
+    with EvalWorker(f"{FAILURES}:leaves", log=tmp_path / "own.log") as worker:
+        found = results(worker, tmp_path, "1")
+    assert re.search(r"sys\.exit\('no GPU'\) was called, .* \(line \d+\)$", found.skipped)
+
+
+def test_a_policy_that_fails_in_the_same_way_is_not_called_at_every_eval(tmp_path: Path) -> None:
+    log, calls = tmp_path / "own.log", []
+    with EvalWorker(f"{FAILURES}:raises", log=log) as worker:
+        for _ in range(13):
+            found = results(worker, tmp_path, "1")
+            assert "no weights to be had" in found.skipped
+            calls.append(log.read_text().count("one line before"))
+    assert calls == [1, *[2] * 10, *[3] * 2]
+    assert found.skipped.startswith("the eval worker was not started, after it had failed")
+    assert found.skipped.count(str(log)) == 1
+
+
+def test_what_a_runner_raises_is_in_the_log(tmp_path: Path) -> None:
+    with EvalWorker(POLICY, log=tmp_path / "own.log") as own:
+        found = results(own, tmp_path, "raise")
+    said = (tmp_path / "own.log").read_text()
+    assert "Traceback" in said
+    assert "ArithmeticError: this cannot be answered" in said
+    assert "ArithmeticError: this cannot be answered" in found.skipped
+    assert found.skipped.endswith(f"; see {tmp_path / 'own.log'}")
+
+
+def test_a_worker_that_can_be_asked_nothing_more_ends_itself_and_says_why(tmp_path: Path) -> None:
+    with EvalWorker(POLICY, log=tmp_path / "own.log") as own:
+        found = results(own, tmp_path, "close")
+    assert "the eval worker ended itself" in found.skipped
+    assert "memory" not in found.skipped
+    assert "no more requests can be read" in found.skipped
+
+
+def test_a_worker_that_cannot_be_started_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened() -> int:
+        return len(list(Path("/proc/self/fd").iterdir()))
+
+    pipe, before, left = os.pipe, opened(), [1]
+
+    def one_more() -> tuple[int, int]:
+        if not left:
+            raise OSError(24, "Too many open files")
+        left.pop()
+        return pipe()
+
+    monkeypatch.setattr(os, "pipe", one_more)
+    with pytest.raises(OSError, match="Too many"):
+        WorkerProcess(["true"], environment={}, log=tmp_path / "log")
+    monkeypatch.undo()
+    with pytest.raises(FileNotFoundError):
+        WorkerProcess([str(tmp_path / "none")], environment={}, log=tmp_path / "log")
+    assert opened() == before
+
+
+def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kept(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "own.log"
+    with EvalWorker(f"{FAILURES}:never", log=log) as worker:
+        found = results(worker, tmp_path, "1", keep_going=lambda done, total: False)
+        assert found.skipped == "time was up while the eval worker was starting"
+        pid = worker.pid
+        assert pid is not None
+        assert not gone(pid)
+
+        def keep_going(done: int, total: int) -> bool:
+            if "godot" in log.read_text():
+                worker._start_timeout = 0.001
+            return True
+
+        found = results(worker, tmp_path, "1", keep_going=keep_going)
+        assert "was still starting after 0.001 s (start_timeout)" in found.skipped
+        assert found.skipped.endswith("waiting for godot")
+        assert gone(pid)
+        assert worker.pid is None
+
+
+def test_a_python_that_is_not_there_is_a_skip(tmp_path: Path) -> None:
+    with EvalWorker(POLICY, python=str(tmp_path / "python")) as worker:
+        assert "FileNotFoundError" in results(worker, tmp_path, "1").skipped
+
+
+def test_closing_ends_an_eval_that_is_under_way(tmp_path: Path) -> None:
+    own = EvalWorker(f"{FAILURES}:never", log=tmp_path / "log")
+    started, found = threading.Event(), []
+
+    def keep_going(done: int, total: int) -> bool:
+        started.set()
+        return True
+
+    thread = threading.Thread(
+        target=lambda: found.append(results(own, tmp_path, "1", keep_going=keep_going))
+    )
+    thread.start()
+    assert started.wait(LONG)
+    own.close()
+    thread.join(LONG)
+    assert "the eval worker was closed" in found[0].skipped
+    own.close()
+    assert "closed" in results(own, tmp_path, "1").skipped
+
+
+# --- The end of the training --------------------------------------------------------------------
+
+SCRIPT = """
+import signal, sys, threading
+from pathlib import Path
+from heldout import Sample
+from heldout.training.run_eval import Task
+from heldout.training.worker import EvalWorker
+from tests.training import worker_policy
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+gate = Path(sys.argv[1]) / "gate"
+worker = EvalWorker(f"{worker_policy.__file__}:policy")
+slot = worker.try_snapshot(worker_policy.Network(4.0), step=5)
+task = Task(
+    step=5,
+    samples=[Sample("a", {"question": "1"}), Sample("b", {"question": f"until {gate}"})],
+    builder=worker_policy.builder,
+    getter=lambda: None,
+    home=gate.parent,
+    pass_threshold=0.5,
+    seed=0,
+    decide=lambda weights: 2,
+    admit=lambda functions: print(worker.pid, slot.weights.seal(), flush=True),
+    keep_going=lambda done, total: True,
+)
+found, ended = [], threading.Event()
+
+def evaluate():
+    found.append(worker.measure(task, slot))
+    ended.set()
+
+threading.Thread(target=evaluate, daemon=True).start()
+try:
+    ended.wait()
+except KeyboardInterrupt:
+    gate.touch()
+    ended.wait()
+print(found[0].skipped, found[0].asked, len(found[0].results), flush=True)
+"""
+
+
+def training(home: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(home)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def test_a_training_that_is_killed_leaves_no_worker_and_no_memory(tmp_path: Path) -> None:
+    process = training(tmp_path)
+    assert process.stdout is not None
+    pid, path = process.stdout.readline().split()
+    assert Path(path).exists()
+    process.kill()
+    process.wait()
+    assert wait_until_gone(int(pid))
+    assert not Path(path).exists()
+    process.stdout.close()
+
+
+SLOW_START = """
+import os, signal, sys, time
+from pathlib import Path
+import torch
+from heldout import Sample
+from heldout.training.run_eval import Task
+from heldout.training.worker import EvalWorker, sharedfile
+from tests.training import worker_policy
+
+home = Path(sys.argv[1])
+sharedfile.MEMORY = home / "memory"
+spec = Path(worker_policy.__file__).with_name("worker_failures.py")
+worker = EvalWorker(f"{spec}:never", slots=2, log=home / "log")
+first, second = [worker.try_snapshot(torch.nn.Linear(2, 2), step=n) for n in (1, 2)]
+child = os.fork()
+if child == 0:
+    while True:
+        signal.pause()
+said = []
+
+def keep_going(done, total):
+    if not said and "godot" in (home / "log").read_text():
+        said.append(1)
+        print(worker.pid, child, flush=True)
+    return True
+
+worker.measure(
+    Task(
+        step=1,
+        samples=[Sample("a", {"question": "1"})],
+        builder=worker_policy.builder,
+        getter=lambda: None,
+        home=home,
+        pass_threshold=0.5,
+        seed=0,
+        decide=lambda weights: 1,
+        admit=lambda functions: None,
+        keep_going=keep_going,
+    ),
+    first,
+)
+"""
+
+
+def test_a_training_that_is_killed_while_its_worker_starts_leaves_no_memory_though_a_child_lives(
+    tmp_path: Path,
+) -> None:
+    memory = tmp_path / "memory"
+    memory.mkdir()
+    process = subprocess.Popen(
+        [sys.executable, "-c", SLOW_START, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    pid, child = map(int, process.stdout.readline().split())
+    try:
+        process.kill()
+        process.wait()
+        assert wait_until_gone(pid)
+        assert not gone(child)
+        assert list(memory.iterdir()) == []
+    finally:
+        os.kill(child, signal.SIGKILL)
+        process.stdout.close()
+
+
+KILLS = int(os.environ.get("HELDOUT_KILLS", "4"))
+"""`HELDOUT_KILLS=100 pytest tests/training/test_worker.py -k whoever` takes a quarter of an hour."""
+
+
+@pytest.fixture
+def memory() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
+def still_using(home: Path) -> list[str]:
+    """Processes that have a file of this folder open, as a worker has its log."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if str(link.readlink()).startswith(str(home)):
+                found.append(link.parts[2])
+    return found
+
+
+@pytest.mark.parametrize("number", range(KILLS))
+def test_nothing_is_left_whoever_is_killed_first(number: int, tmp_path: Path, memory: Path) -> None:
+    place = (
+        f"from heldout.training.worker import sharedfile; sharedfile.MEMORY = Path({str(memory)!r})"
+    )
+    script = SCRIPT.replace("gate =", f"{place}\ngate =")
+    script = script.replace("task = Task(", "print('taken', flush=True)\ntask = Task(")
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "taken\n"
+    assert list(memory.iterdir()) == []  # it has no name, so none can be left
+    first = number % 4
+    if first:  # else while the worker starts
+        pid = int(process.stdout.readline().split()[0])
+    if first == 2:
+        os.kill(pid, signal.SIGKILL)
+    process.kill()
+    if first == 3:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    until = time.monotonic() + LONG
+    while (left := still_using(tmp_path)) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert left == []
+    assert list(memory.iterdir()) == []
+
+
+def test_ctrl_c_is_the_trainings_and_leaves_the_worker_to_it(tmp_path: Path) -> None:
+    process = training(tmp_path)
+    assert process.stdout is not None
+    pid, path = process.stdout.readline().split()
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=LONG)
+    assert said == "None 2 2\n"
+    assert process.returncode == 0
+    # And nothing is left of either, though nobody has closed the worker.
+    assert gone(int(pid))
+    assert not Path(path).exists()
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_nothing_to_do_with_it(worker: EvalWorker, tmp_path: Path) -> None:
+    results(worker, tmp_path, "1")
+    pid = worker.pid
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            refused = worker.try_snapshot(Network(), step=1) is None
+            worker.close()
+            process = worker._process
+            assert process is not None
+            process.end()
+            process.kill()
+            code = 0 if refused else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert results(worker, tmp_path, "1").skipped is None
+    assert worker.pid == pid
+
+
+# --- What is refused before training begins -----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("", "file.py:function"),
+        ("evals.py", "file.py:function"),
+        ("evals.py:", "file.py:function"),
+        ("evals.py:not a name", "file.py:function"),
+        (5, "file.py:function"),
+        ("nowhere.py:policy", "does not exist"),
+        ("a/b:policy", "nor a module"),
+        ("a-b:policy", "nor a module"),
+        (f"{FAILURES}:nothing", r"does not define nothing\(\); it has .*raises"),
+        ("no_such_module:policy", "no module no_such_module"),
+        ("no_such_package.inner:policy", "cannot be found: ModuleNotFoundError"),
+        (f"{MODULE}:nothing", r"does not define nothing\(\)"),
+    ],
+)
+def test_a_spec_that_cannot_be_meant_is_refused(spec: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        EvalWorker(spec)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "def policy(): ...",
+        "async def policy(): ...",
+        "class policy: ...",
+        "policy = print",
+        "first, (policy, *rest) = print, (print,)",
+        "policy: object = print",
+        "from json import loads as policy",
+        "import policy.inner",
+        "from json import *",
+        "if True:\n    try:\n        policy = print\n    except Exception:\n        pass",
+        "def __getattr__(name): ...",
+    ],
+)
+def test_a_spec_may_name_whatever_a_file_has(line: str, tmp_path: Path) -> None:
+    path = tmp_path / "evals.py"
+    path.write_text(line)
+    assert EvalWorker(f"{path}:policy").spec == f"{path}:policy"
+
+
+def test_a_file_that_is_not_python_is_refused_before_training(tmp_path: Path) -> None:
+    path = tmp_path / "evals.py"
+    path.write_text("def policy(:")
+    with pytest.raises(InvalidInput, match=r"cannot be read as Python: .*line 1"):
+        EvalWorker(f"{path}:policy")
+
+
+def test_a_module_that_only_the_worker_finds_is_looked_for_there(tmp_path: Path) -> None:
+    EvalWorker("no_such_module:policy", environment={"PYTHONPATH": str(tmp_path)})
+    EvalWorker("no_such_module:policy", python=str(tmp_path / "python"))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"slots": 0},
+        {"slots": True},
+        {"start_timeout": 0},
+        {"grace": "5"},
+        {"copy": "some"},
+        {"environment": {"A": 5}},
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput):
+        EvalWorker(POLICY, **settings)
+
+
+def test_a_worker_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(INSIDE, "1")
+    with pytest.raises(InvalidInput, match="if __name__ == '__main__'"):
+        EvalWorker(POLICY)
+
+
+def test_the_environment_goes_along_but_not_the_place_among_ranks() -> None:
+    own = {"HOME": "/h", "RANK": "3", "TORCHELASTIC_RUN_ID": "x", "SECRET": "s", "GONE": "g"}
+    found = worker_environment(own, {"CUDA_VISIBLE_DEVICES": "1", "GONE": None})
+    assert found == {"HOME": "/h", "SECRET": "s", INSIDE: "1", "CUDA_VISIBLE_DEVICES": "1"}
+    assert worker_environment(own, {"RANK": "0"})["RANK"] == "0"
+
+
+# --- The worker's side --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path) -> Any:
+    held: list[SharedWeights] = []
+
+    def take(model: Any, **settings: Any) -> Any:
+        held.append(SharedWeights(folder=tmp_path, **settings))
+        held[-1].write(model, 1)
+        return read_snapshot(held[-1].seal())
+
+    yield take
+    for weights in held:
+        weights.close()
+
+
+def test_weights_are_replaced_in_place(snapshot: Any) -> None:
+    mine, model = Network(), Network(4.0)
+    place = mine.knows.data_ptr()
+    worker_main.load_into(mine, snapshot(model))
+    assert mine.knows.data_ptr() == place
+    assert fingerprint(mine) == fingerprint(model)
+
+
+def test_weights_that_are_not_trained_have_to_be_the_same_or_are_copied_too(
+    snapshot: Any,
+) -> None:
+    mine, model = Network(), Network(4.0)
+    with torch.no_grad():
+        model.base.weight.add_(1)
+    with pytest.raises(InvalidInput, match="copy='all'"):
+        worker_main.load_into(mine, snapshot(model))
+    assert mine.knows.item() == 0.0
+    worker_main.load_into(mine, snapshot(model, copy="all"))
+    assert fingerprint(mine) == fingerprint(model)
+
+
+def test_adapters_that_are_set_otherwise_in_the_worker_are_refused(snapshot: Any) -> None:
+    def adapted() -> Any:
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            made = get_peft_model(tiny_model()[0], LoraConfig(target_modules=["q_proj"]))
+            made.add_adapter("other", LoraConfig(target_modules=["q_proj"]))
+            return made
+
+    mine, model = adapted(), adapted()
+    worker_main.load_into(mine, snapshot(model))
+    assert fingerprint(mine) == fingerprint(model)
+    model.set_adapter("other")
+    with pytest.raises(InvalidInput, match="the adapters are others in the worker"):
+        worker_main.load_into(mine, snapshot(model, copy="all"))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            lambda m: setattr(m, "knows", torch.nn.Parameter(torch.zeros(2))),
+            r"is \[2\] in training",
+        ),
+        (lambda m: m.double(), "float64 in training and torch.float32"),
+        (lambda m: delattr(m, "base"), "has no base.bias, base.weight"),
+        (lambda m: delattr(m, "knows"), "the one in training has no knows"),
+    ],
+)
+def test_weights_that_do_not_fit_are_refused(snapshot: Any, change: Any, said: str) -> None:
+    mine, model = Network(), Network(4.0)
+    change(model)
+    with pytest.raises(InvalidInput, match=said):
+        worker_main.load_into(mine, snapshot(model))
+    assert mine.knows.item() == 0.0
+
+
+def test_a_model_that_was_made_in_inference_mode_takes_weights(snapshot: Any) -> None:
+    with torch.inference_mode():
+        mine, model = Network(), Network(4.0)
+        taken = snapshot(model)
+    worker_main.load_into(mine, taken)
+    assert mine.knows.item() == 4.0
+
+
+def test_another_type_is_cast_where_that_is_allowed(snapshot: Any) -> None:
+    mine = Network().bfloat16()
+    worker_main.load_into(mine, snapshot(Network(4.0)), cast=True)
+    assert (mine.knows.dtype, mine.knows.item()) == (torch.bfloat16, 4.0)
+
+
+def test_two_tensors_do_not_go_into_one(snapshot: Any) -> None:
+    tied = torch.ones(2)
+    with pytest.raises(InvalidInput, match="one tensor in the worker, two in training"):
+        worker_main.load_into({"a": tied, "b": tied}, snapshot({"a": tied, "b": tied + 1}))
+    apart = {"a": torch.zeros(2), "b": torch.zeros(2)}
+    worker_main.load_into(apart, snapshot({"a": tied, "b": tied}))
+    assert apart["b"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("number", r"^number\(\) returns \(model, runner builder\)"),
+        ("swapped", r"^swapped\(\) returns \(runner builder, model\): the model comes first"),
+        ("none", "no function"),
+    ],
+)
+def test_what_policy_has_to_be_is_said(function: str, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        worker_main.built(Begin(1, f"{FAILURES}:{function}", []))
