@@ -44,8 +44,7 @@ from heldout.scoring import (
     read_calls,
 )
 from heldout.stats import PairedDifference
-from heldout.training.best import best_checkpoint
-from heldout.training.verdicts import verdicts
+from heldout.training.verdicts import best_checkpoint, verdicts
 from heldout.vector import evaluate_env
 from tests.analysis.runs import by_hand
 from tests.conftest import RunEval, make_samples

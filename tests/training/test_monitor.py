@@ -12,10 +12,8 @@ import pytest
 from heldout.errors import InvalidInput
 from heldout.stats.summaries import Floats
 from heldout.training import CurveMonitor, Judgement
-from heldout.training.best import best_checkpoint
 from heldout.training.curve import CurvePoint, current_points
-from heldout.training.looks import RewardRows
-from heldout.training.verdicts import StepVerdict, Terms, verdicts
+from heldout.training.verdicts import RewardRows, StepVerdict, Terms, best_checkpoint, verdicts
 from tests.training.test_verdicts import CLIMB, FLAT, curve, look, rising
 
 

@@ -14,9 +14,8 @@ from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, best_of, monitor
 from heldout.stats.summaries import Floats
-from heldout.training.best import Best, best_checkpoint
 from heldout.training.curve import CurvePoint, Outcome
-from heldout.training.verdicts import StepVerdict, Terms, terms_of, verdicts
+from heldout.training.verdicts import Best, StepVerdict, Terms, best_checkpoint, terms_of, verdicts
 from tests.training.test_curve import point
 from tests.training.toys import Model, periodic, questions
 

@@ -614,7 +614,7 @@ def test_a_training_that_is_killed_while_its_worker_starts_leaves_no_memory_thou
 
 
 KILLS = int(os.environ.get("HELDOUT_KILLS", "4"))
-"""`HELDOUT_KILLS=100 pytest tests/training/test_worker.py -k whoever` takes a quarter of an hour."""
+"""`HELDOUT_KILLS=100 pytest tests/training/test_worker.py -k whoever` takes 15 minutes."""
 
 
 @pytest.fixture

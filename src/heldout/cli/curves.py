@@ -18,7 +18,6 @@ from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.store.lines import has_writer
 from heldout.store.report import threshold_of
 from heldout.store.rundir import RunDir, RunInfo, find_run
-from heldout.training.best import NO_BEST, Best, best_checkpoint
 from heldout.training.curve import (
     CURVE_NAME,
     CurvePoint,
@@ -26,7 +25,15 @@ from heldout.training.curve import (
     read_points,
     stop_requested,
 )
-from heldout.training.verdicts import StepVerdict, Terms, terms_of, verdicts
+from heldout.training.verdicts import (
+    NO_BEST,
+    Best,
+    StepVerdict,
+    Terms,
+    best_checkpoint,
+    terms_of,
+    verdicts,
+)
 
 LONGEST_NOTE = 300
 """Characters of a reason that are shown: a traceback would bury the table."""

@@ -1,32 +1,30 @@
 """Evaluation in the middle of training: on a cadence, on the trainer's own weights, neutral.
 
-periodic     PeriodicEval: cadence and heartbeats
-trail        its points, those of earlier starts of the training included
-run_eval     one measurement: the model, isolated, through `heldout.evaluate`
-runners      how the policy is run and scored: `live_model`, `functions`
-budget       how much evaluating the training can bear
-spending     how much of its time training and evals have taken
-curve        curve.jsonl: a line a point
-looks        its points as tables, errors left out or counted
-verdicts     improving, regressing, plateau or cannot tell
-best         the best eval, corrected for having been picked
-monitor      CurveMonitor: those, as the curve grows, and advice to stop
-comparable   which points may stand side by side
-home         the run directory, for all who write to it
-settings     the HELDOUT_EVAL_* variables
+periodic         PeriodicEval: cadence and heartbeats
+run_eval         one eval: the model, isolated, through `heldout.evaluate`
+runners          how the policy is run and scored: `live_model`, `functions`
+distributed      training in several processes
+budget           how much of its time training may spend on evals, and has spent
+curve            curve.jsonl: one line per point
+curve_file       the run directory: who writes it, earlier attempts, which curve may be continued
+verdicts         improving, regressing, plateau or cannot tell; the best eval
+monitor          CurveMonitor: verdicts as the curve grows, and advice to stop
+heartbeats       a point as flat fields
+flips, plot      two points compared; the curve as a picture
+settings         the HELDOUT_EVAL_* variables
 
-dispatcher   AsyncEvalDispatcher: evals that overlap with the training that goes on
-running      how each of them joins, runs and ends
-pending      which are under way, in memory and on the disk
-results      what an evaluator returns, as a point
-evalloop     the event loop they run in
-trainer_thread   what they need done in the thread that trains
-installed    the dispatcher that is in use here
-ending       the end of the process
-beside       the evals of a `PeriodicEval` that are under way
-shadows      copies of the weights, to be measured while training goes on
-worker       EvalWorker: a process that evaluates
-sinks        where results go: JSONL, wandb, trackio, TensorBoard, MLflow
+dispatcher       AsyncEvalDispatcher: evals in the background
+running          how each of them starts, runs and ends
+pending          which are in flight, in memory and on the disk
+results          what an evaluator returns, as a point
+evalloop         the event loop they run in
+trainer_thread   what must run in the trainer's thread
+installed        the dispatcher in use
+ending           the end of the process
+beside           the evals of a `PeriodicEval` that are in flight
+shadows          snapshots of the weights
+worker           EvalWorker: a process that evaluates
+sinks            loggers: JSONL, wandb, trackio, TensorBoard, MLflow
 """
 
 from __future__ import annotations
@@ -36,7 +34,6 @@ from typing import TYPE_CHECKING
 from heldout.lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.training.best import Best, best_checkpoint
     from heldout.training.curve import (
         CurvePoint,
         Outcome,
@@ -77,7 +74,7 @@ if TYPE_CHECKING:
         Shadows,
         WeightSnapshot,
     )
-    from heldout.training.verdicts import StepVerdict
+    from heldout.training.verdicts import Best, StepVerdict, best_checkpoint
     from heldout.training.worker import (
         EvalWorker,
     )
@@ -101,8 +98,7 @@ _HOME = {
     "heldout.training.runners": ("Request", "Runner", "functions", "live_model", "score_answer"),
     "heldout.training.settings": ("Settings",),
     "heldout.training.shadows": ("PolicyVersion", "Shadows", "WeightSnapshot"),
-    "heldout.training.best": ("Best", "best_checkpoint"),
-    "heldout.training.verdicts": ("StepVerdict",),
+    "heldout.training.verdicts": ("Best", "StepVerdict", "best_checkpoint"),
     "heldout.training.worker": ("EvalWorker",),
 }
 

@@ -17,8 +17,8 @@ from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, untouched_random_state
 from heldout.training import ending
 from heldout.training.curve import CurvePoint
+from heldout.training.curve_file import Home
 from heldout.training.dispatcher import AsyncEvalDispatcher, Snapshot, get_async_eval_dispatcher
-from heldout.training.home import Home
 from heldout.training.pending import PendingEval, Scheduled
 from heldout.training.results import Known
 from heldout.training.run_eval import Elsewhere

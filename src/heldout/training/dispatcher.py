@@ -36,8 +36,8 @@ from heldout.concurrency import is_async
 from heldout.errors import InvalidInput, printable_error
 from heldout.training import ending
 from heldout.training.curve import CurvePoint
+from heldout.training.curve_file import Home, home_of, leave
 from heldout.training.distributed import is_first_process
-from heldout.training.home import Home, home_of, leave
 from heldout.training.installed import (
     get_async_eval_dispatcher,
     set_async_eval_dispatcher,

@@ -16,10 +16,22 @@ from typing import Any
 
 from heldout.errors import InvalidInput
 from heldout.stats.sequential import ALPHA, WINDOW, advise
-from heldout.training.best import NO_BEST, Best, pick
 from heldout.training.curve import CurvePoint
-from heldout.training.looks import Bounds, Key, RewardRows, Tables, key_of
-from heldout.training.verdicts import EFFECT, Readings, StepVerdict, Terms, look_at
+from heldout.training.verdicts import (
+    EFFECT,
+    NO_BEST,
+    Best,
+    Bounds,
+    Key,
+    Readings,
+    RewardRows,
+    StepVerdict,
+    Tables,
+    Terms,
+    key_of,
+    look_at,
+    pick,
+)
 
 MOST_CANDIDATES = 100
 """Evals up to which the best one is corrected at every point: the cost grows with their

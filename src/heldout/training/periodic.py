@@ -32,7 +32,7 @@ from heldout.isolation import is_beside_training, modules_of, untouched_random_s
 from heldout.items import EvalDefinition
 from heldout.store.rundir import now
 from heldout.training.beside import Beside
-from heldout.training.budget import SMALLEST, Budget
+from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
     CurvePoint,
     encode_point,
@@ -40,6 +40,7 @@ from heldout.training.curve import (
     request_stop,
     stop_requested,
 )
+from heldout.training.curve_file import Trail
 from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
 from heldout.training.distributed import Alone, Ranks, current_ranks, is_first_process
 from heldout.training.heartbeats import Heartbeat, checked_heartbeat, heartbeat_fields
@@ -58,8 +59,6 @@ from heldout.training.settings import (
     check_threshold,
     first_set,
 )
-from heldout.training.spending import Spending
-from heldout.training.trail import Trail
 from heldout.types import Sample
 from heldout.weights import fingerprint
 

@@ -21,9 +21,9 @@ import msgspec
 from heldout.concurrency import Threads, is_async, settle, waker
 from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint, encode_point
+from heldout.training.curve_file import Home
 from heldout.training.evalloop import EvalLoop
 from heldout.training.heartbeats import heartbeat_fields
-from heldout.training.home import Home
 from heldout.training.pending import Offer, PendingEval, Queue, Scheduled
 from heldout.training.results import Known, Result, point_of, skip_of
 from heldout.training.run_eval import describe

@@ -4,7 +4,9 @@
         print(said.step, said.sentence())
 
 The numbers are those of `heldout.stats.sequential`; here points become looks
-(`looks.py`), looks become steps, and numbers become sentences. Looks are paired by sample.
+(`RewardRows`), looks become steps, and numbers become sentences. Looks are paired by sample. The
+best eval (`best_checkpoint`) is reported as one that was picked for being best: the highest of many
+points is high partly by luck, and `heldout.stats.winner` takes that off.
 
 Errors have two readings (clause 22): left out, and as a reward of 0. "improving" and "plateau" are
 said where both say so, "regressing" where the second does and the first does not say improving: a
@@ -16,16 +18,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from heldout.errors import InvalidInput
-from heldout.stats import Verdict
+from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
 from heldout.stats.sequential import ALPHA, WINDOW, Comparison, Kind, Look, next_look
-from heldout.stats.summaries import Floats
+from heldout.stats.summaries import Floats, Ints
+from heldout.stats.winner import DRAWS
 from heldout.training.curve import CurvePoint
-from heldout.training.looks import Bounds, RewardRows, Tables
 from heldout.words import interval, number, samples
+from heldout.words import interval as words_of
 
 EFFECT = 0.05
 """The gain over the window that is worth having, where nobody says another."""
@@ -327,3 +334,334 @@ def terms_of(points: Iterable[CurvePoint]) -> Terms:
         except (KeyError, InvalidInput, OverflowError):
             continue
     return Terms()
+
+
+# --- The points of a curve as tables, looks x samples, in the two readings that error -------------
+
+LARGEST = 1e100
+"""Beyond it, squares overflow."""
+
+Bounds = tuple[float, float]
+Key = tuple[str, int, str, float, int]
+
+
+def key_of(point: CurvePoint) -> Key:
+    """What tells a point from one that was measured again at its step."""
+    return point.session, point.step, point.time, point.seconds, point.asked
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    rewards: Floats
+    """Of each sample; NaN where it has no score."""
+    errored: Floats
+    """Which share of its items errored; NaN where it was not run."""
+    items: int
+    """Items that errored."""
+    low: float
+    high: float
+    """Of the rewards; inf and -inf where there are none."""
+
+
+class RewardRows:
+    """The rewards of points as rows over samples, in the order in which samples were first seen.
+
+    Outcomes are needed once: a point that is known may come without them.
+    """
+
+    def __init__(self) -> None:
+        self._columns: dict[str, int] = {}
+        self._rows: dict[Key, _Row] = {}
+        self._places: tuple[list[str], NDArray[np.intp]] = ([], np.zeros(0, np.intp))
+        """Of the ids of the last point: the next one mostly has the same."""
+
+    def add(self, point: CurvePoint) -> None:
+        if not point.has_result or not point.outcomes or key_of(point) in self._rows:
+            return
+        nan = math.nan
+        scores = np.array(
+            [nan if o.reward is None or o.error is not None else o.reward for o in point.outcomes]
+        )
+        wrong = np.isnan(scores)
+        low = float(np.fmin.reduce(scores, initial=math.inf))
+        high = float(np.fmax.reduce(scores, initial=-math.inf))
+        largest = max(-low, high)
+        if largest > LARGEST:
+            raise InvalidInput(
+                f"a reward at step {point.step} is {largest:.3g}: too large to judge"
+            )
+        places = self._places_of(point)
+        samples = len(self._columns)
+        items = np.bincount(places, minlength=samples)
+        errors = np.bincount(places[wrong], minlength=samples)
+        sums = np.bincount(places[~wrong], weights=scores[~wrong], minlength=samples)
+        scored = items - errors
+        row = np.where(scored > 0, sums / np.maximum(scored, 1), nan)
+        errored = np.where(items > 0, errors / np.maximum(items, 1), nan)
+        self._rows[key_of(point)] = _Row(row, errored, int(wrong.sum()), low, high)
+
+    def _places_of(self, point: CurvePoint) -> NDArray[np.intp]:
+        ids = [outcome.copy_of or outcome.id for outcome in point.outcomes]
+        if ids != self._places[0]:
+            columns = self._columns
+            found = [columns.setdefault(id, len(columns)) for id in ids]
+            self._places = ids, np.array(found, np.intp)
+        return self._places[1]
+
+    def looks(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
+        """Those of them that are looks, which must be of one eval."""
+        found = [
+            point
+            for point in points
+            if point.has_result and (point.outcomes or key_of(point) in self._rows)
+        ]
+        labels = sorted({point.label for point in found})
+        if len(labels) > 1:
+            raise InvalidInput(
+                f"the points are of several evals: {', '.join(labels)}; each has a curve of its own"
+            )
+        return found
+
+    def tables(self, looks: Sequence[CurvePoint], bounds: Bounds | None = None) -> Tables:
+        """`bounds` are the least and the largest reward there can be, where somebody knows."""
+        known = []
+        for point in looks:
+            self.add(point)
+            known.append(len(self._columns))
+        rows = [self._rows[key_of(point)] for point in looks]
+        return Tables(
+            [point.step for point in looks],
+            _stacked([row.rewards for row in rows], len(self._columns)),
+            [row.errored for row in rows],
+            np.array([row.items for row in rows], np.int64),
+            np.minimum.accumulate(np.array([row.low for row in rows])),
+            np.maximum.accumulate(np.array([row.high for row in rows])),
+            known,
+            bounds,
+        )
+
+
+class Tables:
+    """Looks x samples, as they were at each look: with the samples known by then.
+
+    What is seen is carried along from look to look: a long curve is not searched at each of them.
+    """
+
+    def __init__(
+        self,
+        steps: list[int],
+        scored: Floats,
+        errored: list[Floats],
+        items: Ints,
+        lows: Floats,
+        highs: Floats,
+        known: list[int],
+        bounds: Bounds | None,
+    ) -> None:
+        self.steps = steps
+        self._scored, self._shares, self._items = scored, errored, items
+        self._lows, self._highs = lows, highs
+        self._known, self._given = known, bounds
+        self._ever = np.cumsum(items)
+        self._counted: tuple[float, Floats] | None = None
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def scored(self, look: int) -> Floats:
+        return self._scored[: look + 1, : self._known[look]]
+
+    def counted(self, look: int) -> Floats:
+        """With what errored as `counted_as`; the scored one where nothing errored up to here."""
+        if not self._ever[look]:
+            return self.scored(look)
+        worth = self.counted_as(look)
+        if self._counted is None or self._counted[0] != worth:
+            scored = np.where(np.isnan(self._scored), 0.0, self._scored)
+            whole = scored * (1 - self._errored) + worth * self._errored
+            self._counted = worth, whole
+        return self._counted[1][: look + 1, : self._known[look]]
+
+    @cached_property
+    def _errored(self) -> Floats:
+        return _stacked(self._shares, self._scored.shape[1])
+
+    @property
+    def errored(self) -> Floats:
+        """Which share of a sample's items errored; NaN where it was not run."""
+        return self._errored
+
+    def errors(self, first: int, last: int) -> int:
+        """Items that errored at these looks."""
+        return int(self._items[first : last + 1].sum())
+
+    def has_errors(self, look: int) -> bool:
+        return bool(self._ever[look])
+
+    def has_rewards(self, look: int) -> bool:
+        return math.isfinite(self._lows[look])
+
+    def seen(self, look: int) -> Bounds:
+        """The least and the largest reward so far; inf and -inf where there are none."""
+        return float(self._lows[look]), float(self._highs[look])
+
+    def counted_as(self, look: int) -> float:
+        """What an errored item is worth: no reward is lower."""
+        worth = float(min(0.0, self._lows[look]))
+        return worth if self._given is None else max(worth, self._given[0])
+
+    def bounds(self, look: int) -> Bounds | None:
+        """As given; else (0, 1) where all rewards seen lie there; else nobody knows."""
+        if self._given is not None:
+            return self._given
+        return (0.0, 1.0) if self._lows[look] >= 0 and self._highs[look] <= 1 else None
+
+    def range(self, look: int) -> float:
+        """How far apart two rewards can be, as far as is known."""
+        bounds = self.bounds(look)
+        low, high = bounds or (float(self._lows[look]), float(self._highs[look]))
+        return high - (min(low, self.counted_as(look)) if self.has_errors(look) else low)
+
+
+def _stacked(rows: Sequence[Floats], samples: int) -> Floats:
+    table = np.full((len(rows), samples), np.nan)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return table
+
+
+# --- The best eval of a held-out curve, as one that was picked for being best ---------------------
+
+SEED = 0
+"""Of the draws behind its interval: the same curve gives the same numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The eval with the highest mean reward, and what it is worth once it has been picked. Whether
+    its weights were saved nobody knows here."""
+
+    step: int
+    weights: str | None
+    run: str | None
+    """The directory, below the run's, that has its conversations. Never followed: only shown."""
+    raw: float
+    """Its mean as measured, what errored counted: it overstates."""
+    estimate: float | None
+    """Less the luck that picking the maximum brings; None: it was not computed, or nothing says
+    how much rewards could differ, as is so for the interval."""
+    interval: Interval | None
+    candidates: int
+    """Evals it was picked from: those of all samples that are compared."""
+    left_out: int
+    """Evals that lack some of those samples: a mean of others would be another mean."""
+    n: int
+    """Samples compared."""
+    confidence: float
+    errored: int = 0
+    """Samples of those with an item that errored at this eval."""
+    errored_as: float = 0.0
+    """The reward that such an item counts as."""
+
+    def sentence(self) -> str:
+        words = f"best eval: step {self.step}{' (before training)' * (self.step == 0)}, "
+        around = words_of(self.interval.low, self.interval.high) if self.interval else None
+        if self.candidates == 1:
+            how = f" ({around})" if around else " as measured"
+            words += f"{number(self.raw)}{how}, the only one to pick from"
+        elif self.estimate is None or around is None:
+            words += (
+                f"{number(self.raw)} as measured, not corrected for picking the best of "
+                f"{self.candidates}"
+            )
+        else:
+            words += (
+                f"{number(self.estimate)} ({around}, corrected for picking the best of "
+                f"{self.candidates}; {number(self.raw)} as measured)"
+            )
+        words += f", on {samples(self.n)}"
+        if self.errored:
+            worth = number(self.errored_as) if self.errored_as else "0"
+            words += f", {self.errored} of them errored, counted as {worth}"
+        if self.left_out:
+            evals = "1 eval" if self.left_out == 1 else f"{self.left_out} evals"
+            words += f"; {evals} of fewer samples left out"
+        return words
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "best_step": self.step,
+            "best_estimate": self.estimate,
+            "best_ci_low": self.interval.low if self.interval else None,
+            "best_ci_high": self.interval.high if self.interval else None,
+        }
+
+
+NO_BEST: dict[str, Any] = dict.fromkeys(
+    ("best_step", "best_estimate", "best_ci_low", "best_ci_high")
+)
+"""`Best.as_dict` where there is none."""
+
+
+def best_checkpoint(
+    points: Sequence[CurvePoint],
+    confidence: float = CONFIDENCE,
+    *,
+    bounds: Bounds | None = None,
+    most: int | None = None,
+) -> Best | None:
+    """The best eval of one curve; None where no two samples can be compared.
+
+    Evals are compared on the samples that at least half of them have run; one that lacks some of
+    those is no candidate, and is counted. A budget or a time limit takes a beginning of one fixed
+    order, so these samples are a beginning of it, too. What errored counts as 0, or as the least
+    reward seen: else an eval of three good answers and 97 errors would be the best one.
+    Uncorrected where there are more than `most` candidates: the cost grows with their cube.
+    """
+    rows = RewardRows()
+    looks = rows.looks(points)
+    if not looks:
+        return None
+    return pick(looks, rows.tables(looks, bounds), confidence=confidence, most=most)
+
+
+def pick(
+    looks: Sequence[CurvePoint],
+    tables: Tables,
+    *,
+    confidence: float = CONFIDENCE,
+    draws: int = DRAWS,
+    most: int | None = None,
+) -> Best | None:
+    """`best_checkpoint`, of tables."""
+    last = len(looks) - 1
+    asked = ~np.isnan(tables.errored)
+    compared = 2 * asked.sum(axis=0) >= len(looks)
+    places = np.flatnonzero(asked[:, compared].all(axis=1))
+    count = int(compared.sum())
+    if not len(places) or count < 2 or not tables.has_rewards(last):
+        return None
+    rewards, bounds = tables.counted(last)[:, compared][places], tables.bounds(last)
+    estimate, interval = None, None
+    if (most is None or len(places) <= most) and (bounds or rewards.max() > rewards.min()):
+        won = best_of(rewards, seed=SEED, confidence=confidence, draws=draws, bounds=bounds)
+        index, raw, estimate, interval = won.index, won.raw, won.estimate, won.interval
+    else:
+        means = rewards.mean(axis=1)
+        index, raw = int(np.argmax(means)), float(means.max())
+    place = int(places[index])
+    point = looks[place]
+    return Best(
+        step=point.step,
+        weights=point.weights,
+        run=point.run,
+        raw=raw,
+        estimate=estimate,
+        interval=interval,
+        candidates=len(places),
+        left_out=len(looks) - len(places),
+        n=count,
+        confidence=confidence,
+        errored=int((tables.errored[place, compared] > 0).sum()),
+        errored_as=tables.counted_as(last),
+    )

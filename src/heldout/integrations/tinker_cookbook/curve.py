@@ -16,7 +16,7 @@ import msgspec
 
 from heldout.store.rundir import RunDir
 from heldout.training.curve import CurvePoint, read_points
-from heldout.training.home import Home, home_of
+from heldout.training.curve_file import Home, home_of
 
 Summary = dict[str, int | float | bool | None]
 _METRICS = {

@@ -27,8 +27,8 @@ from heldout.integrations.tinker_cookbook.package import cookbook
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.training.curve import CurvePoint
+from heldout.training.curve_file import Home
 from heldout.training.dispatcher import AsyncEvalDispatcher
-from heldout.training.home import Home
 from heldout.training.installed import get_async_eval_dispatcher
 from heldout.training.pending import PendingEval, Scheduled
 from heldout.training.results import skip_of
