@@ -171,13 +171,13 @@ def test_a_model_that_is_off_with_fixed_shapes_falls_back_and_says_so_once(
 
 def test_a_failing_preparation_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("attention with sinks\nand more")
+        raise NotImplementedError("attention with loggers\nand more")
 
     monkeypatch.setattr(kernels, "_attention", fails)
     model = model_of("Llama")
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
-    assert decoder.describe()["why_eager"] == "NotImplementedError: attention with sinks"
+    assert decoder.describe()["why_eager"] == "NotImplementedError: attention with loggers"
     assert model.config._attn_implementation == "sdpa"
 
 

@@ -472,7 +472,7 @@ def test_texts_that_end_a_turn_do_not_mix_with_token_ids() -> None:
 def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path) -> None:
     told: list[tuple[int, float]] = []
 
-    class Sink:
+    class Logger:
         def log(self, name: str, step: int, fields: Any) -> None:
             told.append((step, fields["eval_reward"]))
 
@@ -484,7 +484,7 @@ def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path
 
     async def main() -> None:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=home, sinks=[Sink()], max_pending=9) as evals:
+        async with AsyncEvalDispatcher(run_dir=home, loggers=[Logger()], max_pending=9) as evals:
             with use_async_eval_dispatcher(evals):
                 await train.main(config)
                 assert service.updates == 5

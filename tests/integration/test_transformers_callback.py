@@ -16,7 +16,7 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, Traini
 from heldout import Sample, Score
 from heldout.errors import InvalidInput
 from heldout.integrations import transformers as ours
-from heldout.integrations.transformers import HeldoutCallback, log_fields
+from heldout.integrations.transformers import HeldoutCallback
 from heldout.training import (
     AsyncEvalDispatcher,
     PeriodicEval,
@@ -29,7 +29,8 @@ from heldout.training import (
     use_async_eval_dispatcher,
 )
 from heldout.training.curve import request_stop
-from heldout.training.sinks import CallableSink
+from heldout.training.loggers import CallableLogger
+from heldout.training.metrics import log_fields
 from heldout.weights import why_not_whole
 
 pytestmark = pytest.mark.integration
@@ -805,10 +806,10 @@ def train_beside(trainer: Any, **settings: Any) -> None:
 def test_beside_the_training_rows_hold_only_what_belongs_to_their_step(tmp_path: Path) -> None:
     evals = make_evals(tmp_path, lambda eval, sample: eval / 10, at_start=True)
     told: list[tuple[str, int]] = []
-    sink = CallableSink(lambda name, step, fields: told.append((name, step)))
+    logger = CallableLogger(lambda name, step, fields: told.append((name, step)))
     trainer = make_trainer(tmp_path, steps=5)
     HeldoutCallback(evals).attach(trainer)
-    train_beside(trainer, sinks=[sink])
+    train_beside(trainer, loggers=[logger])
     assert sorted(steps_of(evals)) == [0, 2, 4, 5]
     assert sorted(told) == [("rl_eval", step) for step in (0, 2, 4, 5)]
     rows = eval_rows(trainer.state.log_history)

@@ -458,7 +458,7 @@ def test_evals_of_one_dispatcher_may_have_several_run_directories(
 ) -> None:
     rows: list[tuple[str, int]] = []
 
-    class Sink:
+    class Logger:
         def log(self, name: str, step: int, fields: Any) -> None:
             rows.append((name, step))
 
@@ -468,7 +468,10 @@ def test_evals_of_one_dispatcher_may_have_several_run_directories(
     model = Counter(2)
     one = evals_of(tmp_path / "a", model, gates, label="one")
     two = evals_of(tmp_path / "b", model, gates, label="two")
-    with AsyncEvalDispatcher(sinks=[Sink()]) as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with (
+        AsyncEvalDispatcher(loggers=[Logger()]) as dispatcher,
+        use_async_eval_dispatcher(dispatcher),
+    ):
         one.maybe_run(10)
         two.maybe_run(10)
     assert sorted(rows) == [("one", 10), ("two", 10)]

@@ -39,7 +39,7 @@ LONG = 60.0
 
 
 class Rows(list[tuple[str, int, dict[str, Any]]]):
-    """A sink."""
+    """A logger."""
 
     closed = 0
 
@@ -158,7 +158,7 @@ def test_settings_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("evaluator", [half, lambda: {"accuracy": 0.5}, lambda: half()])
 def test_a_result_is_logged_at_its_own_step(tmp_path: Path, evaluator: Any) -> None:
     rows = Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         handle = evals.schedule(evaluator, step=10, name="held-out", weights="abc")
         point = handle.result(LONG)
         assert handle.done()
@@ -207,7 +207,7 @@ def test_an_eval_that_is_tried_again_after_a_skip_keeps_its_name(tmp_path: Path)
 
 def test_results_come_in_any_order_and_say_how_far_behind_they_are(tmp_path: Path) -> None:
     rows, gates = Rows(), {10: Gate(), 20: Gate()}
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         handles = {step: evals.schedule(gate, step=step) for step, gate in gates.items()}
         gates[20].end.set()
         handles[20].result(LONG)
@@ -234,7 +234,7 @@ def test_an_eval_that_fails_is_a_warning_and_a_skip(
     tmp_path: Path, evaluator: Any, reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rows = Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         evals.schedule(evaluator, step=7)
         gate = Gate()  # the dispatcher has survived it
         gate.end.set()
@@ -291,7 +291,7 @@ def test_an_eval_may_take_max_seconds(tmp_path: Path) -> None:
     assert not any(p.has_result for p in points_of(tmp_path))
 
 
-def test_a_sink_that_fails_keeps_nobody_else_from_the_result(
+def test_a_logger_that_fails_keeps_nobody_else_from_the_result(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Broken(Rows):
@@ -302,7 +302,7 @@ def test_a_sink_that_fails_keeps_nobody_else_from_the_result(
             raise OSError("still none")
 
     rows = Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[Broken(), rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[Broken(), rows]) as evals:
         evals.schedule(half, step=1)
     assert len(points_of(tmp_path)) == len(rows) == 1
     assert "Broken failed" in caplog.messages[0]
@@ -316,7 +316,7 @@ def test_a_curve_that_cannot_be_written_is_an_error_in_the_log(
         raise OSError("disk full")
 
     rows = Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         monkeypatch.setattr(CurveWriter, "append", full)
         assert evals.schedule(half, step=1).result(LONG) is not None
     assert len(rows) == 1
@@ -348,7 +348,7 @@ def test_a_full_dispatcher_makes_schedule_wait(tmp_path: Path) -> None:
 
 def test_a_full_dispatcher_lets_training_go_on_and_skips_with_its_reason(tmp_path: Path) -> None:
     gate, rows = Gate(), Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows], max_pending=1) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows], max_pending=1) as evals:
         evals.schedule(gate, step=1)
         handle = evals.schedule(half, step=2)
         assert handle.done()
@@ -519,7 +519,7 @@ def test_what_is_scheduled_after_the_end_is_a_skip(tmp_path: Path) -> None:
     assert [p.step for p in points_of(tmp_path)] == [1]
 
 
-def test_a_sink_that_hangs_holds_up_neither_training_nor_the_curve(tmp_path: Path) -> None:
+def test_a_logger_that_hangs_holds_up_neither_training_nor_the_curve(tmp_path: Path) -> None:
     entered, leave = threading.Event(), threading.Event()
 
     class Hangs(Rows):
@@ -530,7 +530,7 @@ def test_a_sink_that_hangs_holds_up_neither_training_nor_the_curve(tmp_path: Pat
 
     hangs = Hangs()
     with AsyncEvalDispatcher(
-        run_dir=tmp_path, sinks=[hangs], max_pending=1, when_full="skip"
+        run_dir=tmp_path, loggers=[hangs], max_pending=1, when_full="skip"
     ) as evals:
         evals.schedule(half, step=1).result(LONG)
         assert entered.wait(LONG)
@@ -666,7 +666,7 @@ def test_a_coroutine_trainer_may_use_one_that_lives_beside_it(run: Any, tmp_path
 def test_metrics_are_a_point_without_denominators_and_without_a_reward(tmp_path: Path) -> None:
     metrics = {"accuracy": np.float32(0.5), "test/length": 3, "broken": float("nan"), "on": True}
     rows = Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         point = evals.schedule(lambda: metrics, step=1).result(LONG)
     assert point is not None
     assert points_of(tmp_path) == [point]
@@ -732,7 +732,7 @@ def test_a_point_gets_the_step_and_name_it_was_scheduled_as(tmp_path: Path) -> N
         label="x", step=99, session="s", time="t", seconds=3.0, summary={"mean": 0.5}, weights="w"
     )
     rows = Rows()
-    with AsyncEvalDispatcher(run_dir=tmp_path, sinks=[rows]) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, loggers=[rows]) as evals:
         point = evals.schedule(lambda: given, step=4, name="held-out").result(LONG)
     assert point is not None
     assert (point.label, point.step, point.reward, point.seconds) == ("held-out", 4, 0.5, 3.0)
@@ -962,7 +962,7 @@ def test_results_that_go_nowhere_are_mentioned(caplog: pytest.LogCaptureFixture)
     with AsyncEvalDispatcher(when_full="wait") as evals:
         evals.schedule(half, step=1).result(LONG)
         evals.schedule(half, step=2).result(LONG)
-    assert caplog.text.count("neither run_dir nor sinks") == 1
+    assert caplog.text.count("neither run_dir nor loggers") == 1
 
 
 def test_what_is_waited_for_is_said(
@@ -1009,7 +1009,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
 ) -> None:
     caplog.set_level(logging.CRITICAL, "heldout")
     monkeypatch.setattr("heldout.store.lines.os.fsync", lambda fd: None)
-    chance, sinks = random.Random(0), [Rows(), Rows()]
+    chance, loggers = random.Random(0), [Rows(), Rows()]
 
     def evaluator(step: int, seconds: float, ending: str) -> Any:
         async def later() -> dict[str, float]:
@@ -1021,7 +1021,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
         return (lambda: {"step": step}) if ending == "plain" else later
 
     with AsyncEvalDispatcher(
-        run_dir=tmp_path, sinks=sinks, max_pending=3, when_full=when_full
+        run_dir=tmp_path, loggers=loggers, max_pending=3, when_full=when_full
     ) as evals:
         for step in range(1000):
             ending = chance.choice(["fails", "fine", "fine", "plain"])
@@ -1032,7 +1032,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
     assert all(p.number("metric_step") == p.step for p in points if p.has_result)
     assert {p.step for p in points if p.has_result}
     assert {p.step for p in points if p.skipped}
-    for rows in sinks:
+    for rows in loggers:
         assert sorted((step, "eval_reason" in fields) for _, step, fields in rows) == sorted(
             (p.step, not p.has_result) for p in points
         )

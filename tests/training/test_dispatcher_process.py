@@ -24,7 +24,7 @@ import anyio
 from heldout.training import dispatcher
 from heldout.training.dispatcher import *
 from heldout.training.installed import *
-from heldout.training.sinks import CallableSink
+from heldout.training.loggers import CallableLogger
 dispatcher.EXIT_GRACE_SECONDS = 0.2
 begun = threading.Event()
 # Whoever runs the tests in the background may have it ignored.
@@ -109,10 +109,10 @@ def test_what_ends_within_the_grace_is_a_result(tmp_path: Path) -> None:
     assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(5, True)]
 
 
-def test_what_is_abandoned_at_the_end_reaches_sinks_too(tmp_path: Path) -> None:
+def test_what_is_abandoned_at_the_end_reaches_loggers_too(tmp_path: Path) -> None:
     script = """
-from heldout.training.sinks import StdoutSink
-AsyncEvalDispatcher(sinks=[StdoutSink()]).schedule(never, step=5)
+from heldout.training.loggers import StdoutLogger
+AsyncEvalDispatcher(loggers=[StdoutLogger()]).schedule(never, step=5)
 """
     code, said = run(tmp_path, script)
     assert code == 0, said
@@ -224,7 +224,7 @@ warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads; 
 evals.close()
 rows = []
 evals = AsyncEvalDispatcher(
-    run_dir=sys.argv[1], sinks=[CallableSink(lambda *row: rows.append(row))]
+    run_dir=sys.argv[1], loggers=[CallableLogger(lambda *row: rows.append(row))]
 )
 set_async_eval_dispatcher(evals)
 go = threading.Event()

@@ -32,8 +32,8 @@ from heldout.errors import InvalidInput
 from heldout.items import EvalDefinition
 from heldout.training.curve import CurvePoint
 from heldout.training.distributed import current_ranks
-from heldout.training.heartbeats import Heartbeat
 from heldout.training.installed import evals_run_beside
+from heldout.training.metrics import Heartbeat, log_fields
 from heldout.training.periodic import PeriodicEval
 from heldout.training.runners import RunnerBuilder
 from heldout.training.settings import Settings
@@ -42,10 +42,6 @@ from heldout.types import Sample
 log = logging.getLogger("heldout")
 
 DEFAULT_LABEL, DEFAULT_NAME = "rl_eval", "heldout"
-VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
-"""As numbers; "cannot tell" is none of them, and left out."""
-MOST = 1e300
-"""Beyond it, and for NaN, a verdict's number says nothing."""
 
 
 class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
@@ -75,7 +71,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     checkpoint of it.
 
     Where an `AsyncEvalDispatcher` is installed, evals on their cadence run beside the training.
-    Their results come late, and go to the curve and to the dispatcher's sinks at their own step,
+    Their results come late, and go to the curve and to the dispatcher's loggers at their own step,
     not into the trainer's rows; the last one is waited for, and so are those that the trainer's
     `evaluate` is answered with: they are rows, too.
     """
@@ -290,7 +286,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 self._logged[each.label] = 0
             for point in each.history[self._logged[each.label] :]:
                 # What was measured beside the training comes late: a row of the trainer's would
-                # put it at another step. Sinks have it at its own.
+                # put it at another step. Loggers have it at its own.
                 if point.step == step or point.lag_steps is None:
                     made[each.label] = self._row(point)
             self._logged[each.label] = len(each.history)
@@ -450,47 +446,6 @@ class _Answered(dict[str, float]):
         if key.startswith(self._prefixes):
             return math.nan
         raise KeyError(key)
-
-
-def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
-    """A point in numbers under `eval_<name>_…`, as reporters take them. Unknown ones are left
-    out, and a skip has none that could be taken for a score."""
-    fields: dict[str, float | None] = {"step": point.step, "seconds": point.seconds}
-    if point.summary is None:
-        fields["skipped"] = 1.0
-    else:
-        fields |= {
-            "reward": point.number("mean"),
-            "reward_scored": point.number("mean_scored"),
-            "reward_ci_low": point.number("ci_low"),
-            "reward_ci_high": point.number("ci_high"),
-            "pass_rate": point.number("pass_rate"),
-            "n": point.number("n"),
-            "n_errors": point.number("n_errors"),
-            "n_scored": point.number("n_scored"),
-            **{
-                f"metric_{m}{end}": point.number(f"metric_{m}{end}")
-                for m in point.metrics()
-                for end in ("", "_n")
-            },
-        }
-        if point.partial is not None:
-            fields["partial"] = 1.0
-        verdict = point.verdict or {}
-        fields |= {
-            "verdict": VERDICTS.get(str(verdict.get("kind"))),
-            "gain": _number(verdict.get("gain")),
-            "gain_ci_low": _number(verdict.get("ci_low")),
-            "gain_ci_high": _number(verdict.get("ci_high")),
-            "best_step": _number(verdict.get("best_step")),
-        }
-    return {f"eval_{name}_{key}": value for key, value in fields.items() if value is not None}
-
-
-def _number(value: Any) -> float | None:
-    """A monitor of the user's own, or a curve from anywhere, may say anything."""
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and abs(value) <= MOST else None
 
 
 def _best_metric(args: Any) -> str | None:

@@ -9,7 +9,7 @@ curve            curve.jsonl: one line per point
 curve_file       the run directory: who writes it, earlier attempts, which curve may be continued
 verdicts         improving, regressing, plateau or cannot tell; the best eval
 monitor          CurveMonitor: verdicts as the curve grows, and advice to stop
-heartbeats       a point as flat fields
+metrics          a point as flat fields
 flips, plot      two points compared; the curve as a picture
 settings         the HELDOUT_EVAL_* variables
 
@@ -24,7 +24,7 @@ ending           the end of the process
 beside           the evals of a `PeriodicEval` that are in flight
 shadows          snapshots of the weights
 worker           EvalWorker: a process that evaluates
-sinks            loggers: JSONL, wandb, trackio, TensorBoard, MLflow
+loggers            loggers: JSONL, wandb, trackio, TensorBoard, MLflow
 """
 
 from __future__ import annotations

@@ -7,9 +7,9 @@
                 client = save_weights(step)                # what is measured must not change
                 evals.schedule(partial(evaluate_on, client), step=step)
 
-`schedule` returns at once. A result is a line of `curve.jsonl`, and goes to every sink, at the step
-it was scheduled at, whenever it comes and in whatever order (clause 15); what fails, is dropped or
-given up on is a skip with its reason, never an exception in the training (clause 14).
+`schedule` returns at once. A result is a line of `curve.jsonl`, and goes to every logger, at the
+step it was scheduled at, whenever it comes and in whatever order (clause 15); what fails, is
+dropped or given up on is a skip with its reason, never an exception in the training (clause 14).
 
 Async evaluators run in an event loop: the trainer's own (`async with`), or one in a thread beside
 it. Plain ones run in daemon threads. So no eval keeps the process from ending.
@@ -43,6 +43,8 @@ from heldout.training.installed import (
     set_async_eval_dispatcher,
     use_async_eval_dispatcher,
 )
+from heldout.training.loggers import Logger
+from heldout.training.loggers.guarded import Loggers, checked_loggers
 from heldout.training.pending import (
     Drained,
     Ended,
@@ -58,8 +60,6 @@ from heldout.training.pending import (
 )
 from heldout.training.results import Result
 from heldout.training.running import Evaluator, Job, Running, Snapshot
-from heldout.training.sinks import Sink
-from heldout.training.sinks.guarded import Sinks, checked_sinks
 
 log = logging.getLogger("heldout")
 
@@ -82,13 +82,13 @@ EXIT_GRACE_SECONDS = 2.0
 """How long evals under way are waited for where the process ends and nobody drained."""
 QUIET_SECONDS = 5.0
 """How long evals are waited for without a word."""
-SINK_SECONDS = 60.0
-"""How long sinks may take, at the end of training, for what they have not stored yet."""
+LOGGER_SECONDS = 60.0
+"""How long loggers may take, at the end of training, for what they have not stored yet."""
 T = TypeVar("T")
 
 
 class AsyncEvalDispatcher:
-    """`run_dir` is where the curve is, `sinks` what else is told; they are closed with this.
+    """`run_dir` is where the curve is, `loggers` what else is told; they are closed with this.
 
     `max_pending` bounds what runs and waits for its turn, together; `max_running` how many run at
     once: all of them, unless `when_full="newest"`, which keeps one place for waiting. Where it is
@@ -103,7 +103,7 @@ class AsyncEvalDispatcher:
         self,
         *,
         run_dir: str | Path | None = None,
-        sinks: Sequence[Sink] | Sinks = (),
+        loggers: Sequence[Logger] | Loggers = (),
         max_pending: int = 8,
         when_full: WhenFull = "skip",
         max_running: int | None = None,
@@ -134,9 +134,11 @@ class AsyncEvalDispatcher:
         if self.run_dir is not None and self.is_first:
             self._home = _entered(self.run_dir, self)
         # Last: they have threads.
-        own = () if isinstance(sinks, Sinks) else checked_sinks(sinks)
-        guarded = sinks if isinstance(sinks, Sinks) else Sinks(*own if self.is_first else ())
-        self._nowhere = self.run_dir is None and not own and guarded is not sinks
+        own = () if isinstance(loggers, Loggers) else checked_loggers(loggers)
+        guarded = (
+            loggers if isinstance(loggers, Loggers) else Loggers(*own if self.is_first else ())
+        )
+        self._nowhere = self.run_dir is None and not own and guarded is not loggers
         self.has_scheduled = False
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
@@ -310,7 +312,7 @@ class AsyncEvalDispatcher:
     def _check_somewhere(self, job: Job) -> None:
         if job.home is None and self._nowhere and not self.has_scheduled:
             log.warning(
-                "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor sinks, so "
+                "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
                 "that results are nowhere but in what schedule() returns",
                 job.eval.name,
                 job.eval.step,
@@ -338,7 +340,7 @@ class AsyncEvalDispatcher:
                     call()
 
     def tell(self, point: CurvePoint) -> None:
-        """Sinks of a point that was measured while training waited, and is written already."""
+        """Loggers of a point that was measured while training waited, and is written already."""
         if self._is_ours("tell"):
             self._running.tell(point)
 
@@ -428,7 +430,7 @@ class AsyncEvalDispatcher:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else SINK_SECONDS
+        seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
         timeout = self._timeout_after(problem)
         if isinstance(problem, Exception):
             # It will not be seen before the wait is over.
@@ -455,7 +457,7 @@ class AsyncEvalDispatcher:
             await self._adrain(timeout, f"not finished {timeout} s after the end of training")
         finally:
             if self._stop():
-                seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else SINK_SECONDS
+                seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
                 close = partial(self._close_files, seconds, complete=problem is None)
                 with anyio.CancelScope(shield=True):
                     await self._running.threads.run(close)
@@ -463,14 +465,14 @@ class AsyncEvalDispatcher:
             await self._running.loop.leave()
 
     def close(self, timeout: float | None = 600.0) -> Drained:
-        """Drain, then give back threads, files and sinks. What is scheduled later is a skip."""
+        """Drain, then give back threads, files and loggers. What is scheduled later is a skip."""
         self._check_elsewhere("close()")
-        return self._close(timeout, SINK_SECONDS, complete=True)
+        return self._close(timeout, LOGGER_SECONDS, complete=True)
 
     def _close(
         self,
         timeout: float | None,
-        sink_seconds: float,
+        logger_seconds: float,
         *,
         complete: bool,
         why: str | None = None,
@@ -483,7 +485,7 @@ class AsyncEvalDispatcher:
             )
         finally:
             if self._stop():
-                self._close_files(sink_seconds, complete=complete)
+                self._close_files(logger_seconds, complete=complete)
                 self._running.threads.close()
 
     def end_with_process(self) -> None:
@@ -501,9 +503,9 @@ class AsyncEvalDispatcher:
         atexit.unregister(self.end_with_process)
         return self._running.stop(EXIT_GRACE_SECONDS)
 
-    def _close_files(self, sink_seconds: float, *, complete: bool) -> None:
-        """Sinks may take so long for what they have not stored yet."""
-        self._running.sinks.close(sink_seconds)
+    def _close_files(self, logger_seconds: float, *, complete: bool) -> None:
+        """Loggers may take so long for what they have not stored yet."""
+        self._running.loggers.close(logger_seconds)
         if self._home is None:
             return
         try:

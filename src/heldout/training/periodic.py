@@ -43,7 +43,7 @@ from heldout.training.curve import (
 from heldout.training.curve_file import Trail
 from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
 from heldout.training.distributed import Alone, Ranks, current_ranks, is_first_process
-from heldout.training.heartbeats import Heartbeat, checked_heartbeat, heartbeat_fields
+from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.training.monitor import CurveMonitor, Judgement
 from heldout.training.pending import PendingEval, Scheduled, checked_place, checked_step
 from heldout.training.results import Known

@@ -23,11 +23,11 @@ from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint, encode_point
 from heldout.training.curve_file import Home
 from heldout.training.evalloop import EvalLoop
-from heldout.training.heartbeats import heartbeat_fields
+from heldout.training.loggers.guarded import Loggers
+from heldout.training.metrics import heartbeat_fields
 from heldout.training.pending import Offer, PendingEval, Queue, Scheduled
 from heldout.training.results import Known, Result, point_of, skip_of
 from heldout.training.run_eval import describe
-from heldout.training.sinks.guarded import Sinks
 from heldout.training.trainer_thread import Errands
 
 log = logging.getLogger("heldout")
@@ -87,18 +87,18 @@ class Job:
 
 
 class Running:
-    """`max_seconds` is the longest that one of them may take; `sinks` get to know of every point,
+    """`max_seconds` is the longest that one of them may take; `loggers` get to know of every point,
     and the home of each gets its line."""
 
     def __init__(
         self,
         queue: Queue[Job],
-        sinks: Sinks,
+        loggers: Loggers,
         *,
         max_seconds: float | None,
         clock: Callable[[], float],
     ) -> None:
-        self.queue, self.sinks = queue, sinks
+        self.queue, self.loggers = queue, loggers
         self._max_seconds, self._clock = max_seconds, clock
         self._changed = threading.Condition()
         """Held while any of these is looked at or changed: the queue and the next three."""
@@ -261,7 +261,7 @@ class Running:
             self.abandon([job], "the process ended before it was finished")
             return
         del evaluator
-        # In a thread: the disk, sinks and large reports would hold up the loop, and the trainer.
+        # In a thread: the disk, loggers and large reports would hold up the loop, and the trainer.
         seconds = self._clock() - began
         try:
             await self.threads.run(self._finish, job, result, problem, seconds)
@@ -395,7 +395,7 @@ class Running:
         return first
 
     def _close_job(self, job: Job, point: CurvePoint | None, *, is_new: bool = True) -> None:
-        """Whoever has claimed it: its line, the sinks, and its place is free."""
+        """Whoever has claimed it: its line, the loggers, and its place is free."""
         if is_new and point is not None:
             point = self._record(job, point)
         if job.home is not None:
@@ -424,10 +424,10 @@ class Running:
         return point
 
     def tell(self, point: CurvePoint) -> None:
-        """The sinks, of a point that is written already."""
+        """The loggers, of a point that is written already."""
         try:
             fields = {key: v for key, v in heartbeat_fields(point).items() if v is not None}
-            self.sinks.log(point.label, point.step, fields)
+            self.loggers.log(point.label, point.step, fields)
         except Exception as problem:
             log.error("eval %r of step %s", point.label, point.step, exc_info=problem)
 

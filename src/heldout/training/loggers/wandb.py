@@ -1,4 +1,4 @@
-"""WandbSink and WandbRowSink: results to Weights & Biases.
+"""WandbLogger and WandbRowLogger: results to Weights & Biases.
 
 A wandb run has one counter of steps, which only goes up. What is logged for a step that has passed
 is dropped (`step=`), overwritten (`commit=False`), or moves the counter on, so that the trainer's
@@ -13,14 +13,14 @@ from collections import deque
 from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row
 
 STEP_KEY = "train/global_step"
 """What the trainers of transformers and TRL call the step, so that charts share their axis."""
 
 
-class WandbSink:
+class WandbLogger:
     """Results in a run of their own, in the group of the trainer's run.
 
     This is the default, since nothing that happens here can touch the trainer's counter, results
@@ -28,7 +28,7 @@ class WandbSink:
     workspace: group by `group`, and choose `step_key` as the horizontal axis.
 
     `run` is the trainer's run; None is the one that is active when the first result comes, or was
-    when the sink was made. Project, entity, mode and directory are taken from it; `project`,
+    when the logger was made. Project, entity, mode and directory are taken from it; `project`,
     `group` and `run_name` come before it. Where there is neither a run nor a project, results are
     refused: wandb would put them into a project of its own choice. A trainer's run that has no
     group cannot be given one: results are then in the group named by its id, and that id is in
@@ -77,8 +77,8 @@ class WandbSink:
         trainer = self._trainer or wandb.run or self._active
         if trainer is None and self._project is None and wandb.setup().settings.project is None:
             raise HeldoutError(
-                "no wandb run was active when the first result came, or when WandbSink() was made, "
-                "so the result has no project; make it after wandb.init, or WandbSink(project=…)"
+                "no wandb run was active when the first result came, or when WandbLogger() was "
+                "made, so the result has no project; make it after wandb.init, or give it project="
             )
         settings: dict[str, Any] = {"console": "off", "x_disable_stats": True}
         given: dict[str, Any] = {"project": self._project, "group": self._group}
@@ -107,10 +107,10 @@ class WandbSink:
         return run
 
 
-class WandbRowSink:
+class WandbRowLogger:
     """Results inside the rows of the trainer's own run: one in each row that it logs.
 
-        run.log({"loss": loss, **sink.take()}, step=step)
+        run.log({"loss": loss, **logger.take()}, step=step)
 
     For a loop of your own that wants one run. A result waits for the next row, so there must be
     as many rows as results; its own step is `<name>/step`, the axis of its charts. What is logged
@@ -134,7 +134,7 @@ class WandbRowSink:
             if len(self._waiting) >= self._capacity:
                 raise HeldoutError(
                     f"{len(self._waiting)} results wait to be logged with the trainer's rows; "
-                    "add **sink.take() to each row"
+                    "add **logger.take() to each row"
                 )
             self._waiting.append(row)
 

@@ -10,9 +10,9 @@ import mlflow
 import pytest
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import MlflowSink
-from heldout.training.sinks.mlflow import as_key
-from tests.training.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+from heldout.training.loggers import MlflowLogger
+from heldout.training.loggers.mlflow import as_key
+from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
 
 pytestmark = [
     pytest.mark.integration,
@@ -27,9 +27,9 @@ def points(store: Any, run_id: str, key: str) -> list[tuple[int, float]]:
 
 def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(mlflow_store: Any) -> None:
     with mlflow.start_run() as run:
-        sink = MlflowSink()
-        play(lambda step: mlflow.log_metric("loss", step, step=step), sink)
-        sink.close()
+        logger = MlflowLogger()
+        play(lambda step: mlflow.log_metric("loss", step, step=step), logger)
+        logger.close()
     run_id = run.info.run_id
     assert points(mlflow_store, run_id, "loss") == [(step, step) for step in STEPS]
     assert points(mlflow_store, run_id, "rl_eval/reward") == sorted(RESULTS.items())
@@ -41,21 +41,21 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(mlflow_sto
 
 def test_a_run_that_begins_later_may_be_given_as_a_function(mlflow_store: Any) -> None:
     begun: list[str] = []
-    sink = MlflowSink(lambda: begun[0])
+    logger = MlflowLogger(lambda: begun[0])
     with mlflow.start_run() as run:
         begun.append(run.info.run_id)
-        sink.log("rl_eval", 4, fields_of(4))
+        logger.log("rl_eval", 4, fields_of(4))
     assert points(mlflow_store, run.info.run_id, "rl_eval/reward") == [(4, 0.04)]
 
 
 def test_a_run_that_is_not_there_yet_costs_what_comes_before_it(mlflow_store: Any) -> None:
     begun: list[Any] = [None]
-    sink = MlflowSink(lambda: begun[0])
+    logger = MlflowLogger(lambda: begun[0])
     with pytest.raises(HeldoutError, match="returned None"):
-        sink.log("rl_eval", 4, fields_of(4))
+        logger.log("rl_eval", 4, fields_of(4))
     with mlflow.start_run() as run:
         begun[0] = run.info.run_id
-        sink.log("rl_eval", 5, fields_of(5))
+        logger.log("rl_eval", 5, fields_of(5))
     assert points(mlflow_store, run.info.run_id, "rl_eval/reward") == [(5, 0.05)]
 
 
@@ -65,19 +65,19 @@ def test_the_store_is_that_of_when_the_run_begins(mlflow_store: Any, tmp_path: P
     try:
         mlflow.set_tracking_uri(f"sqlite:///{tmp_path / 'another.db'}")
         run_id: list[str] = []
-        sink = MlflowSink(lambda: run_id[0])
+        logger = MlflowLogger(lambda: run_id[0])
     finally:
         mlflow.set_tracking_uri(uri)
     with mlflow.start_run() as run:
         run_id.append(run.info.run_id)
-        sink.log("rl_eval", 5, fields_of(5))
+        logger.log("rl_eval", 5, fields_of(5))
     assert points(mlflow_store, run.info.run_id, "rl_eval/reward") == [(5, 0.05)]
 
 
 def test_more_metrics_than_mlflow_takes_at_once(mlflow_store: Any) -> None:
     fields = {f"eval_metric_{n}": n for n in range(1200)} | {"eval_partial": "max_seconds=1"}
     with mlflow.start_run() as run:
-        MlflowSink().log("e", 3, fields)
+        MlflowLogger().log("e", 3, fields)
     data = mlflow_store.get_run(run.info.run_id).data
     assert len(data.metrics) == 1201
     assert data.metrics["e/metric_1199"] == 1199
@@ -89,7 +89,7 @@ def test_a_thread_without_a_run_is_told_what_to_do(mlflow_store: Any) -> None:
 
     def make() -> None:
         with pytest.raises(InvalidInput, match="call mlflow.start_run first") as problem:
-            MlflowSink()
+            MlflowLogger()
         said.append(str(problem.value))
 
     with mlflow.start_run():
@@ -103,7 +103,7 @@ def test_a_name_that_mlflow_refuses_is_spelled_so_that_it_takes_it(mlflow_store:
     assert as_key("e/metric_pass@1") == "e/metric_pass_x40_1"
     assert as_key("e/metric_a b-c.d:é") == "e/metric_a b-c.d:_xe9_"
     with mlflow.start_run() as run:
-        MlflowSink().log("e", 1, {"eval_metric_pass@1": 0.5, "eval_reward": 0.25})
+        MlflowLogger().log("e", 1, {"eval_metric_pass@1": 0.5, "eval_reward": 0.25})
     assert points(mlflow_store, run.info.run_id, "e/metric_pass_x40_1") == [(1, 0.5)]
     assert points(mlflow_store, run.info.run_id, "e/reward") == [(1, 0.25)]
 
@@ -111,7 +111,7 @@ def test_a_name_that_mlflow_refuses_is_spelled_so_that_it_takes_it(mlflow_store:
 def test_results_in_random_order(mlflow_store: Any) -> None:
     """200: a result is a transaction of SQLite, some 20 ms each."""
     with mlflow.start_run() as run:
-        report = send(200, MlflowSink())
+        report = send(200, MlflowLogger())
     assert report.complete, str(report)
     found = points(mlflow_store, run.info.run_id, "rl_eval/reward")
     assert found == [(step, step / 100) for step in range(200)]

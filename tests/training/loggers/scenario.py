@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from heldout.training.sinks import Sink, Sinks, SinksReport
+from heldout.training.loggers import Logger, Loggers, LoggersReport
 
 STEPS = range(57)
 """What the trainer logs; the value of each is its step."""
@@ -30,7 +30,7 @@ def skip_of(step: int, reason: str = "no model") -> dict[str, Any]:
     return {"step": step, "eval_skipped": True, "eval_reason": reason, "eval_seconds": 0.5}
 
 
-def play(trainer: Callable[[int], object], sink: Sink) -> None:
+def play(trainer: Callable[[int], object], logger: Logger) -> None:
     """Steps 0 to 50, then results of steps 30, 10 and others between those of the trainer."""
 
     def late(step: int, fields: dict[str, Any]) -> None:
@@ -38,7 +38,7 @@ def play(trainer: Callable[[int], object], sink: Sink) -> None:
 
         def log() -> None:
             try:
-                sink.log("rl_eval", step, fields)
+                logger.log("rl_eval", step, fields)
             except BaseException as problem:
                 failed.append(problem)
 
@@ -65,9 +65,9 @@ def shuffled(n: int, seed: int = 0) -> list[int]:
     return steps
 
 
-def send(n: int, *sinks: Sink) -> SinksReport:
-    """`n` results in random order, through Sinks."""
-    guarded = Sinks(*sinks, capacity=n)
+def send(n: int, *loggers: Logger) -> LoggersReport:
+    """`n` results in random order, through Loggers."""
+    guarded = Loggers(*loggers, capacity=n)
     for step in shuffled(n):
         guarded.log("rl_eval", step, fields_of(step))
     return guarded.close(timeout=120)

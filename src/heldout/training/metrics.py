@@ -1,4 +1,4 @@
-"""What is said of a point to whoever watches a training without reading its files."""
+"""A point as flat fields: for heartbeats, and as numbers for the rows of a trainer's log."""
 
 from __future__ import annotations
 
@@ -100,3 +100,52 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
     if point.stop is not None:
         fields["eval_stop"] = point.stop
     return fields
+
+
+# --- Rows of a trainer's log ----------------------------------------------------------------------
+
+VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
+"""As numbers; "cannot tell" is none of them, and left out."""
+MOST = 1e300
+"""Beyond it, and for NaN, a verdict's number says nothing."""
+
+
+def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
+    """A point in numbers under `eval_<name>_…`, as reporters take them. Unknown ones are left
+    out, and a skip has none that could be taken for a score."""
+    fields: dict[str, float | None] = {"step": point.step, "seconds": point.seconds}
+    if point.summary is None:
+        fields["skipped"] = 1.0
+    else:
+        fields |= {
+            "reward": point.number("mean"),
+            "reward_scored": point.number("mean_scored"),
+            "reward_ci_low": point.number("ci_low"),
+            "reward_ci_high": point.number("ci_high"),
+            "pass_rate": point.number("pass_rate"),
+            "n": point.number("n"),
+            "n_errors": point.number("n_errors"),
+            "n_scored": point.number("n_scored"),
+            **{
+                f"metric_{m}{end}": point.number(f"metric_{m}{end}")
+                for m in point.metrics()
+                for end in ("", "_n")
+            },
+        }
+        if point.partial is not None:
+            fields["partial"] = 1.0
+        verdict = point.verdict or {}
+        fields |= {
+            "verdict": VERDICTS.get(str(verdict.get("kind"))),
+            "gain": _number(verdict.get("gain")),
+            "gain_ci_low": _number(verdict.get("ci_low")),
+            "gain_ci_high": _number(verdict.get("ci_high")),
+            "best_step": _number(verdict.get("best_step")),
+        }
+    return {f"eval_{name}_{key}": value for key, value in fields.items() if value is not None}
+
+
+def _number(value: Any) -> float | None:
+    """A monitor of the user's own, or a curve from anywhere, may say anything."""
+    known = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if known and abs(value) <= MOST else None

@@ -1,4 +1,4 @@
-"""JsonlSink: a file of results, a line each, in the order in which they came."""
+"""JsonlLogger: a file of results, a line each, in the order in which they came."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 from heldout.errors import DamagedJournal, HeldoutError
 from heldout.store.lines import LineFormat, LineWriter, lines
 from heldout.store.rundir import now, sync_directory
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row
 
 
 class DamagedLog(DamagedJournal):
@@ -52,7 +52,7 @@ class Logged(msgspec.Struct, frozen=True):
     fields: dict[str, int | float | str]
 
 
-class JsonlSink:
+class JsonlLogger:
     """Each line is on the disk when `log` returns. The file is appended to across restarts; a line
     that a killed process left torn is cut off then."""
 
@@ -77,13 +77,13 @@ class JsonlSink:
         self._lines.let_go()
 
 
-_living: weakref.WeakSet[JsonlSink] = weakref.WeakSet()
+_living: weakref.WeakSet[JsonlLogger] = weakref.WeakSet()
 
 
 def _let_go_of_all() -> None:
     """In a forked child: it would keep the lock of a training that has died."""
-    for sink in list(_living):
-        sink._let_go()
+    for logger in list(_living):
+        logger._let_go()
 
 
 os.register_at_fork(after_in_child=_let_go_of_all)
@@ -92,7 +92,7 @@ _decoder = msgspec.json.Decoder(Logged)
 
 
 def read_logged(path: str | Path) -> list[Logged]:
-    """What a JsonlSink wrote, in the order written. A torn last line is not there."""
+    """What a JsonlLogger wrote, in the order written. A torn last line is not there."""
     path = Path(path)
     return [
         LOGGED.decoded(_decoder.decode, path, number, line)

@@ -12,9 +12,9 @@ from heldout import EvalResult, Metric, Sample, Score, Trajectory
 from heldout.errors import InvalidInput
 from heldout.summary import summarize_results
 from heldout.training.curve import CurvePoint
+from heldout.training.loggers.rows import LONGEST_TEXT, Row
 from heldout.training.periodic import heartbeat_fields
-from heldout.training.sinks.rows import LONGEST_TEXT, Row
-from tests.training.sinks.scenario import fields_of, skip_of
+from tests.training.loggers.scenario import fields_of, skip_of
 
 
 def test_a_field_loses_its_prefix_and_its_step() -> None:

@@ -1,4 +1,4 @@
-"""TensorboardSink: results as TensorBoard's event files.
+"""TensorboardLogger: results as TensorBoard's event files.
 
 Written with the package `tensorboard` alone, which whoever looks at the curves has anyway;
 `torch.utils.tensorboard` needs it, too, and torch besides.
@@ -24,13 +24,13 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row
 
 _NEVER = 2**62  # a step that no point has
 
 
-class TensorboardSink:
+class TensorboardLogger:
     """Results under `<logdir>/<run>`; `logdir` is the trainer's, a local folder.
 
     `remembered` results, those of the largest steps, are kept in memory to be written again; one
@@ -79,7 +79,7 @@ class TensorboardSink:
         if late and row.step <= self._forgotten:
             raise HeldoutError(
                 f"{row.name} at step {row.step} came after {self._remembered} later results, too "
-                "late for TensorBoard; give the sink a larger `remembered`"
+                "late for TensorBoard; give the logger a larger `remembered`"
             )
         record = self._record(event)
         self._remember(event, record)

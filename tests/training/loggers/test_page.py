@@ -1,4 +1,4 @@
-"""docs/sinks.md, whose code needs the trackers."""
+"""docs/loggers.md, whose code needs the trackers."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def test_the_code_blocks_of_the_page_run(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_SILENT", "true")
-    page = blocks("docs/sinks.md")
+    page = blocks("docs/loggers.md")
     assert {kind for kind, _ in page} == {"python", "text"}
     namespace: dict[str, Any] = {"__name__": "__docs__"}
     for kind, code in page:
         if kind == "python":
             capsys.readouterr()
-            exec(compile(code, "docs/sinks.md", "exec"), namespace)
+            exec(compile(code, "docs/loggers.md", "exec"), namespace)
         else:
             assert capsys.readouterr().out == code

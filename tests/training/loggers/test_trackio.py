@@ -12,8 +12,8 @@ import pytest
 import trackio
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import Sinks, TrackioSink
-from tests.training.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+from heldout.training.loggers import Loggers, TrackioLogger
+from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
 
 pytestmark = pytest.mark.integration
 
@@ -37,9 +37,9 @@ def stored(trackio_home: Path) -> list[dict[str, Any]]:
 def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(
     trainer: Any, trackio_home: Path
 ) -> None:
-    sink = TrackioSink()
-    play(lambda step: trackio.log({"loss": step}, step=step), sink)
-    sink.close()
+    logger = TrackioLogger()
+    play(lambda step: trackio.log({"loss": step}, step=step), logger)
+    logger.close()
     trackio.finish()
     found = stored(trackio_home)
     assert [(row["step"], row["loss"]) for row in found if "loss" in row] == [
@@ -54,20 +54,20 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(
 
 def test_a_run_that_begins_later_may_be_given_as_a_function(trackio_home: Path) -> None:
     begun: list[Any] = []
-    sink = TrackioSink(lambda: begun[0])
+    logger = TrackioLogger(lambda: begun[0])
     begun.append(trackio.init(project="p", name="training", embed=False))
-    sink.log("rl_eval", 4, fields_of(4))
+    logger.log("rl_eval", 4, fields_of(4))
     trackio.finish()
     assert [row["step"] for row in stored(trackio_home)] == [4]
 
 
 def test_a_run_that_is_not_there_yet_costs_what_comes_before_it(trackio_home: Path) -> None:
     begun: list[Any] = [None]
-    sink = TrackioSink(lambda: begun[0])
+    logger = TrackioLogger(lambda: begun[0])
     with pytest.raises(HeldoutError, match="returned None"):
-        sink.log("rl_eval", 4, fields_of(4))
+        logger.log("rl_eval", 4, fields_of(4))
     begun[0] = trackio.init(project="p", name="training", embed=False)
-    sink.log("rl_eval", 5, fields_of(5))
+    logger.log("rl_eval", 5, fields_of(5))
     trackio.finish()
     assert [row["step"] for row in stored(trackio_home)] == [5]
 
@@ -75,7 +75,7 @@ def test_a_run_that_is_not_there_yet_costs_what_comes_before_it(trackio_home: Pa
 def test_what_comes_when_the_run_is_finished_is_stored(trainer: Any, trackio_home: Path) -> None:
     trackio.log({"loss": 1}, step=7)
     trackio.finish()
-    TrackioSink(trainer).log("rl_eval", 4, fields_of(4))
+    TrackioLogger(trainer).log("rl_eval", 4, fields_of(4))
     assert [row["step"] for row in stored(trackio_home)] == [7, 4]
 
 
@@ -84,7 +84,7 @@ def test_a_thread_without_a_run_is_told_what_to_do(trainer: Any) -> None:
 
     def make() -> None:
         with pytest.raises(InvalidInput, match="call trackio.init first") as problem:
-            TrackioSink()
+            TrackioLogger()
         said.append(str(problem.value))
 
     thread = threading.Thread(target=make)
@@ -104,18 +104,18 @@ def test_rows_that_trackio_could_not_store_are_said_at_the_end(
         raise OSError("disk full")
 
     monkeypatch.setattr("trackio.sqlite_storage.SQLiteStorage.bulk_log", full)
-    sinks = Sinks(TrackioSink(trainer))
-    sinks.log("rl_eval", 4, fields_of(4))
+    loggers = Loggers(TrackioLogger(trainer))
+    loggers.log("rl_eval", 4, fields_of(4))
     assert tried.wait(60)
     trackio.finish()  # the batch has ended, one way or the other
-    (report,) = sinks.close()
+    (report,) = loggers.close()
     assert report.got == 1
     assert report.problem is not None
     assert "could not store some rows" in report.problem
 
 
 def test_a_thousand_results_in_random_order(trainer: Any, trackio_home: Path) -> None:
-    report = send(1000, TrackioSink(trainer))
+    report = send(1000, TrackioLogger(trainer))
     assert report.complete, str(report)
     trackio.finish()
     found = {row["step"]: row["rl_eval/reward"] for row in stored(trackio_home)}

@@ -1,4 +1,4 @@
-"""A thousand evals beside a training, into every sink at once: nothing lost, nothing twice; and
+"""A thousand evals beside a training, into every logger at once: nothing lost, nothing twice; and
 nothing of them left in memory.
 
 These are two tests. To count what there is, all objects are held for a moment, cursors of a
@@ -27,20 +27,20 @@ from trackio.sqlite_storage import SQLiteStorage
 
 from heldout.training.curve import read_points
 from heldout.training.dispatcher import AsyncEvalDispatcher
-from heldout.training.sinks import (
-    CallableSink,
-    JsonlSink,
-    MlflowSink,
-    Sinks,
-    StdoutSink,
-    TensorboardSink,
-    TrackioSink,
-    WandbRowSink,
-    WandbSink,
+from heldout.training.loggers import (
+    CallableLogger,
+    JsonlLogger,
+    Loggers,
+    MlflowLogger,
+    StdoutLogger,
+    TensorboardLogger,
+    TrackioLogger,
+    WandbLogger,
+    WandbRowLogger,
     read_logged,
 )
-from tests.training.sinks import wandb_file
-from tests.training.sinks.tensorboard_files import Trainer, by_accumulator, every_reading, texts
+from tests.training.loggers import wandb_file
+from tests.training.loggers.tensorboard_files import Trainer, by_accumulator, every_reading, texts
 
 pytestmark = [
     pytest.mark.integration,
@@ -146,7 +146,7 @@ SKIPS = [(step, 1.0) for step in sorted(FAILED)]
 LOSSES = [(step, float(step)) for step in STEPS]
 
 
-def test_a_thousand_evals_are_a_thousand_lines_in_every_sink(
+def test_a_thousand_evals_are_a_thousand_lines_in_every_logger(
     tmp_path: Path,
     wandb_run: Any,
     trackio_home: Path,
@@ -161,19 +161,19 @@ def test_a_thousand_evals_are_a_thousand_lines_in_every_sink(
     tracked = trackio.init(project="p", name="training", embed=False)
     board = Trainer(tmp_path / "board")
     with mlflow.start_run() as run:
-        wandb_sink, wandb_rows = WandbSink(wandb_run), WandbRowSink(wandb_run)
-        sinks = Sinks(
-            CallableSink(lambda name, step, fields: got.append((step, fields))),
-            JsonlSink(tmp_path / "evals.jsonl"),
-            StdoutSink(stream),
-            wandb_sink,
+        wandb_logger, wandb_rows = WandbLogger(wandb_run), WandbRowLogger(wandb_run)
+        loggers = Loggers(
+            CallableLogger(lambda name, step, fields: got.append((step, fields))),
+            JsonlLogger(tmp_path / "evals.jsonl"),
+            StdoutLogger(stream),
+            wandb_logger,
             wandb_rows,
-            TrackioSink(tracked),
-            TensorboardSink(tmp_path / "board"),
-            MlflowSink(run.info.run_id),
+            TrackioLogger(tracked),
+            TensorboardLogger(tmp_path / "board"),
+            MlflowLogger(run.info.run_id),
         )
         with AsyncEvalDispatcher(
-            run_dir=tmp_path / "run", sinks=sinks, max_pending=RUNNING
+            run_dir=tmp_path / "run", loggers=loggers, max_pending=RUNNING
         ) as evals:
             for step in STEPS:
                 wandb_run.log({"loss": step, **wandb_rows.take()}, step=step)
@@ -183,7 +183,7 @@ def test_a_thousand_evals_are_a_thousand_lines_in_every_sink(
                     mlflow.log_metric("loss", step, step=step)
                 schedule(evals, step, watched)
             evals.drain()
-            report = sinks.close(timeout=600)  # MLflow, on a busy machine, may be far behind
+            report = loggers.close(timeout=600)  # MLflow, on a busy machine, may be far behind
     trackio.finish()
     board.close()
     wandb_run.finish()
@@ -212,7 +212,7 @@ def test_a_thousand_evals_are_a_thousand_lines_in_every_sink(
     assert sorted((int(s), float(v) if v else why) for s, v, why in printed) == EXPECTED
 
     # wandb: a run of their own, and the trainer's rows
-    rows = wandb_file.rows(Path(wandb_sink.run.dir).parent)
+    rows = wandb_file.rows(Path(wandb_logger.run.dir).parent)
     assert sorted((row["train/global_step"], what(unkeyed(row))) for row in rows) == EXPECTED
     rows = wandb_file.rows(Path(wandb_run.dir).parent)
     assert [(row["_step"], row["loss"]) for row in rows if "loss" in row] == LOSSES
@@ -253,23 +253,25 @@ def test_a_thousand_evals_leave_nothing_in_memory(
 ) -> None:
     monkeypatch.setattr(logging.getLogger("heldout"), "disabled", True)
     watched, counts = Watched(), [ours()]
-    sinks = Sinks(
-        CallableSink(lambda name, step, fields: None),
-        JsonlSink(tmp_path / "evals.jsonl"),
-        StdoutSink(io.StringIO()),
-        TensorboardSink(tmp_path / "board"),
+    loggers = Loggers(
+        CallableLogger(lambda name, step, fields: None),
+        JsonlLogger(tmp_path / "evals.jsonl"),
+        StdoutLogger(io.StringIO()),
+        TensorboardLogger(tmp_path / "board"),
     )
-    with AsyncEvalDispatcher(run_dir=tmp_path / "run", sinks=sinks, max_pending=RUNNING) as evals:
+    with AsyncEvalDispatcher(
+        run_dir=tmp_path / "run", loggers=loggers, max_pending=RUNNING
+    ) as evals:
         for steps in ROUNDS:
             for step in steps:
                 schedule(evals, step, watched)
             evals.drain()
             counts.append(ours())
-        assert sinks.close().complete
+        assert loggers.close().complete
     counts.append(ours())
     watched.check()
     before, after_200, after_1000, closed = counts
-    waiting = {"Item", "Row"}  # for a sink; there is a bound, and an end of it
+    waiting = {"Item", "Row"}  # for a logger; there is a bound, and an end of it
     grown = {k: n - after_200[k] for k, n in after_1000.items() if n > after_200[k] + 8}
     assert not grown.keys() - waiting, grown
     assert all(closed[kind] <= before[kind] for kind in waiting), closed

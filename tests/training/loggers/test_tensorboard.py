@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import TensorboardSink
-from tests.training.sinks.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
-from tests.training.sinks.tensorboard_files import (
+from heldout.training.loggers import TensorboardLogger
+from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
+from tests.training.loggers.tensorboard_files import (
     Trainer,
     by_accumulator,
     by_dashboard,
@@ -30,9 +30,9 @@ def points(steps: Iterable[int]) -> list[tuple[int, Any]]:
 
 
 def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(tmp_path: Path) -> None:
-    trainer, sink = Trainer(tmp_path), TensorboardSink(tmp_path)
-    play(trainer, sink)
-    sink.close()
+    trainer, logger = Trainer(tmp_path), TensorboardLogger(tmp_path)
+    play(trainer, logger)
+    logger.close()
     trainer.close()
     losses = [(step, float(step)) for step in STEPS]
     assert by_accumulator(tmp_path, "loss") == losses
@@ -49,9 +49,9 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(tmp_path: 
 def test_the_reason_of_a_skip_is_on_the_text_dashboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
 
-    sink = TensorboardSink(tmp_path)
-    sink.log("e", 3, {"eval_skipped": True, "eval_reason": "no model"})
-    sink.close()
+    logger = TensorboardLogger(tmp_path)
+    logger.log("e", 3, {"eval_skipped": True, "eval_reason": "no model"})
+    logger.close()
     multiplexer = EventMultiplexer()
     multiplexer.AddRunsFromDirectory(str(tmp_path))
     multiplexer.Reload()
@@ -59,17 +59,17 @@ def test_the_reason_of_a_skip_is_on_the_text_dashboard(tmp_path: Path) -> None:
 
 
 def test_a_result_can_be_read_when_log_returns(tmp_path: Path) -> None:
-    sink = TensorboardSink(tmp_path)
-    sink.log("rl_eval", 3, fields_of(3))
+    logger = TensorboardLogger(tmp_path)
+    logger.log("rl_eval", 3, fields_of(3))
     assert by_accumulator(tmp_path / "heldout", REWARD) == points([3])
-    sink.close()
+    logger.close()
 
 
 def test_an_eval_does_not_take_the_points_of_another(tmp_path: Path) -> None:
-    sink = TensorboardSink(tmp_path)
+    logger = TensorboardLogger(tmp_path)
     for name, step in (("a", 30), ("b", 20), ("b", 40), ("a", 10), ("b", 10)):
-        sink.log(name, step, fields_of(step))
-    sink.close()
+        logger.log(name, step, fields_of(step))
+    logger.close()
     for tag, steps in (("a/reward", [10, 30]), ("b/reward", [10, 20, 40])):
         for found in every_reading(tmp_path, tag):
             assert found == points(steps)
@@ -77,35 +77,35 @@ def test_an_eval_does_not_take_the_points_of_another(tmp_path: Path) -> None:
 
 def test_a_restarted_training_keeps_what_it_had_before(tmp_path: Path) -> None:
     for steps in ([20, 10], [40, 30]):
-        sink = TensorboardSink(tmp_path)
+        logger = TensorboardLogger(tmp_path)
         for step in steps:
-            sink.log("rl_eval", step, fields_of(step))
-        sink.close()
+            logger.log("rl_eval", step, fields_of(step))
+        logger.close()
     for found in every_reading(tmp_path, REWARD):
         assert found == points([10, 20, 30, 40])
 
 
 def test_a_late_result_of_an_earlier_start_costs_that_start_nothing(tmp_path: Path) -> None:
     for steps in ([20, 10, 40, 30], [60, 15, 50], [25, 70]):
-        sink = TensorboardSink(tmp_path)
+        logger = TensorboardLogger(tmp_path)
         for step in steps:
-            sink.log("rl_eval", step, fields_of(step))
-        sink.close()
+            logger.log("rl_eval", step, fields_of(step))
+        logger.close()
     for found in every_reading(tmp_path, REWARD):
         assert found == points([10, 15, 20, 25, 30, 40, 50, 60, 70])
 
 
 def test_what_an_earlier_start_wrote_is_remembered_within_bounds(tmp_path: Path) -> None:
     for steps in ([10, 20, 30], [40]):
-        sink = TensorboardSink(tmp_path, remembered=2)
+        logger = TensorboardLogger(tmp_path, remembered=2)
         for step in steps:
-            sink.log("rl_eval", step, fields_of(step))
-        sink.close()
-    sink = TensorboardSink(tmp_path, remembered=2)
+            logger.log("rl_eval", step, fields_of(step))
+        logger.close()
+    logger = TensorboardLogger(tmp_path, remembered=2)
     with pytest.raises(HeldoutError, match="too late for TensorBoard"):
-        sink.log("rl_eval", 15, fields_of(15))
-    sink.log("rl_eval", 25, fields_of(25))
-    sink.close()
+        logger.log("rl_eval", 15, fields_of(15))
+    logger.log("rl_eval", 25, fields_of(25))
+    logger.close()
     for found in every_reading(tmp_path, REWARD):
         assert found == points([10, 20, 25, 30, 40])
 
@@ -126,25 +126,25 @@ def test_a_disk_that_is_full_for_a_while_costs_one_result(tmp_path: Path) -> Non
         def __getattr__(self, name: str) -> Any:
             return getattr(self._file, name)
 
-    sink = TensorboardSink(tmp_path)
-    sink.log("rl_eval", 10, fields_of(10))
-    whole, sink._file = sink._file, Full(sink._file)  # type: ignore[assignment]
+    logger = TensorboardLogger(tmp_path)
+    logger.log("rl_eval", 10, fields_of(10))
+    whole, logger._file = logger._file, Full(logger._file)  # type: ignore[assignment]
     with pytest.raises(OSError, match="No space left"):
-        sink.log("rl_eval", 20, fields_of(20))
-    sink._file = whole
-    sink.log("rl_eval", 30, fields_of(30))
-    sink.close()
+        logger.log("rl_eval", 20, fields_of(20))
+    logger._file = whole
+    logger.log("rl_eval", 30, fields_of(30))
+    logger.close()
     for found in every_reading(tmp_path, REWARD):
         assert found == points([10, 30])
 
 
 def test_what_comes_later_than_is_remembered_is_refused_and_costs_nothing(tmp_path: Path) -> None:
-    sink = TensorboardSink(tmp_path, remembered=2)
+    logger = TensorboardLogger(tmp_path, remembered=2)
     for step in (20, 30, 40, 50, 35):
-        sink.log("rl_eval", step, fields_of(step))
-    with pytest.raises(HeldoutError, match="give the sink a larger `remembered`"):
-        sink.log("rl_eval", 25, fields_of(25))
-    sink.close()
+        logger.log("rl_eval", step, fields_of(step))
+    with pytest.raises(HeldoutError, match="give the logger a larger `remembered`"):
+        logger.log("rl_eval", 25, fields_of(25))
+    logger.close()
     for found in every_reading(tmp_path, REWARD):
         assert found == points([20, 30, 35, 40, 50])
 
@@ -152,29 +152,29 @@ def test_what_comes_later_than_is_remembered_is_refused_and_costs_nothing(tmp_pa
 def test_the_first_result_of_another_eval_does_not_bring_back_what_is_forgotten(
     tmp_path: Path,
 ) -> None:
-    sink = TensorboardSink(tmp_path, remembered=2)
+    logger = TensorboardLogger(tmp_path, remembered=2)
     for name, step in (("rl_eval", 20), ("rl_eval", 30), ("rl_eval", 40), ("b", 5)):
-        sink.log(name, step, fields_of(step))
+        logger.log(name, step, fields_of(step))
     with pytest.raises(HeldoutError, match="too late for TensorBoard"):
-        sink.log("rl_eval", 10, fields_of(10))
-    sink.close()
+        logger.log("rl_eval", 10, fields_of(10))
+    logger.close()
     for found in every_reading(tmp_path, REWARD):
         assert found == points([20, 30, 40])
 
 
 def test_a_memory_of_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="remembered is a whole number"):
-        TensorboardSink(tmp_path, remembered=0)
+        TensorboardLogger(tmp_path, remembered=0)
 
 
 def test_what_is_no_folder_is_refused() -> None:
     with pytest.raises(InvalidInput, match="logdir is a folder, the trainer's, got 3"):
-        TensorboardSink(3)  # type: ignore[arg-type]
+        TensorboardLogger(3)  # type: ignore[arg-type]
 
 
 def test_results_in_random_order(tmp_path: Path) -> None:
     """100: each late one writes the later ones again, which in random order is half of them."""
-    report = send(100, TensorboardSink(tmp_path))
+    report = send(100, TensorboardLogger(tmp_path))
     assert report.complete, str(report)
     for found in every_reading(tmp_path, REWARD):
         assert found == points(range(100))

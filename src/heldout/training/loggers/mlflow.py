@@ -1,4 +1,4 @@
-"""MlflowSink: results to MLflow, in the trainer's run.
+"""MlflowLogger: results to MLflow, in the trainer's run.
 
 A metric of MLflow has the step that it is given, whenever it comes; nothing is dropped, and the
 latest value shown is that of the largest step. Text becomes tags, `<name>/reason/<step>`.
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row
 
 
-class MlflowSink:
+class MlflowLogger:
     """`run_id` is the trainer's run, or a function that returns it, for a run that begins later.
-    None is the active run of the thread that makes the sink: MLflow keeps one a thread, so the
+    None is the active run of the thread that makes the logger: MLflow keeps one a thread, so the
     thread that results come from has none. `tracking_uri` is the one that MLflow has when the run
     is known, unless given."""
 

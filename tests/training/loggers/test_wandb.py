@@ -9,8 +9,8 @@ import pytest
 import wandb
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import WandbRowSink, WandbSink
-from tests.training.sinks.scenario import (
+from heldout.training.loggers import WandbLogger, WandbRowLogger
+from tests.training.loggers.scenario import (
     RESULTS,
     SKIPPED,
     STEPS,
@@ -19,7 +19,7 @@ from tests.training.sinks.scenario import (
     send,
     skip_of,
 )
-from tests.training.sinks.wandb_file import parsed, rows
+from tests.training.loggers.wandb_file import parsed, rows
 
 pytestmark = pytest.mark.integration
 
@@ -38,15 +38,15 @@ def folder(run: Any) -> Path:
 
 
 def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(trainer: Any) -> None:
-    sink = WandbSink()
-    play(lambda step: trainer.log({"loss": step}, step=step), sink)
+    logger = WandbLogger()
+    play(lambda step: trainer.log({"loss": step}, step=step), logger)
     assert wandb.run is trainer
-    sink.close()
+    logger.close()
     trainer.finish()
     assert [(row["_step"], row["loss"]) for row in rows(folder(trainer))] == [
         (step, step) for step in STEPS
     ]
-    evals = rows(folder(sink.run))
+    evals = rows(folder(logger.run))
     found = {row["train/global_step"]: row for row in evals}
     assert [row["train/global_step"] for row in evals] == [30, 10, 20, 53]
     assert {s: found[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
@@ -56,11 +56,11 @@ def test_late_results_cost_the_trainer_nothing_and_are_at_their_steps(trainer: A
 
 
 def test_results_are_in_the_trainers_project_and_group_by_its_step(trainer: Any) -> None:
-    sink = WandbSink(trainer)
-    sink.log("rl_eval", 30, fields_of(30))
-    sink.close()
+    logger = WandbLogger(trainer)
+    logger.log("rl_eval", 30, fields_of(30))
+    logger.close()
     run, metrics = None, {}
-    for record in parsed(folder(sink.run)):
+    for record in parsed(folder(logger.run)):
         kind = record.WhichOneof("record_type")
         if kind == "run":
             run = record.run
@@ -70,16 +70,16 @@ def test_results_are_in_the_trainers_project_and_group_by_its_step(trainer: Any)
     assert (run.project, run.run_group, run.job_type) == ("p", "g", "eval")
     assert run.display_name == "training held-out"
     assert metrics == {"train/global_step": "", "*": "train/global_step"}
-    assert sink.run.config["trainer_run"] == trainer.id
+    assert logger.run.config["trainer_run"] == trainer.id
 
 
 def test_a_trainer_without_a_group_is_named_as_the_group(tmp_path: Path) -> None:
     with wandb.init(project="p", **offline(tmp_path)) as run:
-        sink = WandbSink(run)
-        sink.log("e", 1, fields_of(1))
-        assert sink.run.group == run.id
-        assert sink.run.offline  # as the trainer's is, though no variable says so
-        sink.close()
+        logger = WandbLogger(run)
+        logger.log("e", 1, fields_of(1))
+        assert logger.run.group == run.id
+        assert logger.run.offline  # as the trainer's is, though no variable says so
+        logger.close()
 
 
 def test_without_a_trainers_run_there_is_one_for_the_results(
@@ -89,50 +89,50 @@ def test_without_a_trainers_run_there_is_one_for_the_results(
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
     wandb.teardown()  # it reads variables once a process
-    sink = WandbSink(project="mine", step_key="step")
-    sink.log("e", 4, fields_of(4))
-    sink.close()
-    assert folder(sink.run).is_relative_to(tmp_path)
-    assert [row["step"] for row in rows(folder(sink.run))] == [4]
+    logger = WandbLogger(project="mine", step_key="step")
+    logger.log("e", 4, fields_of(4))
+    logger.close()
+    assert folder(logger.run).is_relative_to(tmp_path)
+    assert [row["step"] for row in rows(folder(logger.run))] == [4]
     wandb.teardown()
 
 
 def test_a_result_that_comes_after_the_trainers_run_was_closed_is_in_its_project(
     trainer: Any,
 ) -> None:
-    sink = WandbSink()
+    logger = WandbLogger()
     trainer.finish()
-    sink.log("rl_eval", 30, fields_of(30))
-    sink.close()
-    assert (sink.run.project, sink.run.group) == ("p", "g")
-    assert sink.run.config["trainer_run"] == trainer.id
-    assert [row["train/global_step"] for row in rows(folder(sink.run))] == [30]
+    logger.log("rl_eval", 30, fields_of(30))
+    logger.close()
+    assert (logger.run.project, logger.run.group) == ("p", "g")
+    assert logger.run.config["trainer_run"] == trainer.id
+    assert [row["train/global_step"] for row in rows(folder(logger.run))] == [30]
 
 
 def test_without_a_run_or_a_project_a_result_is_refused_and_counted_as_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("WANDB_PROJECT", raising=False)
-    sink = WandbSink()
+    logger = WandbLogger()
     with wandb.init(project="p", **offline(tmp_path)):
-        pass  # begun after the sink was made, and closed before the first result
-    report = send(2, sink)
-    assert report.sinks[0].n_lost == 2
-    assert "WandbSink(project=…)" in str(report)
-    assert sink.run is None
+        pass  # begun after the logger was made, and closed before the first result
+    report = send(2, logger)
+    assert report.loggers[0].n_lost == 2
+    assert "WandbLogger(project=…)" in str(report)
+    assert logger.run is None
 
 
-def test_a_sink_that_got_nothing_begins_no_run(trainer: Any) -> None:
-    sink = WandbSink()
-    sink.close()
-    assert sink.run is None
+def test_a_logger_that_got_nothing_begins_no_run(trainer: Any) -> None:
+    logger = WandbLogger()
+    logger.close()
+    assert logger.run is None
 
 
 def test_a_thousand_results_in_random_order(trainer: Any) -> None:
-    sink = WandbSink(trainer)
-    report = send(1000, sink)
+    logger = WandbLogger(trainer)
+    report = send(1000, logger)
     assert report.complete, str(report)
-    found = {row["train/global_step"]: row["rl_eval/reward"] for row in rows(folder(sink.run))}
+    found = {row["train/global_step"]: row["rl_eval/reward"] for row in rows(folder(logger.run))}
     assert found == {step: step / 100 for step in range(1000)}
 
 
@@ -140,9 +140,9 @@ def test_a_thousand_results_in_random_order(trainer: Any) -> None:
 
 
 def test_results_ride_on_the_rows_of_the_trainer(trainer: Any) -> None:
-    sink = WandbRowSink(trainer)
-    play(lambda step: trainer.log({"loss": step, **sink.take()}, step=step), sink)
-    sink.close()
+    logger = WandbRowLogger(trainer)
+    play(lambda step: trainer.log({"loss": step, **logger.take()}, step=step), logger)
+    logger.close()
     trainer.finish()
     found = rows(folder(trainer))
     assert [row["loss"] for row in found if "loss" in row] == list(STEPS)
@@ -154,11 +154,11 @@ def test_results_ride_on_the_rows_of_the_trainer(trainer: Any) -> None:
 
 
 def test_results_that_wait_at_the_end_take_the_place_of_none(trainer: Any) -> None:
-    sink = WandbRowSink(trainer)
+    logger = WandbRowLogger(trainer)
     for step in (1, 2, 3):
-        sink.log("rl_eval", step, fields_of(step))
-    trainer.log({"loss": 7, **sink.take()}, step=7)  # wandb's row stays open: there may be more
-    sink.close()
+        logger.log("rl_eval", step, fields_of(step))
+    trainer.log({"loss": 7, **logger.take()}, step=7)  # wandb's row stays open: there may be more
+    logger.close()
     trainer.finish()
     found = rows(folder(trainer))
     assert [row["rl_eval/step"] for row in found] == [1, 2, 3]
@@ -166,30 +166,30 @@ def test_results_that_wait_at_the_end_take_the_place_of_none(trainer: Any) -> No
 
 
 def test_no_more_results_wait_for_a_row_than_may(trainer: Any) -> None:
-    sink = WandbRowSink(trainer, capacity=1)
-    sink.log("e", 1, {})
-    with pytest.raises(HeldoutError, match=r"add \*\*sink.take\(\) to each row"):
-        sink.log("e", 2, {})
-    assert sink.take() == {"e/step": 1}
-    assert sink.take() == {}
+    logger = WandbRowLogger(trainer, capacity=1)
+    logger.log("e", 1, {})
+    with pytest.raises(HeldoutError, match=r"add \*\*logger.take\(\) to each row"):
+        logger.log("e", 2, {})
+    assert logger.take() == {"e/step": 1}
+    assert logger.take() == {}
 
 
 def test_results_that_wait_when_the_run_is_over_are_said(trainer: Any) -> None:
-    sink = WandbRowSink(trainer)
-    sink.log("e", 1, skip_of(1))
-    sink.log("e", 2, skip_of(2))
+    logger = WandbRowLogger(trainer)
+    logger.log("e", 1, skip_of(1))
+    logger.log("e", 2, skip_of(2))
     trainer.finish()
     with pytest.raises(HeldoutError, match="2 results were still waiting"):
-        sink.close()
+        logger.close()
 
 
 def test_what_is_no_run_is_refused() -> None:
     with pytest.raises(InvalidInput, match="what wandb.init returned"):
-        WandbRowSink("run-1")
+        WandbRowLogger("run-1")
     with pytest.raises(InvalidInput, match="got 'proj'; a project is named by project="):
-        WandbSink("proj")
+        WandbLogger("proj")
     with pytest.raises(InvalidInput, match="what wandb.init returned, got 3"):
-        WandbSink(3)
+        WandbLogger(3)
 
 
 @pytest.mark.parametrize("way", ["step", "own step key", "commit=False"])

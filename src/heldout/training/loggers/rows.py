@@ -1,4 +1,4 @@
-"""A result as every sink sees it: finite numbers, short texts, and names without `eval_`.
+"""A result as every logger sees it: finite numbers, short texts, and names without `eval_`.
 
 Of a skip there are no numbers but those that nobody can take for a score.
 """
@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any
 
 from heldout.errors import InvalidInput
-from heldout.training.sinks import Fields
+from heldout.training.loggers import Fields
 
 LONGEST_TEXT = 2000
 """Characters of a text that are sent."""

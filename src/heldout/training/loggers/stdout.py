@@ -1,17 +1,17 @@
-"""StdoutSink: a line to read for each result."""
+"""StdoutLogger: a line to read for each result."""
 
 from __future__ import annotations
 
 import sys
 from typing import TextIO
 
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row, one_line
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row, one_line
 
 _FIRST = ("reward", "reward_ci_low", "reward_ci_high", "pass_rate", "n")
 
 
-class StdoutSink:
+class StdoutLogger:
     """`stream` is where to; None is standard output, whatever it is by then.
 
     A reason may quote a model's text, so what a terminal would obey is spelled out.

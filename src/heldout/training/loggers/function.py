@@ -1,4 +1,4 @@
-"""CallableSink: results to a function."""
+"""CallableLogger: results to a function."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 from heldout.errors import InvalidInput
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row
 
 
-class CallableSink:
-    """`fn(name, step, fields)` with the fields as all sinks have them: `reward`, not `eval_reward`,
-    finite, none of them None."""
+class CallableLogger:
+    """`fn(name, step, fields)` with the fields as all loggers have them: `reward`, not
+    `eval_reward`, finite, none of them None."""
 
     def __init__(self, fn: Callable[[str, int, dict[str, float | int | str]], object]) -> None:
         if not callable(fn):

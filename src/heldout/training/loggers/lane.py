@@ -1,7 +1,7 @@
-"""Lane: one sink, the queue of results that wait for it, and the thread that serves it.
+"""Lane: one logger, the queue of results that wait for it, and the thread that serves it.
 
-Results are got, lost for a reason, or still waiting; a sink that hangs is given up, with whatever
-waits for it. `Sinks` has one of these for each sink.
+Results are got, lost for a reason, or still waiting; a logger that hangs is given up, with whatever
+waits for it. `Loggers` has one of these for each logger.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from functools import partial
 from typing import Any
 
 from heldout.errors import printable_error
-from heldout.training.sinks import Sink
-from heldout.training.sinks.rows import one_line
+from heldout.training.loggers import Logger
+from heldout.training.loggers.rows import one_line
 
 log = logging.getLogger("heldout")
 
 MOST_KINDS = 20
-"""Kinds of errors of one sink that are told apart."""
+"""Kinds of errors of one logger that are told apart."""
 _LATE_GRACE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class SinkReport:
-    """What one sink got."""
+class LoggerReport:
+    """What one logger got."""
 
-    sink: str
+    logger: str
     got: int
     lost: dict[str, int] = field(default_factory=dict)
     """How many it did not get, by reason."""
@@ -47,7 +47,7 @@ class SinkReport:
 
     def __str__(self) -> str:
         reasons = "; ".join(f"{n} × {reason}" for reason, n in self.lost.items())
-        said = f"{self.sink}: got {self.got}, lost {self.n_lost}"
+        said = f"{self.logger}: got {self.got}, lost {self.n_lost}"
         said += f" ({reasons})" if reasons else ""
         return said + (f"; {self.problem}" if self.problem else "")
 
@@ -60,12 +60,18 @@ class Item:
 
 
 class Lane:
-    """One sink, its queue, and the thread that serves it."""
+    """One logger, its queue, and the thread that serves it."""
 
     def __init__(
-        self, name: str, sink: Sink, *, timeout: float, capacity: int, clock: Callable[[], float]
+        self,
+        name: str,
+        logger: Logger,
+        *,
+        timeout: float,
+        capacity: int,
+        clock: Callable[[], float],
     ) -> None:
-        self.name, self._sink = name, sink
+        self.name, self._logger = name, logger
         self._timeout, self._capacity, self._clock = timeout, capacity, clock
         self._changed = threading.Condition()
         self._waiting: deque[Item] = deque()
@@ -103,7 +109,7 @@ class Lane:
             self._lost[reason] += 1
 
     def check(self) -> None:
-        """Give the sink up if it hangs."""
+        """Give the logger up if it hangs."""
         with self._changed:
             if self._began is not None and self._clock() - self._began > self._timeout:
                 self._give_up(f"hung: a call did not return in {self._timeout:g} s")
@@ -135,9 +141,9 @@ class Lane:
                     until = min(until, self._began + self._timeout + _LATE_GRACE)
                 self._changed.wait(max(until - now, 0))
 
-    def report(self) -> SinkReport:
+    def report(self) -> LoggerReport:
         with self._changed:
-            return SinkReport(self.name, self._got, dict(self._lost), self._problem)
+            return LoggerReport(self.name, self._got, dict(self._lost), self._problem)
 
     # --- In its thread ---
 
@@ -146,8 +152,8 @@ class Lane:
             item = self._next()
             if item is None:
                 break
-            # A copy for each sink: one that changes it changes nothing for the others.
-            call = partial(self._sink.log, item.name, item.step, dict(item.fields))
+            # A copy for each logger: one that changes it changes nothing for the others.
+            call = partial(self._logger.log, item.name, item.step, dict(item.fields))
             problem = self._failure(call)
             with self._changed:
                 self._began = None
@@ -161,7 +167,7 @@ class Lane:
             del item, call, problem  # nothing is held while there is nothing to do
             self._say()
         # Also one that was given up, should it ever come back: it may hold a file or a run.
-        problem = self._failure(self._sink.close)
+        problem = self._failure(self._logger.close)
         with self._changed:
             if problem is not None and self._problem is None:
                 self._problem = f"closing it failed ({described(problem)})"

@@ -1,4 +1,4 @@
-"""TrackioSink: results to trackio, in the trainer's run.
+"""TrackioLogger: results to trackio, in the trainer's run.
 
 A row of trackio has the step that it is given, whenever it comes; none is dropped for being late.
 What is dropped is a batch, the trainer's rows in it too, that trackio could not store at its one
@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.sinks import Fields
-from heldout.training.sinks.rows import Row
+from heldout.training.loggers import Fields
+from heldout.training.loggers.rows import Row
 
 _LOST = {
     "write-logs-to-sqlite",
@@ -24,9 +24,9 @@ _LOST = {
 such note is one of which nothing is noticed."""
 
 
-class TrackioSink:
+class TrackioLogger:
     """`run` is what `trackio.init` returned, or a function that returns it, for a run that begins
-    later. None is the run of the thread that makes the sink: trackio keeps one a thread, so the
+    later. None is the run of the thread that makes the logger: trackio keeps one a thread, so the
     thread that results come from has none.
 
     The trainer must log with `step=`, as those of transformers and TRL do: one that leaves counting
