@@ -175,6 +175,23 @@ def test_the_module_of_a_function_and_its_place_are_no_part_of_it(described: Any
     assert described(bound, "bound") == described(bound, "bound", "another")
 
 
+@pytest.mark.parametrize("import_", ["from grading import grade", "import grading"])
+def test_a_helper_in_another_file_of_the_users_is_part_of_it(tmp_path: Path, import_: str) -> None:
+    call = "grade" if import_.startswith("from") else "grading.grade"
+    (tmp_path / "scorer.py").write_text(f"{import_}\ndef score(t, s):\n    return {call}(t)\n")
+    code = (
+        "from scorer import score; from heldout.fingerprints import describe_callable; "
+        "print(describe_callable(score)['source'])"
+    )
+    found = []
+    for body in ("0.0", "1.0", "1.0  # a comment"):
+        (tmp_path / "grading.py").write_text(f"def grade(t):\n    return {body}\n")
+        command = [sys.executable, "-B", "-c", code]
+        ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        found.append(ran.stdout)
+    assert found[0] != found[1] == found[2]
+
+
 def test_lines_of_a_text_are_no_layout(described: Any) -> None:
     nested = "def outer():\n" + "\n".join(
         f"    {line}" for line in SCORER[SCORER.index("def sorted_in") :].splitlines()

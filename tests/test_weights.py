@@ -309,6 +309,30 @@ for make in (
 """
 
 
+def test_a_wrapper_around_a_model_with_adapters_does_not_change_it() -> None:
+    model = get_peft_model(tiny_model()[0], LoraConfig(r=2, target_modules=["q_proj"]))
+
+    class Wrapper(torch.nn.Module):
+        """Holds the model as DistributedDataParallel does."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = model
+
+    assert fingerprint(Wrapper()) == fingerprint(model)
+
+
+def test_signs_that_change_in_pairs_change_the_total() -> None:
+    tensor = torch.randn(256, 300)
+    before = weights.numbers(weights.totals([tensor]))
+    tensor[:, 1::2].neg_()
+    assert weights.numbers(weights.totals([tensor])) != before
+    tensor = torch.randn(2**15, dtype=torch.float64)
+    before = weights.numbers(weights.totals([tensor]))
+    tensor.neg_()
+    assert weights.numbers(weights.totals([tensor])) != before
+
+
 def test_quantised_tensors_are_read_without_ending_the_process() -> None:
     """In a process of its own: torch crashes where their bits are viewed."""
     subprocess.run([sys.executable, "-c", QUANTISED], check=True)

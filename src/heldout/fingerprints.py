@@ -10,12 +10,14 @@ import inspect
 import json
 import re
 import sys
+import sysconfig
 import tokenize
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar, cast
 
@@ -41,12 +43,12 @@ def describe_callable(
 ) -> dict[str, Any] | None:
     """Name and fingerprint: enough to notice that a function is not the one it was.
 
-    The fingerprint covers its source, that of functions and classes of the same module that it
-    uses, and the constants, so that a changed helper or threshold is noticed too. Comments and
-    layout do not count, nor what a function rebinds itself, which is a counter or a cache.
-    Docstrings count only on request: where functions are tools, a model reads them. So do the
-    `weights` of torch models that it uses, which are what a function that answers is known by;
-    `unknown` names those that cannot be read.
+    The fingerprint covers its source, that of functions and classes that it uses, of the same
+    module and of others that are not installed packages, and the constants, so that a changed
+    helper or threshold is noticed too. Comments and layout do not count, nor what a function
+    rebinds itself, which is a counter or a cache. Docstrings count only on request: where functions
+    are tools, a model reads them. So do the `weights` of torch models that it uses, which are what
+    a function that answers is known by; `unknown` names those that cannot be read.
     """
     if function is None:
         return None
@@ -112,6 +114,10 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
     reading = _read_once(value.__code__, walk.docstrings, lambda: _read(value, walk.docstrings))
     yield reading.text
     used = {n: value.__globals__[n] for n in reading.globals if n in value.__globals__}
+    for name, module in list(used.items()):
+        if inspect.ismodule(module) and _is_of_the_user(module.__name__):
+            names = [each for each in reading.attributes if each in vars(module)]
+            used.update({f"{name}.{each}": vars(module)[each] for each in names})
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         if name not in reading.rebound:
             with suppress(ValueError):  # a cell that is not filled yet
@@ -134,7 +140,7 @@ def _used(
     elif inspect.isfunction(value) and (version := version_of(value)) is not None:
         yield f"{name}: {value.__module__}.{value.__qualname__} {version}"
     elif inspect.isfunction(value) or inspect.isclass(value):
-        if value.__module__ == home:
+        if value.__module__ == home or _is_of_the_user(value.__module__):
             yield f"{name}:"
             yield from _identity(value, walk)
     elif not inspect.ismodule(value):
@@ -142,26 +148,51 @@ def _used(
 
 
 def _weights(name: str, value: Any, walk: _Walk) -> Iterator[str]:
-    """Of a torch model, of those in a list or dict, or of those that an object holds."""
+    """Of a torch model, or of those that lists, dicts and objects hold, a few levels down."""
     torch: Any = sys.modules.get("torch")
     if not walk.weights or not hasattr(torch, "nn"):
         return
     from heldout.weights import fingerprint
 
-    kinds = (torch.nn.Module, torch.Tensor)
-    if isinstance(value, list | tuple):
-        held = dict(enumerate(value))
-    else:
-        held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
-    models = {str(key): each for key, each in held.items() if isinstance(each, kinds)}
-    if isinstance(value, kinds):
-        models = {"": value}
+    models = dict(_models(value, (torch.nn.Module, torch.Tensor)))
     if not models:
         return
     known = fingerprint(models)
     if known is None:
         walk.unknown.append(name)
     yield f"{name}: weights {known}"
+
+
+@functools.cache
+def _is_of_the_user(module: str | None) -> bool:
+    """Whether a module is the user's own: neither Python's, nor installed, nor heldout's."""
+    file = getattr(sys.modules.get(module or ""), "__file__", None)
+    if file is None or str(module).partition(".")[0] == "heldout":
+        return False
+    installed = (
+        sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib", "platlib")
+    )
+    path = Path(file).resolve()
+    return not any(path.is_relative_to(Path(folder).resolve()) for folder in installed)
+
+
+_DEEPEST_MODEL, _MOST_PARTS = 4, 1000
+
+
+def _models(value: Any, kinds: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+    """The models in a value, and in what its lists, dicts and objects hold."""
+    if isinstance(value, kinds):
+        yield name, value
+        return
+    if isinstance(value, list | tuple):
+        held: Any = dict(enumerate(value))
+    else:
+        held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+    is_code = inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value)
+    if is_code or depth == _DEEPEST_MODEL or len(held) > _MOST_PARTS:
+        return
+    for key, each in list(held.items()):
+        yield from _models(each, kinds, f"{name}.{key}" if name else str(key), depth + 1)
 
 
 def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
@@ -255,6 +286,8 @@ class _Reading:
     globals: frozenset[str]
     rebound: frozenset[str]
     """Variables of enclosing functions that it assigns."""
+    attributes: frozenset[str]
+    """Names that it reads of objects and modules."""
 
 
 # What every module has, different in each.
@@ -262,7 +295,7 @@ _OF_MODULES = {"__name__", "__file__", "__doc__", "__package__", "__spec__", "__
 
 
 def _read(function: Any, docstrings: bool) -> _Reading:
-    loaded, stored = set[str](), set(_OF_MODULES)
+    loaded, stored, attributes = set[str](), set(_OF_MODULES), set[str]()
     for code in _codes(function.__code__):
         for step in dis.get_instructions(code):
             # LOAD_NAME is the body of a class; the last one, from 3.12 on, of an annotation.
@@ -270,8 +303,13 @@ def _read(function: Any, docstrings: bool) -> _Reading:
                 loaded.add(step.argval)
             elif step.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"):
                 stored.add(step.argval)
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+                attributes.add(step.argval)
     return _Reading(
-        _text(function, docstrings), frozenset(loaded - stored), _rebound(function.__code__)
+        _text(function, docstrings),
+        frozenset(loaded - stored),
+        _rebound(function.__code__),
+        frozenset(attributes),
     )
 
 
@@ -357,3 +395,14 @@ def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
         gone = weakref.ref(thing, lambda _: _readings.pop(key, None))
         known = _readings[key] = (gone, read())
     return cast("_T", known[1])
+
+
+def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
+    """Hashes of what decides which prompt a conversation becomes: template and vocabulary."""
+    template = getattr(tokenizer, "chat_template", None)
+    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
+    special = getattr(tokenizer, "special_tokens_map", None)
+    return {
+        "chat_template": _digest([json.dumps(template, sort_keys=True, default=str)]),
+        "tokenizer": _digest([json.dumps([sorted(vocabulary.items()), special], default=str)]),
+    }

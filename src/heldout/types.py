@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Protocol, Self
 
 from heldout.errors import InvalidInput
@@ -37,6 +37,9 @@ def refuse_nonfinite(value: Any, where: str) -> None:
             refuse_nonfinite(each, f"{where}[{place}]")
     elif callable(getattr(value, "tolist", None)):  # numpy's and torch's
         refuse_nonfinite(value.tolist(), where)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for each in fields(value):
+            refuse_nonfinite(getattr(value, each.name), f"{where}.{each.name}")
 
 
 @dataclass(frozen=True, slots=True)

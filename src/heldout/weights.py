@@ -126,7 +126,8 @@ def adapter_states(model: Any, prefix: str = "") -> dict[str, dict[str, Any]]:
         parts = [adapter_states(part, f"{prefix}{key}.") for key, part in _parts(model) or ()]
         return {name: state for part in parts for name, state in part.items()}
     modules = model.named_modules(prefix=prefix.removesuffix("."), remove_duplicate=False)
-    states = {_bare(path): _adapter_state(module) for path, module in modules}
+    # A wrapper around the whole model is no part of a name.
+    states = {_bare(f"{path}.").rstrip("."): _adapter_state(module) for path, module in modules}
     return {name: state for name, state in states.items() if state}
 
 
@@ -137,8 +138,15 @@ def _adapter_state(module: Any) -> dict[str, Any]:
         names += tuple(module.other_param_names)  # ranks, scaling: other tensors and modules, too
     elif hasattr(module, "_adapters_disabled"):  # the model: all there is with prompt tuning
         names = ("active_adapters", "_adapters_disabled")
-    held = {name: getattr(module, name, None) for name in names}
+    held = {name: _plain(getattr(module, name, None)) for name in names}
     return {name: value for name, value in held.items() if value is not None and _is_plain(value)}
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy and torch as Python's."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    return value.item() if getattr(value, "ndim", None) == 0 else value
 
 
 def _is_plain(value: Any) -> bool:
@@ -281,7 +289,7 @@ def writes(tensor: Any) -> int:
 def totals(tensors: Sequence[Any]) -> list[Any]:
     """A few sums for each tensor that tell whether it was written to, its elements moved included.
 
-    Bits are read as numbers of 64 bits, laid out as a table, and added up by row and by column;
+    Bits are read as numbers of 32 bits, laid out as a table, and added up by row and by column;
     the sums are then weighted by their place. That reads a tensor twice, and takes no memory. On a
     GPU it is enqueued in the current stream, and nothing waits for it.
 
@@ -311,16 +319,17 @@ def _totals(torch: Any, tensor: Any) -> list[Any]:
     for piece in [local.view(-1)] if local.is_contiguous() else _pieces(torch, local):
         bits = (torch.view_as_real(piece) if piece.is_complex() else piece).view(-1)
         bits = bits.view(torch.uint8)
-        if bits.storage_offset() % 8:
+        if bits.storage_offset() % 4:
             bits = bits.clone()  # a view of larger numbers has to begin where one begins
-        full = len(bits) // 8 * 8
+        full = len(bits) // 4 * 4
         lines = [bits[full:]]
-        for words in bits[:full].view(torch.int64).split(ROW * ROW):
+        for words in bits[:full].view(torch.int32).split(ROW * ROW):
             whole = len(words) // ROW * ROW
             lines.append(words[whole:])
             if whole:
+                # In 64 bits: signs that change in pairs do not cancel out.
                 table = words[:whole].view(-1, ROW)
-                lines += [table.sum(1), table.sum(0)]
+                lines += [table.sum(1, dtype=torch.int64), table.sum(0, dtype=torch.int64)]
         found += [(line * factors[: len(line)]).sum() for line in lines if len(line)]
     return found
 

@@ -126,8 +126,8 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     ]
     assert rows == [
         [
-            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "cannot tell", "12.000"],
-            "0.333 without those that errored",
+            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "cannot tell"],
+            *["12.000 of 3", "0.333 without those that errored"],
         ],
         ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "cannot tell", "12.000"],
         ["100", "–", "–", "–", "–", "–", "2.0", "–", "–", "skipped: no memory left"],
@@ -141,6 +141,23 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     assert best[0].endswith("for picking the best of 3; 0.750 as measured), on 4 samples")
     assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
     assert kept == ["kept in outputs/evals/rl_eval"]
+
+
+def test_show_says_that_the_last_attempt_has_no_results(run: Path, heldout: Heldout) -> None:
+    skip = msgspec.structs.replace(POINTS[2], session="later", skipped="another score_fn")
+    append(skip)
+    shown = " ".join(heldout("show", "rl_eval").out.split())
+    assert "the last attempt has no results; these are of earlier ones" in shown
+    assert "another score_fn" in shown
+
+
+def test_a_metric_of_fewer_items_than_the_reward_says_of_how_many(
+    run: Path, heldout: Heldout
+) -> None:
+    summary = {**(POINTS[0].summary or {}), "metric_acc": 0.5, "metric_acc_n": 2}
+    summary |= dict.fromkeys(f"metric_acc_{end}" for end in ("stderr", "ci_low", "ci_high"))
+    append(msgspec.structs.replace(POINTS[0], step=200, summary=summary))
+    assert "0.500 of 2" in heldout("show", "rl_eval").out
 
 
 def test_show_as_json_is_a_line_a_point_with_every_field(run: Path, heldout: Heldout) -> None:

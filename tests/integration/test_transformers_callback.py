@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable, Iterator
@@ -192,6 +193,16 @@ def test_two_callbacks_that_would_log_under_one_name_are_refused(tmp_path: Path)
     trainer = make_trainer(tmp_path, HeldoutCallback(first), HeldoutCallback(second))
     with pytest.raises(InvalidInput, match="two HeldoutCallbacks would log as eval_heldout_"):
         trainer.train()
+
+
+def test_a_callback_of_the_users_can_copy_the_state(tmp_path: Path) -> None:
+    class Copies(TrainerCallback):  # type: ignore[misc]
+        def on_log(self, args: Any, state: Any, control: Any, **kw: Any) -> None:
+            copy.deepcopy(state)
+
+    trainer = make_trainer(tmp_path, Copies(), steps=2)
+    HeldoutCallback(make_evals(tmp_path)).attach(trainer)
+    trainer.train()
 
 
 def test_a_turn_is_as_long_as_a_completion_of_trl(tmp_path: Path) -> None:

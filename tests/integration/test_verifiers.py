@@ -339,6 +339,16 @@ def test_a_prompt_that_is_a_plain_text_is_the_users(vf: Any, tmp_path: Path) -> 
     ]
 
 
+def test_equal_rows_of_a_dataset_are_one_cluster(vf: Any, tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    rows = [{"question": q, "answer": q} for q in "abcd" for _ in range(3)]
+    env = vf.SingleTurnEnv(eval_dataset=Dataset.from_list(rows), rubric=rubric_of(vf))
+    config = EvalConfig(endpoint=lambda messages: "a", output_dir=str(tmp_path), progress=False)
+    summary = anyio.run(evaluate, from_verifiers(env), config).summary
+    assert (summary["n"], summary["n_clusters"]) == (12, 4)
+
+
 def test_samples_keep_the_row_and_have_ids_of_their_own(vf: Any) -> None:
     from datasets import Dataset
 
@@ -348,8 +358,13 @@ def test_samples_keep_the_row_and_have_ids_of_their_own(vf: Any) -> None:
     env = vf.SingleTurnEnv(dataset=data, rubric=rubric_of(vf))
     samples = from_verifiers(env, split="train", metadata=["level"]).samples
     assert [s.id for s in samples] == ["7", "7#2"]
-    assert samples[0].input == env.get_dataset().to_list()[0]
-    assert (samples[1].ground_truth, samples[1].metadata) == ("1", {"level": "b"})
+    row = env.get_dataset().to_list()[0]
+    # The number of a row is no part of the question: equal rows are copies of one.
+    assert (samples[0].metadata["example_id"], samples[0].input) == (row.pop("example_id"), row)
+    assert (samples[1].ground_truth, samples[1].metadata) == (
+        "1",
+        {"level": "b", "example_id": 7},
+    )
     grouped = from_verifiers(group(vf)[0]).samples
     assert [s.metadata["env_id"] for s in grouped] == ["words/inner"] * 2 + ["tools/inner"] * 2
 

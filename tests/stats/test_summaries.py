@@ -253,3 +253,9 @@ def test_one_float32_above_1_does_not_let_an_interval_out_of_its_bounds() -> Non
     found = Moments.of(values, np.arange(10)).interval()
     assert found is not None
     assert 0.5 < found.low < 0.9 < found.high < 1.0
+
+
+def test_values_whose_squares_overflow_have_no_standard_error() -> None:
+    moments = Moments.of(np.array([1e200, 5.0, 3.0]), np.arange(3))
+    assert moments.stderr is None
+    assert moments.interval() is None

@@ -198,6 +198,25 @@ def test_two_evals_of_one_name_and_step_are_both_on_the_curve(
     assert "Give each a name= of its own" in caplog.text
 
 
+def test_a_name_that_a_periodic_eval_has_is_not_taken_by_another(tmp_path: Path) -> None:
+    periodic(tmp_path, label="eval").maybe_run(10)
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        assert evals.schedule(half, step=10).name == "eval-2"
+    with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
+        assert evals.schedule(half, step=10).name == "eval-3"
+
+
+def test_two_curves_of_one_label_are_two_names_to_a_logger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    rows = Rows()
+    with AsyncEvalDispatcher(loggers=[rows]) as evals, use_async_eval_dispatcher(evals):
+        for name in ("a", "b"):
+            periodic(tmp_path / name).maybe_run(10)
+    assert [name for name, _, _ in rows] == ["rl_eval", "rl_eval-2"]
+    assert "are both called 'rl_eval'" in caplog.text
+
+
 def test_an_eval_that_is_tried_again_after_a_skip_keeps_its_name(tmp_path: Path) -> None:
     with AsyncEvalDispatcher(run_dir=tmp_path / "run") as evals:
         first = evals.schedule(fails, step=10)

@@ -671,6 +671,34 @@ def test_the_budget_takes_a_nested_part_and_then_a_longer_cadence(tmp_path: Path
     assert first.of == 32
 
 
+def test_the_lines_of_skips_are_not_charged_to_the_budget(tmp_path: Path) -> None:
+    clock = Clock()
+
+    def slow(name: str, fields: dict[str, Any]) -> None:
+        clock.now += 1.0 if "eval_skipped" in fields else 0.0
+
+    def build(model: Any) -> Runner:
+        def answer(requests: Any, keep_going: Any) -> Any:
+            clock.now += 5.0
+            return [r.messages[-1].text for r in requests]
+
+        return Runner(answer, score)
+
+    evals = periodic(
+        tmp_path,
+        every_steps=1,
+        max_overhead=0.1,
+        heartbeat_fn=slow,
+        clock=clock,
+        runner_builder=build,
+    )
+    for step in range(1, 241):
+        clock.now += 1.0
+        evals.maybe_run(step)
+    # 5 s for each 50 of training.
+    assert [p.step for p in evals.history if p.has_result] == [1, 101, 151, 201]
+
+
 def test_what_cannot_be_afforded_does_not_even_look_at_the_model(tmp_path: Path) -> None:
     clock, asked = Clock(), [0]
 
@@ -1141,12 +1169,12 @@ def test_a_forked_child_does_not_keep_the_curve_locked(tmp_path: Path) -> None:
         os.kill(int(done.stdout), signal.SIGKILL)
 
 
-def test_samples_with_objects_in_them_are_the_same_after_a_restart(tmp_path: Path) -> None:
-    def samples() -> list[Sample]:
-        return [Sample("a", {"question": "1"}, "1", {"object": object(), "number": np.int64(3)})]
-
-    periodic(tmp_path, samples=samples(), model_getter=lambda: None).maybe_run(10)
-    periodic(tmp_path, samples=samples())
+def test_samples_that_could_not_be_stored_as_they_are_are_refused_before_training(
+    tmp_path: Path,
+) -> None:
+    for value, said in ((object(), "holds a value that JSON cannot"), ((1, 2), "is a tuple")):
+        with pytest.raises(InvalidInput, match=said):
+            periodic(tmp_path, samples=[Sample("a", {"question": "1"}, value)])
 
 
 def test_a_run_of_another_kind_is_refused(tmp_path: Path) -> None:

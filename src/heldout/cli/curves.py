@@ -61,6 +61,8 @@ class CurveRun:
     """Results that a restarted training went back on."""
     info: RunInfo | None
     live: bool
+    no_results: str | None = None
+    """Why the last attempt has none, where all results are of earlier ones."""
 
     @property
     def pass_threshold(self) -> float:
@@ -93,7 +95,21 @@ def read_curve(path: Path) -> CurveRun:
     written = read_points(path / CURVE_NAME)
     run = RunDir(path)
     info = run.read_info() if run.run.exists() else None
-    return CurveRun(path, current_points(written), count_left_out(written), info, live)
+    return CurveRun(
+        path,
+        current_points(written),
+        count_left_out(written),
+        info,
+        live,
+        _why_no_results(written),
+    )
+
+
+def _why_no_results(written: Sequence[CurvePoint]) -> str | None:
+    """The reason of the last skip, where the last attempt has nothing but skips."""
+    last = [p for p in written if p.session == written[-1].session] if written else []
+    earlier = any(p.has_result for p in written)
+    return last[-1].skipped if earlier and not any(p.has_result for p in last) else None
 
 
 def count_left_out(written: Sequence[CurvePoint]) -> int:
@@ -428,10 +444,17 @@ def _columns(points: Sequence[CurvePoint], metric: str | None) -> list[Column]:
     # One metric that is all there is to the reward says nothing new: it comes last.
     scored = [p.number("mean_scored") for p in points]
     for name in sorted(names, key=lambda name: values[name] == scored):
-        columns.append(
-            Column(name, [number(value) for value in values[name]], 6 * (name == metric))
-        )
+        cells = [_metric_cell(point, name) for point in points]
+        columns.append(Column(name, cells, 6 * (name == metric)))
     return columns
+
+
+def _metric_cell(point: CurvePoint, name: str) -> str:
+    """A metric's mean; with the number of its items, where that is another than the reward's."""
+    value, count = point.number(f"metric_{name}"), point.number(f"metric_{name}_n")
+    if value is None or count is None or count == point.n:
+        return number(value)
+    return f"{number(value)} of {count:.0f}"
 
 
 def _fitting(columns: Sequence[Column], width: int) -> list[Column]:

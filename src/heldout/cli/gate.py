@@ -313,6 +313,11 @@ def _footnotes(found: Gate) -> list[str]:
     compared = found.comparison
     if found.run.errored or (compared is not None and compared.a.errored):
         lines.append("The numbers are of what was scored, without the items that errored.")
+    if compared is None and any(c.n < found.run.samples for c in found.checks if c.n is not None):
+        lines.append(
+            f"Of {found.run.samples} samples, those of one cluster (of equal input and ground "
+            "truth, unless --cluster names another) count once."
+        )
     return lines
 
 

@@ -234,7 +234,10 @@ def _print_clusters(console: Console, summary: Summary, fewest: int | None = Non
 
     if "clustered_by" not in summary:
         if (count := summary.get("n_clusters")) is not None:
-            text = f"{count} distinct: samples of equal input and ground truth are one cluster"
+            text = (
+                f"{count} distinct: samples of equal input and ground truth are one cluster. Where "
+                "they differ in metadata alone, --cluster KEY clusters by that instead"
+            )
             console.print(as_line(text, "yellow"))
         return
     key, count, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
@@ -289,8 +292,8 @@ def print_slices(
             end_section=i == len(slices) - 1,
         )
     console.print(table)
-    if clustered:
-        _print_clusters(console, total, min(s["n_clusters"] for _, s in rows))
+    fewest = min(s["n_clusters"] for _, s in rows) if clustered else None
+    _print_clusters(console, total, fewest)
 
 
 # --- Items --------------------------------------------------------------------------------------

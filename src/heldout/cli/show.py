@@ -288,6 +288,10 @@ def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
         curve_table(found.points, console.width).print(console)
         for line in found.lines:
             console.print(line)
+    if run.no_results is not None:
+        text = "the last attempt has no results; these are of earlier ones. Its last skip: "
+        text += run.no_results
+        console.print(as_line(text, "yellow"), soft_wrap=True)
     if run.left_out:
         count = "1 result" if run.left_out == 1 else f"{run.left_out} results"
         text = f"{count} left out: the training was restarted from before, and went another way."

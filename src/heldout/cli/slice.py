@@ -54,6 +54,8 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
                 print_json({"slice": dict(zip(by, values, strict=True)), **summary})
         else:
             print_slices(by, slices, total, report)
+    if report.status == "failed":
+        raise click.exceptions.Exit(2)  # as `heldout show` does
 
 
 def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:

@@ -27,6 +27,7 @@ from heldout.config import Sampling
 from heldout.decoding import Decoder
 from heldout.decoding.chat import ChatModel, answer_all
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
+from heldout.fingerprints import describe_tokenizer
 from heldout.types import Completion, Message, ToolSpec
 from heldout.weights import fingerprint
 
@@ -84,7 +85,9 @@ class LocalEndpoint:
             self._version = fingerprint(self._model)
         elif self._version is None:
             self._version = version_on_disk(self._source)
-        known = {"version": self._version}
+        known: dict[str, Any] = {"version": self._version}
+        if self._source is None:
+            known |= describe_tokenizer(self._tokenizer)
         if self._version is None:
             known = {"unknown": f"the weights of {self._name} cannot be read"}
         return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **known}

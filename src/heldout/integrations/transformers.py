@@ -373,7 +373,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         # Callbacks do not know each other, but a training run has one state.
         taken = vars(state).setdefault("_heldout_names", {})
         for name in self._names.values():
-            if taken.setdefault(name, self) is not self:
+            if taken.setdefault(name, id(self)) != id(self):
                 raise InvalidInput(
                     f"two HeldoutCallbacks would log as eval_{name}_…; give each PeriodicEval a "
                     "label and a run_dir of its own"

@@ -186,6 +186,8 @@ class Moments:
             parts.append(_ratio(distance, unit))
             wholes.append(_ratio(n * n * squares, unit))
         between = math.fsum(parts)
+        if not math.isfinite(between):
+            return None
         # Clusters that differ in the last digits of their sums do not differ; a root would blow
         # that up.
         if between <= 1e-30 * math.fsum(wholes):

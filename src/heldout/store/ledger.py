@@ -11,6 +11,7 @@ import hashlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -33,6 +34,10 @@ class Finished(msgspec.Struct):
 
 def fingerprint(sample: Sample) -> bytes:
     """Of all a sample holds; the same before and after a journey through the journal."""
+    return hashlib.blake2b(_encoded(sample), digest_size=16).digest()
+
+
+def _encoded(sample: Sample) -> bytes:
     try:
         content = _encoder.encode(sample)
     except UNENCODABLE as problem:
@@ -43,12 +48,42 @@ def fingerprint(sample: Sample) -> bytes:
     if b"null" in content:  # what JSON makes of a NaN, too
         for part in ("input", "ground_truth", "metadata"):
             refuse_nonfinite(getattr(sample, part), f"sample {sample.id!r}: {part}")
-    return hashlib.blake2b(content, digest_size=16).digest()
+    return content
 
 
 def as_stored(sample: Sample) -> Sample:
-    """The sample as it is read back, so that it is scored as it is stored: tuples as lists, …"""
-    return msgspec.json.decode(_encoder.encode(sample), type=Sample)
+    """The sample as it is read back from a report.
+
+    Raises:
+        InvalidInput: It would be another one: a tuple comes back as a list, bytes as text, and a
+            score function that compares with them would score it differently.
+    """
+    stored = msgspec.json.decode(_encoded(sample), type=Sample)
+    try:
+        same = bool(stored == sample)
+    except ValueError:  # an array is neither equal nor unequal to a list
+        same = False
+    if not same:
+        for part in ("input", "ground_truth", "metadata"):
+            given, found = getattr(sample, part), getattr(stored, part)
+            _refuse_changed(given, found, f"sample {sample.id!r}: {part}")
+    return stored
+
+
+def _refuse_changed(given: Any, stored: Any, where: str) -> None:
+    if isinstance(given, dict):
+        for key, value in given.items():
+            _refuse_changed(value, stored[key], f"{where}[{key!r}]")
+    elif isinstance(given, list):
+        for place, value in enumerate(given):
+            _refuse_changed(value, stored[place], f"{where}[{place}]")
+    elif callable(getattr(given, "tolist", None)):
+        return  # an array, which is a list from here on: what needs the array fails aloud
+    elif (hasattr(given, "__len__") and not isinstance(given, str)) or given != stored:
+        raise InvalidInput(
+            f"{where} is a {type(given).__name__}, which a report stores as {stored!r:.60}; give "
+            "it as that, so that it is scored as it is stored"
+        )
 
 
 class Ledger:

@@ -224,6 +224,8 @@ def _from_columns(
 ) -> Table:
     if any(file.schema.get(name) != kind for name, kind in COLUMNS.items()):
         raise ParquetError(f"{run.columns} lacks columns, or has them of another kind")
+    if "heldout.plain" not in file.metadata:
+        raise ParquetError(f"{run.columns} does not say which metrics are rates")
     building = _Building(schema_in(file), keys, item_keys, run.path)
     for group in file.groups(list(building.wanted)):
         building.add(group)

@@ -31,7 +31,7 @@ from heldout.training.curve import (
     forget_stop,
     read_points,
 )
-from heldout.training.pending import PendingEval, left_evals, write_pending
+from heldout.training.pending import PendingEval, Scheduled, left_evals, write_pending
 from heldout.training.results import skip_of
 
 log = logging.getLogger("heldout")
@@ -51,6 +51,10 @@ class Home:
         """Held while lines are written, and made sure of: a slow disk holds it for long."""
         self._listing = threading.RLock()
         """Held while evals under way are looked at, and pending.json is replaced."""
+        self.names: dict[tuple[str, str, int], weakref.ref[Scheduled]] = {}
+        """Evals that were scheduled here, by session, name and step."""
+        self.labels: set[str] = set()
+        """Of the `PeriodicEval`s that write here."""
         self._eval: weakref.ref[Any] | None = None
         """The `PeriodicEval` that was set up here last."""
         self._curve: CurveWriter | None = None
@@ -69,6 +73,7 @@ class Home:
     def join(self, periodic: Any) -> str:
         """The session of a `PeriodicEval` that is set up here: that of the dispatcher, if one was
         here before; a new one, if it is a second start of the training in one process."""
+        self.labels.add(periodic.label)
         if self.is_of(periodic):
             return self.session
         first, self._eval = self._eval is None, weakref.ref(periodic)
@@ -470,5 +475,7 @@ def check_functions(path: Path, before: Mapping[str, Any], now: Mapping[str, Any
     if changed:
         raise ResumeMismatch(
             f"the curve in {path} was measured with another {' and another '.join(changed)}, so "
-            "new points could not be compared with it. Undo the change, or use another run_dir"
+            "new points could not be compared with it. Undo the change, or use another run_dir. (A "
+            "function that differs from launch to launch in what changes no number, a port or a "
+            "path, can be given a version: heldout.fingerprints.set_version)"
         )

@@ -127,7 +127,6 @@ class AsyncEvalDispatcher:
         self.drain_timeout = drain_timeout
         self._clock = clock
         self._names: dict[tuple[str, str, int], weakref.ref[Scheduled]] = {}
-        """Evals that were scheduled, by session, name and step."""
         self._visitors: list[weakref.WeakMethod[Callable[[], object]]] = []
         queue: Queue[Job] = Queue(max_pending, max_running, when_full)
         self._home: Home | None = None
@@ -254,15 +253,21 @@ class AsyncEvalDispatcher:
             checked_place(saved_at),
         )
         job = self._new_job(evaluator, pending, self._home, snapshot)
-        self._names[(session, pending.name, pending.step)] = weakref.ref(job.handle)
+        self._known[(session, pending.name, pending.step)] = weakref.ref(job.handle)
         return job
+
+    @property
+    def _known(self) -> dict[tuple[str, str, int], weakref.ref[Scheduled]]:
+        """Evals that were scheduled: those of the run directory, whichever dispatcher has it."""
+        return self._names if self._home is None else self._home.names
 
     def _distinct(self, name: str, step: int, session: str) -> str:
         """The name that an eval has on the curve: a second one of a step is numbered, since one
         result would hide the other. One that is tried again after a skip keeps its name."""
         found, number = name, 1
-        while (earlier := self._names.get((session, found, step))) is not None:
-            handle = earlier()
+        labels = set() if self._home is None else self._home.labels
+        while found in labels or (session, found, step) in self._known:
+            handle = None if found in labels else self._known[(session, found, step)]()
             if handle is not None and handle.done() and not _has_result(handle):
                 return found
             number += 1
@@ -339,10 +344,10 @@ class AsyncEvalDispatcher:
                 if (call := visitor()) is not None:
                     call()
 
-    def tell(self, point: CurvePoint) -> None:
+    def tell(self, point: CurvePoint, home: Home) -> None:
         """Loggers of a point that was measured while training waited, and is written already."""
         if self._is_ours("tell"):
-            self._running.tell(point)
+            self._running.tell(point, home)
 
     def on_visit(self, visitor: Callable[[], object]) -> None:
         """A method to be called at every visit of the thread that trains, and after a drain."""

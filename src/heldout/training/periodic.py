@@ -398,7 +398,7 @@ class PeriodicEval:
         skip = Measured(0, skipped=self._spending.why_not)
         with untouched_random_state():
             point = self._publish(self._point(step, skip, 0.0, final=False, charged=False))
-        self._spending.waited(self._clock() - began)
+        self._spending.evaluated(self._clock() - began)  # not charged: it would starve evals
         return point
 
     def _raise_if_asked(self, point: CurvePoint) -> None:
@@ -641,7 +641,7 @@ class PeriodicEval:
             raise
         self._record(judged, instead_of)
         if (dispatcher := get_async_eval_dispatcher()) is not None:
-            dispatcher.tell(judged)
+            dispatcher.tell(judged, self._trail.home)
         self._take_in(judged)
         return judged
 

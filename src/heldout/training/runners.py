@@ -8,8 +8,6 @@ environments, single- or multi-turn.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,7 +19,7 @@ from heldout.concurrency import settle
 from heldout.config import Sampling
 from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
-from heldout.fingerprints import describe_callable
+from heldout.fingerprints import describe_callable, describe_tokenizer
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.reasoning import opened_reasoning, without_reasoning
 from heldout.scoring.rubrics import Rubric
@@ -147,22 +145,6 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
         if not described["settings"][name]:
             del described["settings"][name]
     return described
-
-
-def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Hashes of what decides which prompt a conversation becomes: template and vocabulary."""
-    template = getattr(tokenizer, "chat_template", None)
-    vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
-    special = getattr(tokenizer, "special_tokens_map", None)
-    return {
-        "chat_template": _digest(template),
-        "tokenizer": _digest([sorted(vocabulary.items()), special]),
-    }
-
-
-def _digest(value: Any) -> str:
-    content = json.dumps(value, sort_keys=True, default=str).encode("utf-8", "backslashreplace")
-    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:

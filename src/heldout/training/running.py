@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import anyio
@@ -102,6 +103,8 @@ class Running:
         self._max_seconds, self._clock = max_seconds, clock
         self._changed = threading.Condition()
         """Held while any of these is looked at or changed: the queue and the next three."""
+        self._paths: dict[str, list[Path | None]] = {}
+        """Run directories of each label that loggers were told of."""
         self.latest = 0
         """The step that training is at."""
         self._watchers: set[Callable[[], None]] = set()
@@ -364,9 +367,11 @@ class Running:
         assert point is not None
         self._close_job(job, point)
         # After its line: who hears of it may raise.
+        name, step = job.eval.name, job.eval.step
         if problem is not None:
-            name, step = job.eval.name, job.eval.step
             log.warning("eval %r of step %s failed", name, step, exc_info=problem)
+        elif point.skipped is not None:
+            log.warning("eval %r of step %s is skipped: %s", name, step, point.skipped)
 
     def _skip(self, job: Job, why: str) -> None:
         with self._changed:
@@ -420,16 +425,32 @@ class Running:
                     job.home.close()
         except Exception as problem:
             log.error("eval %r of step %s", point.label, point.step, exc_info=problem)
-        self.tell(point)
+        self.tell(point, job.home)
         return point
 
-    def tell(self, point: CurvePoint) -> None:
+    def tell(self, point: CurvePoint, home: Home | None) -> None:
         """The loggers, of a point that is written already."""
         try:
             fields = {key: v for key, v in heartbeat_fields(point).items() if v is not None}
-            self.loggers.log(point.label, point.step, fields)
+            self.loggers.log(self._logged_as(point.label, home), point.step, fields)
         except Exception as problem:
             log.error("eval %r of step %s", point.label, point.step, exc_info=problem)
+
+    def _logged_as(self, label: str, home: Home | None) -> str:
+        """Two curves of one label are two names to a logger: one would overwrite the other."""
+        path = None if home is None else home.run.path
+        paths = self._paths.setdefault(label, [path])
+        if path not in paths:
+            paths.append(path)
+            log.warning(
+                "%s and %s are both called %r; loggers get the second as %r",
+                paths[0],
+                path,
+                label,
+                f"{label}-{len(paths)}",
+            )
+        number = paths.index(path) + 1
+        return label if number == 1 else f"{label}-{number}"
 
 
 def _no_threads_any_more(problem: BaseException | None) -> bool:

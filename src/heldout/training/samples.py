@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import msgspec
 
@@ -12,6 +11,7 @@ from heldout.errors import InvalidInput
 from heldout.items import EvalDefinition
 from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import plain_value
+from heldout.store.ledger import as_stored
 from heldout.types import Sample
 
 
@@ -21,7 +21,7 @@ def checked(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
     found = list(distinct(samples, wanted="held-out samples are Samples"))
     if not found:
         raise InvalidInput("there are no samples to evaluate")
-    return found
+    return [as_stored(sample) for sample in found]
 
 
 def fixed_order(samples: Sequence[Sample], seed: int) -> list[Sample]:
@@ -33,12 +33,5 @@ def digest(samples: Sequence[Sample]) -> str:
     """A hash of what they are, the same after a restart."""
     content = hashlib.sha256()
     for sample in samples:
-        content.update(msgspec.json.encode(sample, enc_hook=_plain) + b"\n")
+        content.update(msgspec.json.encode(sample, enc_hook=plain_value) + b"\n")
     return content.hexdigest()[:16]
-
-
-def _plain(value: Any) -> Any:
-    try:
-        return plain_value(value)
-    except (NotImplementedError, TypeError):
-        return type(value).__qualname__  # not its repr, which has an address in it

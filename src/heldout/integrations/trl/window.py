@@ -23,6 +23,7 @@ from typing import Any
 from heldout.config import Sampling
 from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
+from heldout.fingerprints import describe_tokenizer
 from heldout.integrations.trl.generation import by_transformers, by_vllm, cut
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.reasoning import without_reasoning
@@ -33,7 +34,6 @@ from heldout.training.runners import (
     AnswerFilter,
     KeepGoing,
     Runner,
-    describe_tokenizer,
     no_model,
 )
 from heldout.training.settings import Settings

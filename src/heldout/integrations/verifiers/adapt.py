@@ -168,6 +168,8 @@ def _samples(env: Any, split: str, metadata: Sequence[str]) -> list[Sample]:
         about = {column: row[column] for column in metadata}
         if route := _route(row):
             about["env_id"] = route
+        # Its number is no part of a question: rows that are equal otherwise are copies of one.
+        about["example_id"] = row.pop("example_id")
         samples.append(Sample(name, row, row.get("answer"), about))
     return samples
 
@@ -186,7 +188,7 @@ def _no_messages(sample: Sample) -> list[Message]:
 def _environment(
     sample: Sample, *, vf: Any, vf_env: Any, client: Any, model: str, identity: str
 ) -> VerifiersEnvironment:
-    env, row = vf_env, sample.input
+    env, row = vf_env, {**sample.input, "example_id": sample.metadata["example_id"]}
     while isinstance(env, vf.EnvGroup):
         name, row, _ = env._route_child_input(row)
         env = env.get_env_for_name(name)
