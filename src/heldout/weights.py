@@ -31,6 +31,9 @@ log = logging.getLogger("heldout")
 ROW = 2**14
 """Words of 4 bytes that share a sum."""
 
+WIDTH = ROW - 1
+"""Numbers in a row of `totals`: odd, so that signs that all change do not cancel out."""
+
 PIECE = 2**24
 """Bytes that are worked on at a time. It takes twice as much memory, for the products."""
 
@@ -289,7 +292,7 @@ def writes(tensor: Any) -> int:
 def totals(tensors: Sequence[Any]) -> list[Any]:
     """A few sums for each tensor that tell whether it was written to, its elements moved included.
 
-    Bits are read as numbers of 32 bits, laid out as a table, and added up by row and by column;
+    Bits are read as numbers of 64 bits, laid out as a table, and added up by row and by column;
     the sums are then weighted by their place. That reads a tensor twice, and takes no memory. On a
     GPU it is enqueued in the current stream, and nothing waits for it.
 
@@ -319,18 +322,19 @@ def _totals(torch: Any, tensor: Any) -> list[Any]:
     for piece in [local.view(-1)] if local.is_contiguous() else _pieces(torch, local):
         bits = (torch.view_as_real(piece) if piece.is_complex() else piece).view(-1)
         bits = bits.view(torch.uint8)
-        if bits.storage_offset() % 4:
+        if bits.storage_offset() % 8:
             bits = bits.clone()  # a view of larger numbers has to begin where one begins
-        full = len(bits) // 4 * 4
-        lines = [bits[full:]]
-        for words in bits[:full].view(torch.int32).split(ROW * ROW):
-            whole = len(words) // ROW * ROW
+        full = len(bits) // 8 * 8
+        lines = [bits[full:].to(torch.int64)]
+        for words in bits[:full].view(torch.int64).split(WIDTH * ROW):
+            whole = len(words) // WIDTH * WIDTH
             lines.append(words[whole:])
             if whole:
-                # In 64 bits: signs that change in pairs do not cancel out.
-                table = words[:whole].view(-1, ROW)
-                lines += [table.sum(1, dtype=torch.int64), table.sum(0, dtype=torch.int64)]
-        found += [(line * factors[: len(line)]).sum() for line in lines if len(line)]
+                table = words[:whole].view(-1, WIDTH)
+                lines += [table.sum(1), table.sum(0)]
+        # The highest bit is a sign. An even number of odd multiples of it is 0, so it is spread.
+        mixed = [line ^ (line >> 29) for line in lines if len(line)]
+        found += [(line * factors[: len(line)]).sum() for line in mixed]
     return found
 
 
