@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from heldout import Sample, Score, Trajectory
-from heldout.training import CurvePoint, PeriodicEval, measure
+from heldout.training import CurvePoint, PeriodicEval, run_eval
 from tests.training import toys
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -174,7 +174,7 @@ def what_one_says_cannot_be_sent(home: Path) -> Any:
 
 @scenario
 def one_cannot_be_put_back(home: Path) -> Any:
-    whole = measure.isolated
+    whole = run_eval.isolated
 
     @contextmanager
     def broken(model: Any, *, seed: int | None = None) -> Iterator[None]:
@@ -182,11 +182,11 @@ def one_cannot_be_put_back(home: Path) -> Any:
             yield
         on_rank_1(lambda: fail("a flag is not what it was"))()
 
-    measure.isolated = broken
+    run_eval.isolated = broken
     try:
         return evaluate(home)
     finally:
-        measure.isolated = whole
+        run_eval.isolated = whole
 
 
 @scenario
