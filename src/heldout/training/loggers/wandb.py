@@ -78,7 +78,8 @@ class WandbLogger:
         if trainer is None and self._project is None and wandb.setup().settings.project is None:
             raise HeldoutError(
                 "no wandb run was active when the first result came, or when WandbLogger() was "
-                "made, so the result has no project; make it after wandb.init, or give it project="
+                "made, so the result has no project; make it after wandb.init, or "
+                "WandbLogger(project=…)"
             )
         settings: dict[str, Any] = {"console": "off", "x_disable_stats": True}
         given: dict[str, Any] = {"project": self._project, "group": self._group}
