@@ -48,6 +48,7 @@ from heldout.training.loggers.guarded import Loggers, checked_loggers
 from heldout.training.pending import (
     Drained,
     Ended,
+    Fate,
     PendingEval,
     Queue,
     Scheduled,
@@ -126,7 +127,7 @@ class AsyncEvalDispatcher:
         nothing."""
         self.drain_timeout = drain_timeout
         self._clock = clock
-        self._names: dict[tuple[str, str, int], weakref.ref[Scheduled]] = {}
+        self._names: dict[tuple[str, str, int], Fate] = {}
         self._visitors: list[weakref.WeakMethod[Callable[[], object]]] = []
         queue: Queue[Job] = Queue(max_pending, max_running, when_full)
         self._home: Home | None = None
@@ -253,11 +254,11 @@ class AsyncEvalDispatcher:
             checked_place(saved_at),
         )
         job = self._new_job(evaluator, pending, self._home, snapshot)
-        self._known[(session, pending.name, pending.step)] = weakref.ref(job.handle)
+        self._known[(session, pending.name, pending.step)] = job.handle.fate
         return job
 
     @property
-    def _known(self) -> dict[tuple[str, str, int], weakref.ref[Scheduled]]:
+    def _known(self) -> dict[tuple[str, str, int], Fate]:
         """Evals that were scheduled: those of the run directory, whichever dispatcher has it."""
         return self._names if self._home is None else self._home.names
 
@@ -267,8 +268,8 @@ class AsyncEvalDispatcher:
         found, number = name, 1
         labels = set() if self._home is None else self._home.labels
         while found in labels or (session, found, step) in self._known:
-            handle = None if found in labels else self._known[(session, found, step)]()
-            if handle is not None and handle.done() and not _has_result(handle):
+            fate = None if found in labels else self._known[(session, found, step)]
+            if fate is not None and fate.done and not fate.has_result:
                 return found
             number += 1
             found = f"{name}-{number}"
@@ -533,10 +534,6 @@ class AsyncEvalDispatcher:
             os.getpid(),
         )
         return False
-
-
-def _has_result(handle: Scheduled) -> bool:
-    return handle.point is not None and handle.point.has_result
 
 
 def _entered(run_dir: Path, owner: AsyncEvalDispatcher) -> Home:

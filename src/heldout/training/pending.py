@@ -47,6 +47,14 @@ class Drained:
     seconds: float = 0.0
 
 
+@dataclass(eq=False, slots=True)
+class Fate:
+    """Whether an eval has ended, and in a result: kept by name, when its handle may be gone."""
+
+    done: bool = False
+    has_result: bool = False
+
+
 @dataclass(eq=False)
 class Scheduled:
     """One eval on its way. Held by nobody but whoever called `schedule`."""
@@ -59,15 +67,17 @@ class Scheduled:
     """Once it has ended."""
     is_new: bool = True
     """Whether that point was measured now; an earlier start of the training may have had it."""
-    _done: bool = False
+    fate: Fate = field(default_factory=Fate, repr=False)
 
     def done(self) -> bool:
         """Whether it has ended, as a result or as a skip."""
-        return self._done
+        return self.fate.done
 
     def end(self, point: CurvePoint | None, *, is_new: bool = True) -> None:
         """By whoever runs it."""
-        self.point, self.is_new, self._done = point, is_new, True
+        self.point, self.is_new = point, is_new
+        self.fate.has_result = point is not None and point.has_result
+        self.fate.done = True
 
     def result(self, timeout: float | None = None) -> CurvePoint | None:
         """Its point, waited for; None where it has not ended in time."""
