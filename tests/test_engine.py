@@ -1012,8 +1012,16 @@ def test_a_sample_that_would_be_stored_as_another_one_is_refused_by_name(
     run_eval: RunEval, value: Any, said: str
 ) -> None:
     """A score function that compares with it would score it differently when it is read back."""
+    fine = make_samples(20)
+    asked: list[str] = []
+
+    def answer(messages: list[Any]) -> str:
+        asked.append(messages[-1].text)
+        return "1"
+
     with pytest.raises(InvalidInput, match=f"sample 'a': {said}"):
-        run_eval([Sample("a", {"question": "what is 1?"}, value)])
+        run_eval([*fine, Sample("a", {"question": "what is 1?"}, value)], endpoint=answer)
+    assert asked == []  # before anything was paid for
 
 
 @pytest.mark.parametrize("number", [float("inf"), float("nan"), np.float32("nan")])

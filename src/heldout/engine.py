@@ -345,10 +345,11 @@ class Run:
         checked = isinstance(self.samples, Sequence)
         stream = enumerate(islice(self.samples, self.config.max_samples))
         for index, sample in stream if checked else self._admitted():
+            stored = as_stored(sample)
             for repeat in range(self.config.repeats):
                 self.asked += 1
                 if not self.ledger.is_finished(sample.id, repeat):
-                    yield Item(index, as_stored(sample), repeat)
+                    yield Item(index, stored, repeat)
         self.exhausted = True
         self.running.total = self.asked  # known at last, where it was not
 

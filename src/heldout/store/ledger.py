@@ -133,6 +133,7 @@ class Ledger:
                 f"samples are heldout.Sample, got {type(sample).__name__} at position {index}"
             )
         found = fingerprint(sample)
+        as_stored(sample)  # here, so that a list is refused before its first item is run
         new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
         if new.rowcount == 0:
             raise DuplicateSampleId(sample.id, index)
