@@ -31,7 +31,7 @@ from heldout.training.curve import (
     forget_stop,
     read_points,
 )
-from heldout.training.pending import Fate, PendingEval, left_evals, write_pending
+from heldout.training.pending import PendingEval, left_evals, write_pending
 from heldout.training.results import skip_of
 
 log = logging.getLogger("heldout")
@@ -51,8 +51,8 @@ class Home:
         """Held while lines are written, and made sure of: a slow disk holds it for long."""
         self._listing = threading.RLock()
         """Held while evals under way are looked at, and pending.json is replaced."""
-        self.names: dict[tuple[str, str, int], Fate] = {}
-        """Evals that were scheduled here, by session, name and step."""
+        self.names: set[tuple[str, str, int]] = set()
+        """Session, name and step of evals that were scheduled here and did not end in a skip."""
         self.labels: set[str] = set()
         """Of the `PeriodicEval`s that write here."""
         self._eval: weakref.ref[Any] | None = None

@@ -48,7 +48,6 @@ from heldout.training.loggers.guarded import Loggers, checked_loggers
 from heldout.training.pending import (
     Drained,
     Ended,
-    Fate,
     PendingEval,
     Queue,
     Scheduled,
@@ -127,7 +126,7 @@ class AsyncEvalDispatcher:
         nothing."""
         self.drain_timeout = drain_timeout
         self._clock = clock
-        self._names: dict[tuple[str, str, int], Fate] = {}
+        self._names: set[tuple[str, str, int]] = set()
         self._visitors: list[weakref.WeakMethod[Callable[[], object]]] = []
         queue: Queue[Job] = Queue(max_pending, max_running, when_full)
         self._home: Home | None = None
@@ -254,12 +253,13 @@ class AsyncEvalDispatcher:
             checked_place(saved_at),
         )
         job = self._new_job(evaluator, pending, self._home, snapshot)
-        self._known[(session, pending.name, pending.step)] = job.handle.fate
+        job.names = self._known
+        job.names.add(pending.key)
         return job
 
     @property
-    def _known(self) -> dict[tuple[str, str, int], Fate]:
-        """Evals that were scheduled: those of the run directory, whichever dispatcher has it."""
+    def _known(self) -> set[tuple[str, str, int]]:
+        """Names in use: those of the run directory, whichever dispatcher has it."""
         return self._names if self._home is None else self._home.names
 
     def _distinct(self, name: str, step: int, session: str) -> str:
@@ -268,9 +268,6 @@ class AsyncEvalDispatcher:
         found, number = name, 1
         labels = set() if self._home is None else self._home.labels
         while found in labels or (session, found, step) in self._known:
-            fate = None if found in labels else self._known[(session, found, step)]
-            if fate is not None and fate.done and not fate.has_result:
-                return found
             number += 1
             found = f"{name}-{number}"
         if number > 1:

@@ -47,14 +47,6 @@ class Drained:
     seconds: float = 0.0
 
 
-@dataclass(eq=False, slots=True)
-class Fate:
-    """Whether an eval has ended, and in a result: kept by name, when its handle may be gone."""
-
-    done: bool = False
-    has_result: bool = False
-
-
 @dataclass(eq=False)
 class Scheduled:
     """One eval on its way. Held by nobody but whoever called `schedule`."""
@@ -67,17 +59,15 @@ class Scheduled:
     """Once it has ended."""
     is_new: bool = True
     """Whether that point was measured now; an earlier start of the training may have had it."""
-    fate: Fate = field(default_factory=Fate, repr=False)
+    _done: bool = False
 
     def done(self) -> bool:
         """Whether it has ended, as a result or as a skip."""
-        return self.fate.done
+        return self._done
 
     def end(self, point: CurvePoint | None, *, is_new: bool = True) -> None:
         """By whoever runs it."""
-        self.point, self.is_new = point, is_new
-        self.fate.has_result = point is not None and point.has_result
-        self.fate.done = True
+        self.point, self.is_new, self._done = point, is_new, True
 
     def result(self, timeout: float | None = None) -> CurvePoint | None:
         """Its point, waited for; None where it has not ended in time."""
@@ -184,6 +174,10 @@ class PendingEval(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: bool = False
     """Whether it was given up on, if only once: it has a skip on the curve, and may yet have a
     result."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return (self.session, self.name, self.step)
 
 
 def checked_step(step: int) -> int:

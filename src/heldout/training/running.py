@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -73,6 +73,8 @@ class Job:
     """Whether somebody has taken it upon himself to write its line: there is only one."""
     weights: str | None = None
     """Those of the snapshot."""
+    names: set[tuple[str, str, int]] = field(default_factory=set)
+    """Names in use; its own is free again where it ends in a skip."""
     scope: anyio.CancelScope | None = None
     """While it runs. Only looked at in its event loop: to cancel one that was left is to cancel
     what comes after it."""
@@ -409,6 +411,8 @@ class Running:
             job.release()
             job.evaluator = None
             self.queue.remove(job)
+            if point is None or not point.has_result:
+                job.names.discard(job.eval.key)
             job.handle.end(point, is_new=is_new)
             self._notify()
         self.loop.wake()
