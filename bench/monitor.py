@@ -19,7 +19,8 @@ import numpy as np
 from common import child, emit, middle, options, say
 from heldout.stats import best_of, monitor
 from heldout.stats.summaries import Floats
-from heldout.training import CurveMonitor, CurvePoint, Outcome
+from heldout.training import CurveMonitor, CurvePoint
+from heldout.training.curve import Outcome
 
 CURVES = 300
 """Simulated for each figure: a share of 2% among them has a standard error of 0.8%."""

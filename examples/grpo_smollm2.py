@@ -24,7 +24,8 @@ from heldout import Metric, Sample, Score
 from heldout.cli.main import run_cli
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import to_dataset
-from heldout.training import PeriodicEval, live_model, score_answer
+from heldout.training import PeriodicEval, live_model
+from heldout.training.runner import score_answer
 
 OPENING = [
     {"role": "system", "content": "One word."},

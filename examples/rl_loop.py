@@ -26,6 +26,7 @@ from torch.optim import Adam
 from heldout import Message, Metric, Sample, Score, Trajectory, training
 from heldout.cli.main import run_cli
 from heldout.data import DataBuffer
+from heldout.training.dispatcher import pending_evals, use_async_eval_dispatcher
 from heldout.weights import fingerprint
 
 DIGITS = 4
@@ -106,7 +107,7 @@ def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
 
     evals = training.PeriodicEval(
         held_out,
-        training.functions(lambda messages: encode(messages[-1].text), answer, score_fn),
+        training.from_functions(lambda messages: encode(messages[-1].text), answer, score_fn),
         every_steps=options.every,
         model_getter=lambda: policy,
         run_dir=options.out,
@@ -114,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
     )
     step, stop = 0, None
     if saved := sorted(options.out.glob("checkpoint-*/training.pt")):
-        for pending in training.pending_evals(options.out):  # a kill came before their result
+        for pending in pending_evals(options.out):  # a kill came before their result
             if pending.saved_at:
                 policy.load_state_dict(torch.load(pending.saved_at, weights_only=True)["policy"])
                 evals.finish(pending, policy)
@@ -129,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
     with ExitStack() as stack:
         if options.run_async:  # nothing below knows of it
             dispatcher = stack.enter_context(training.AsyncEvalDispatcher(when_full="wait"))
-            stack.enter_context(training.use_async_eval_dispatcher(dispatcher))
+            stack.enter_context(use_async_eval_dispatcher(dispatcher))
 
         evals.maybe_run(step, saved_at=place)  # step 0, or what a killed run did not get to
         while step < options.steps and not stop:

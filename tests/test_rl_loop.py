@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from heldout import Sample, Score, Trajectory
-from heldout.training import PeriodicEval, current_points, pending_evals, read_points
+from heldout.training import PeriodicEval, current_points, read_points
 from heldout.training.curve import request_stop
+from heldout.training.dispatcher import pending_evals
 
 EXAMPLE = Path(__file__).parent.parent / "examples" / "rl_loop.py"
 

@@ -280,7 +280,7 @@ warnings.simplefilter("ignore")  # torch's own quantisation is going away
 import torch
 from heldout import weights
 from heldout.errors import InvalidInput
-from heldout.training.shadows import Shadows
+from heldout.training.snapshot import SnapshotPool
 from heldout.training.worker.shared import SharedWeights
 
 values = torch.tensor([[-4.0, 2.0, 0.5], [1.5, -0.5, 3.0]])
@@ -299,7 +299,7 @@ for make in (
     assert weights.fingerprint(model) != before
     assert weights.numbers(weights.totals([model.table])) != total
     with suppress(RuntimeError):  # torch copies some kinds only
-        Shadows().try_take(model, step=1)
+        SnapshotPool().try_take(model, step=1)
     try:
         SharedWeights().write(model, 1)
     except InvalidInput as refused:

@@ -38,12 +38,8 @@ from transformers.trainer_callback import PrinterCallback
 from heldout import Metric, Sample, Sampling, Score, Trajectory
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing import assert_neutral
-from heldout.training import (
-    AsyncEvalDispatcher,
-    PeriodicEval,
-    live_model,
-    use_async_eval_dispatcher,
-)
+from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
+from heldout.training.installed import use_async_eval_dispatcher
 from heldout.weights import fingerprint
 
 STEPS, EVERY = 6, 2

@@ -33,13 +33,8 @@ import torch
 from neutral import TOKENIZER, WORDS, score
 
 from heldout import Sample
-from heldout.training import (
-    AsyncEvalDispatcher,
-    EvalWorker,
-    PeriodicEval,
-    live_model,
-    use_async_eval_dispatcher,
-)
+from heldout.training import AsyncEvalDispatcher, EvalWorker, PeriodicEval, live_model
+from heldout.training.installed import use_async_eval_dispatcher
 from heldout.weights import fingerprint
 from midrun import DEVICE, SHAPES, make
 

@@ -18,13 +18,9 @@ from heldout import Sample
 from heldout.config import Sampling
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing.neutral import assert_neutral
-from heldout.training import (
-    AsyncEvalDispatcher,
-    PeriodicEval,
-    live_model,
-    score_answer,
-    use_async_eval_dispatcher,
-)
+from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
+from heldout.training.installed import use_async_eval_dispatcher
+from heldout.training.runner import score_answer
 from tests.tiny_model import WORDS, tiny_model
 
 pytestmark = pytest.mark.integration

@@ -21,17 +21,17 @@ from heldout.integrations.transformers import HeldoutCallback
 from heldout.training import (
     AsyncEvalDispatcher,
     PeriodicEval,
-    Shadows,
-    functions,
+    SnapshotPool,
+    from_functions,
     live_model,
-    pending_evals,
     read_points,
-    score_answer,
-    use_async_eval_dispatcher,
 )
 from heldout.training.curve import request_stop
+from heldout.training.dispatcher import pending_evals
+from heldout.training.installed import use_async_eval_dispatcher
 from heldout.training.loggers import CallableLogger
 from heldout.training.metrics import log_fields
+from heldout.training.runner import score_answer
 from heldout.weights import why_not_whole
 
 pytestmark = pytest.mark.integration
@@ -123,7 +123,7 @@ class Known:
         def judge(answer: str, sample: Sample) -> dict[str, float]:
             return {"reward": float(answer), "twice": 2 * float(answer)}
 
-        build = functions(
+        build = from_functions(
             lambda messages: int(messages[-1].text), generate, score_answer(judge), rows=self._rows
         )
         return build(model)
@@ -213,7 +213,7 @@ def test_a_turn_is_as_long_as_a_completion_of_trl(tmp_path: Path) -> None:
         return ["?"] * len(prompts)
 
     judge = score_answer(lambda answer, sample: 1.0)
-    runner = functions(lambda messages: messages[-1].text, answers, judge)
+    runner = from_functions(lambda messages: messages[-1].text, answers, judge)
     evals = make_evals(tmp_path, builder=runner)
     trainer = make_trainer(tmp_path, HeldoutCallback(evals), steps=2)
     trainer.args.max_completion_length = 40  # as GRPOConfig has it
@@ -855,7 +855,7 @@ def test_an_eval_knows_the_checkpoint_of_its_weights(tmp_path: Path) -> None:
         assert gate.wait(60)
         return 0.5
 
-    evals = make_evals(tmp_path, slow, shadows=Shadows(size=4))
+    evals = make_evals(tmp_path, slow, shadows=SnapshotPool(size=4))
     trainer = make_trainer(tmp_path, steps=3, save_strategy="steps", save_steps=2)
     HeldoutCallback(evals).attach(trainer)
     seen: list[Any] = []

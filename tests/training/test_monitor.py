@@ -11,8 +11,9 @@ import pytest
 
 from heldout.errors import InvalidInput
 from heldout.stats.summaries import Floats
-from heldout.training import CurveMonitor, Judgement
+from heldout.training import CurveMonitor
 from heldout.training.curve import CurvePoint, current_points
+from heldout.training.monitor import Judgement
 from heldout.training.verdicts import RewardRows, StepVerdict, Terms, best_checkpoint, verdicts
 from tests.training.test_verdicts import CLIMB, FLAT, curve, look, rising
 

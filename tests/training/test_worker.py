@@ -27,7 +27,7 @@ from heldout.errors import InvalidInput
 from heldout.fingerprints import describe_callable
 from heldout.training.distributed import Alone
 from heldout.training.run_eval import Measured, Task, measure
-from heldout.training.runners import describe_runner
+from heldout.training.runner import describe_runner
 from heldout.training.worker import main as worker_main
 from heldout.training.worker.process import WorkerProcess
 from heldout.training.worker.protocol import INSIDE, Answer, Begin, Loaded

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout import Metric, Sample, Score, Trajectory
-from heldout.training import PeriodicEval, Runner, functions
+from heldout.training import PeriodicEval, Runner, from_functions
 
 
 def questions(count: int = 8) -> list[Sample]:
@@ -54,7 +54,7 @@ def builder(**settings: Any) -> Any:
     def generate(model: Model, prompts: list[str], max_new: int) -> list[Any]:
         return model.answer(prompts)
 
-    return functions(lambda messages: messages[-1].text, generate, score, **settings)
+    return from_functions(lambda messages: messages[-1].text, generate, score, **settings)
 
 
 class Clock:

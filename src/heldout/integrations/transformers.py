@@ -34,8 +34,8 @@ from heldout.training.curve import CurvePoint
 from heldout.training.distributed import current_ranks
 from heldout.training.installed import evals_run_beside
 from heldout.training.metrics import Heartbeat, log_fields
-from heldout.training.periodic import PeriodicEval
-from heldout.training.runners import RunnerBuilder
+from heldout.training.periodic_eval import PeriodicEval
+from heldout.training.runner import RunnerBuilder
 from heldout.training.settings import Settings
 from heldout.types import Sample
 

@@ -1,8 +1,8 @@
 """Evaluation in the middle of training: on a cadence, on the trainer's own weights, neutral.
 
-periodic         PeriodicEval: cadence and heartbeats
+periodic_eval    PeriodicEval: cadence and heartbeats
 run_eval         one eval: the model, isolated, through `heldout.evaluate`
-runners          how the policy is run and scored: `live_model`, `functions`
+runner           how the policy is run and scored: `live_model`, `from_functions`
 distributed      training in several processes
 budget           how much of its time training may spend on evals, and has spent
 curve            curve.jsonl: one line per point
@@ -22,9 +22,9 @@ trainer_thread   what must run in the trainer's thread
 installed        the dispatcher in use
 ending           the end of the process
 beside           the evals of a `PeriodicEval` that are in flight
-shadows          snapshots of the weights
+snapshot         snapshots of the weights
 worker           EvalWorker: a process that evaluates
-loggers            loggers: JSONL, wandb, trackio, TensorBoard, MLflow
+loggers          loggers: JSONL, wandb, trackio, TensorBoard, MLflow
 """
 
 from __future__ import annotations
@@ -34,103 +34,56 @@ from typing import TYPE_CHECKING
 from heldout.lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.training.curve import (
-        CurvePoint,
-        Outcome,
-        current_points,
-        read_points,
-    )
-    from heldout.training.dispatcher import (
-        AsyncEvalDispatcher,
-        Drained,
-        PendingEval,
-        Scheduled,
-        pending_evals,
-    )
-    from heldout.training.installed import (
-        get_async_eval_dispatcher,
-        set_async_eval_dispatcher,
-        use_async_eval_dispatcher,
-    )
-    from heldout.training.monitor import (
-        CurveMonitor,
-        Judgement,
-    )
-    from heldout.training.periodic import (
-        PeriodicEval,
-    )
-    from heldout.training.runners import (
-        Request,
-        Runner,
-        functions,
-        live_model,
-        score_answer,
-    )
-    from heldout.training.settings import (
-        Settings,
-    )
-    from heldout.training.shadows import (
-        PolicyVersion,
-        Shadows,
-        WeightSnapshot,
-    )
-    from heldout.training.verdicts import Best, StepVerdict, best_checkpoint
-    from heldout.training.worker import (
-        EvalWorker,
-    )
+    from heldout.training.curve import CurvePoint, current_points, read_points
+    from heldout.training.dispatcher import AsyncEvalDispatcher
+    from heldout.training.installed import get_async_eval_dispatcher, set_async_eval_dispatcher
+    from heldout.training.monitor import CurveMonitor
+    from heldout.training.periodic_eval import PeriodicEval
+    from heldout.training.runner import Request, Runner, from_functions, live_model
+    from heldout.training.snapshot import SnapshotPool
+    from heldout.training.verdicts import best_checkpoint
+    from heldout.training.worker import EvalWorker
 
-_HOME = {
-    "heldout.training.curve": ("CurvePoint", "Outcome", "current_points", "read_points"),
-    "heldout.training.dispatcher": (
-        "AsyncEvalDispatcher",
-        "Drained",
-        "PendingEval",
-        "Scheduled",
-        "pending_evals",
+_MODULES = {
+    "heldout.training.curve": (
+        "CurvePoint",
+        "current_points",
+        "read_points",
     ),
+    "heldout.training.dispatcher": ("AsyncEvalDispatcher",),
     "heldout.training.installed": (
         "get_async_eval_dispatcher",
         "set_async_eval_dispatcher",
-        "use_async_eval_dispatcher",
     ),
-    "heldout.training.monitor": ("CurveMonitor", "Judgement"),
-    "heldout.training.periodic": ("PeriodicEval",),
-    "heldout.training.runners": ("Request", "Runner", "functions", "live_model", "score_answer"),
-    "heldout.training.settings": ("Settings",),
-    "heldout.training.shadows": ("PolicyVersion", "Shadows", "WeightSnapshot"),
-    "heldout.training.verdicts": ("Best", "StepVerdict", "best_checkpoint"),
+    "heldout.training.monitor": ("CurveMonitor",),
+    "heldout.training.periodic_eval": ("PeriodicEval",),
+    "heldout.training.runner": (
+        "Request",
+        "Runner",
+        "from_functions",
+        "live_model",
+    ),
+    "heldout.training.snapshot": ("SnapshotPool",),
+    "heldout.training.verdicts": ("best_checkpoint",),
     "heldout.training.worker": ("EvalWorker",),
 }
 
 __all__ = [
     "AsyncEvalDispatcher",
-    "Best",
     "CurveMonitor",
     "CurvePoint",
-    "Drained",
     "EvalWorker",
-    "Judgement",
-    "Outcome",
-    "PendingEval",
     "PeriodicEval",
-    "PolicyVersion",
     "Request",
     "Runner",
-    "Scheduled",
-    "Settings",
-    "Shadows",
-    "StepVerdict",
-    "WeightSnapshot",
+    "SnapshotPool",
     "best_checkpoint",
     "current_points",
-    "functions",
+    "from_functions",
     "get_async_eval_dispatcher",
     "live_model",
-    "pending_evals",
     "read_points",
-    "score_answer",
     "set_async_eval_dispatcher",
-    "use_async_eval_dispatcher",
 ]
 
-__getattr__, __dir__ = lazy(__name__, _HOME)
+__getattr__, __dir__ = lazy(__name__, _MODULES)

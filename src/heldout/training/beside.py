@@ -24,13 +24,15 @@ from heldout.training.results import Known
 from heldout.training.run_eval import Elsewhere
 
 if TYPE_CHECKING:
-    from heldout.training.shadows import Shadows
+    from heldout.training.snapshot import SnapshotPool
 
 log = logging.getLogger("heldout")
 
 
 class Beside:
-    def __init__(self, label: str, shadows: Shadows | None, elsewhere: Elsewhere | None) -> None:
+    def __init__(
+        self, label: str, shadows: SnapshotPool | None, elsewhere: Elsewhere | None
+    ) -> None:
         self._label, self._shadows, self._elsewhere = label, shadows, elsewhere
         self._under_way: list[Scheduled] = []
         self._said: deque[Callable[[], object]] = deque()
@@ -124,11 +126,11 @@ class Beside:
     def _taker(self) -> Callable[..., Snapshot | None]:
         return self._pool().try_take if self._elsewhere is None else self._elsewhere.try_snapshot
 
-    def _pool(self) -> Shadows:
+    def _pool(self) -> SnapshotPool:
         if self._shadows is None:
-            from heldout.training.shadows import Shadows
+            from heldout.training.snapshot import SnapshotPool
 
-            self._shadows = Shadows()
+            self._shadows = SnapshotPool()
         return self._shadows
 
     @property

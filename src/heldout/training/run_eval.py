@@ -44,7 +44,7 @@ from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.summary import Summary, summarize_results
 from heldout.training.distributed import Ranks, RanksApart
-from heldout.training.runners import Answer, Runner, RunnerBuilder, describe_runner
+from heldout.training.runner import Answer, Runner, RunnerBuilder, describe_runner
 from heldout.training.trainer_thread import NobodyCame
 from heldout.types import EvalResult, Sample
 from heldout.weights import fingerprint

@@ -40,7 +40,7 @@ Evaluator = Callable[..., Result | Known | Awaitable[Result]]
 
 
 class Snapshot(Protocol):
-    """Weights that stay what they are while training goes on (`heldout.training.shadows`)."""
+    """Weights that stay what they are while training goes on (`heldout.training.snapshot`)."""
 
     def in_use(self) -> AbstractContextManager[Any]:
         """Entered in the thread that evaluates on it."""

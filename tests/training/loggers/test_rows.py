@@ -13,7 +13,7 @@ from heldout.errors import InvalidInput
 from heldout.summary import summarize_results
 from heldout.training.curve import CurvePoint
 from heldout.training.loggers.rows import LONGEST_TEXT, Row
-from heldout.training.periodic import heartbeat_fields
+from heldout.training.periodic_eval import heartbeat_fields
 from tests.training.loggers.scenario import fields_of, skip_of
 
 

@@ -26,7 +26,7 @@ from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollouts import Rollout, rollout_batch
 from heldout.samples import distinct
-from heldout.training.periodic import PeriodicEval
+from heldout.training.periodic_eval import PeriodicEval
 from heldout.types import Message, Sample
 
 SUPPORTED, TESTED = ">=1.16,<2", "1.16.0"

@@ -29,8 +29,8 @@ from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, S
 from heldout.reasoning import without_reasoning
 from heldout.rendering.segments import Template
 from heldout.tokens import Generated, Transcript
-from heldout.training.periodic import PeriodicEval
-from heldout.training.runners import (
+from heldout.training.periodic_eval import PeriodicEval
+from heldout.training.runner import (
     AnswerFilter,
     KeepGoing,
     Runner,

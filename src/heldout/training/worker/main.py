@@ -32,7 +32,7 @@ from heldout.endpoints.batch import Request as Asked
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.distributed import Alone
 from heldout.training.run_eval import Measured, Task, build_runner, describe, measure
-from heldout.training.runners import Runner, describe_runner
+from heldout.training.runner import Runner, describe_runner
 from heldout.training.worker.protocol import (
     ENDS_ITSELF,
     Alive,

@@ -28,7 +28,7 @@ import msgspec
 from heldout.errors import InvalidInput
 from heldout.store.journal import UNENCODABLE, plain_value
 from heldout.training.run_eval import Measured, Task, describe
-from heldout.training.shadows import PolicyVersion
+from heldout.training.snapshot import PolicyVersion
 from heldout.training.worker.process import WorkerGone, WorkerProcess
 from heldout.training.worker.protocol import (
     INSIDE,

@@ -1,7 +1,7 @@
-"""Shadows of a model in training: how long they hold it up, and whether they are what it was.
+"""SnapshotPool of a model in training: how long they hold it up, and whether they are what it was.
 
-    python bench/gpu/shadows.py                      both shapes, on the GPU
-    python bench/gpu/shadows.py --device cpu --tiny  the same code, to show that it works
+    python bench/gpu/snapshot.py                      both shapes, on the GPU
+    python bench/gpu/snapshot.py --device cpu --tiny  the same code, to show that it works
 
 Prints a line of JSON a measurement, and exits with 1 if a shadow was not what the model had been.
 bfloat16 on a GPU, random weights (no download). Needs torch and transformers.
@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from heldout.training.shadows import Shadows, WeightSnapshot
+from heldout.training.snapshot import SnapshotPool, WeightSnapshot
 from heldout.weights import fingerprint
 from midrun import SHAPES, TINY
 
@@ -56,7 +56,7 @@ def ms(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def taken(shadows: Shadows, model: Any, step: int) -> WeightSnapshot:
+def taken(shadows: SnapshotPool, model: Any, step: int) -> WeightSnapshot:
     snapshot = shadows.try_take(model, step=step)
     assert snapshot is not None
     return snapshot
@@ -96,7 +96,7 @@ def step(model: Any, seed: int) -> None:
 def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
     """How long the caller of try_take waits, with the GPU idle and with a queue of work before it,
     and how long the copy takes there."""
-    shadows = Shadows(device=where)
+    shadows = SnapshotPool(device=where)
     named = "as the model" if where is None else str(where)
     bench.wait()
     began = time.perf_counter()
@@ -134,7 +134,7 @@ def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
 def race(bench: Bench, shape: str, model: Any, where: Any) -> None:
     """Weights are written right after the snapshot, with work queued before it; the hash is taken
     in another thread at once, and compared to that of a clone of the same moment."""
-    shadows, wrong, same = Shadows(device=where), 0, 0
+    shadows, wrong, same = SnapshotPool(device=where), 0, 0
     for number in range(bench.repeats):
         bench.wait()
         clone = {name: p.detach().clone() for name, p in model.state_dict().items()}
@@ -161,7 +161,7 @@ def outputs(bench: Bench, shape: str, model: Any) -> None:
     Attention is written out, since kernels that torch chooses need not repeat themselves. Where the
     model says another thing when it is asked again, nothing is known of that round.
     """
-    shadows, wrong, unknown = Shadows(), 0, 0
+    shadows, wrong, unknown = SnapshotPool(), 0, 0
     model.set_attn_implementation("eager")
     ids = torch.arange(256, device=bench.device).view(4, 64) % 500
     rounds = max(1, bench.repeats // 5)
@@ -201,7 +201,7 @@ def on_a_large_base(bench: Bench) -> None:
     for layer in base:
         layer.requires_grad_(False)
     held_up(bench, "frozen", model, None)
-    shadows, seconds = Shadows(), []
+    shadows, seconds = SnapshotPool(), []
     for number in range(5):
         snapshot = taken(shadows, model, number)
 

@@ -29,14 +29,14 @@ from heldout.scoring import Rubric, grade_exact, part
 from heldout.store.rundir import RunDir
 from heldout.training import (
     CurveMonitor,
-    Judgement,
     PeriodicEval,
     Runner,
-    functions,
+    from_functions,
     read_points,
-    score_answer,
 )
 from heldout.training.curve import request_stop
+from heldout.training.monitor import Judgement
+from heldout.training.runner import score_answer
 from tests.training.test_verdicts import CLIMB, curve
 from tests.training.toys import (
     Clock,
@@ -457,7 +457,7 @@ def test_max_new_holds_with_sampling_of_ones_own(tmp_path: Path) -> None:
         limits.append(max_new)
         return prompts
 
-    build = functions(
+    build = from_functions(
         lambda messages: messages[-1].text,
         generate,
         score,
@@ -474,7 +474,7 @@ def test_what_a_prompt_opened_is_reasoning_until_it_is_closed(tmp_path: Path) ->
     def right(trajectory: Trajectory, sample: Sample) -> Score:
         return score_value(trajectory.answer == "7")
 
-    build = functions(
+    build = from_functions(
         lambda messages: f"{messages[-1].text}\nassistant <think>\n",
         lambda model, prompts, max_new: [next(replies)],
         right,
@@ -1065,7 +1065,7 @@ def test_a_curve_is_not_continued_by_another_eval(
         given |= changed
         render, score_fn = given.pop("render"), given.pop("score_fn")
         return periodic(
-            tmp_path, weighted(), runner_builder=functions(render, answers, score_fn, **given)
+            tmp_path, weighted(), runner_builder=from_functions(render, answers, score_fn, **given)
         )
 
     def answers(model: Any, prompts: list[str], max_new: int) -> list[Any]:
@@ -1374,7 +1374,7 @@ def test_rewards_that_cannot_be_judged_do_not_reach_training(tmp_path: Path) -> 
     def answers(model: Any, prompts: list[str], max_new: int) -> list[str]:
         return prompts
 
-    runner = functions(lambda messages: messages[-1].text, answers, huge)
+    runner = from_functions(lambda messages: messages[-1].text, answers, huge)
     point = periodic(tmp_path, runner_builder=runner).maybe_run(10)
     assert point is not None
     assert (point.reward, point.verdict) == (1e200, None)
@@ -1448,7 +1448,7 @@ def test_what_an_operator_sets_wins_over_the_code(
         limits.append(max_new)
         return ["?"] * len(prompts)
 
-    runner = functions(lambda messages: messages[-1].text, answers, score, max_new=99)
+    runner = from_functions(lambda messages: messages[-1].text, answers, score, max_new=99)
     settings: dict[str, Any] = {"every_steps": 10, "num": 8, "pass_threshold": 0.9}
     point = periodic(tmp_path, runner_builder=runner, **settings).maybe_run(7)
     assert point is not None
@@ -1475,7 +1475,7 @@ def test_a_turn_is_as_long_as_the_trainings_where_nothing_else_is_said(tmp_path:
         return ["?"] * len(prompts)
 
     def evals(name: str, **settings: Any) -> PeriodicEval:
-        runner = functions(lambda messages: messages[-1].text, answers, score, **settings)
+        runner = from_functions(lambda messages: messages[-1].text, answers, score, **settings)
         return periodic(tmp_path / name, runner_builder=runner)
 
     evals("alone").maybe_run(10)

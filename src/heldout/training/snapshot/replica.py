@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
-from heldout.training.shadows.attributes import (
+from heldout.training.snapshot.attributes import (
     Copier,
     attributes_of,
     described,

@@ -19,8 +19,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from heldout.errors import InvalidInput
 from heldout.testing import assert_neutral
-from heldout.training.shadows import PolicyVersion, Shadows, WeightSnapshot, pool
-from heldout.training.shadows.replica import Replica
+from heldout.training.snapshot import PolicyVersion, SnapshotPool, WeightSnapshot, pool
+from heldout.training.snapshot.replica import Replica
 from heldout.weights import fingerprint
 
 IDS = torch.arange(12).view(2, 6) % 11 + 3
@@ -148,7 +148,7 @@ def evaluated(snapshot: WeightSnapshot, ask: Callable[[Any], Any] = logits) -> A
     return beside(work)
 
 
-def take(shadows: Shadows, model: Any, step: int = 1) -> WeightSnapshot:
+def take(shadows: SnapshotPool, model: Any, step: int = 1) -> WeightSnapshot:
     snapshot = shadows.try_take(model, step=step)
     assert snapshot is not None
     return snapshot
@@ -157,13 +157,13 @@ def take(shadows: Shadows, model: Any, step: int = 1) -> WeightSnapshot:
 def assert_faithful(
     model: Any,
     *,
-    shadows: Shadows | None = None,
+    shadows: SnapshotPool | None = None,
     ask: Callable[[Any], Any] = logits,
     go_on: Callable[[Any], Any] = train,
     rounds: int = 3,
 ) -> None:
     """Each snapshot has the weights and says what the model did, while the model moves on."""
-    shadows = shadows or Shadows()
+    shadows = shadows or SnapshotPool()
     for step in range(rounds):
         was, said = fingerprint(model), as_in_eval_mode(model, ask)
         snapshot = take(shadows, model, step)
@@ -180,13 +180,13 @@ def assert_faithful(
 @pytest.mark.parametrize("copy", ["trainable", "all"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_full_fine_tuning(tied: bool, copy: Any) -> None:
-    assert_faithful(llama(tie_word_embeddings=tied), shadows=Shadows(copy=copy))
+    assert_faithful(llama(tie_word_embeddings=tied), shadows=SnapshotPool(copy=copy))
 
 
 @pytest.mark.parametrize("copy", ["trainable", "all"])
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"modules_to_save": ["norm"]}])
 def test_lora(settings: dict[str, Any], copy: Any) -> None:
-    assert_faithful(lora(**settings), shadows=Shadows(copy=copy))
+    assert_faithful(lora(**settings), shadows=SnapshotPool(copy=copy))
 
 
 def test_buffers_and_all_else_that_training_writes_to() -> None:
@@ -226,7 +226,7 @@ def test_a_compiled_wrapper() -> None:
     inner = llama()
     compiled = torch.compile(inner, backend="eager")
     assert_faithful(inner, go_on=lambda _: train(inner))
-    snapshot = take(Shadows(), compiled)
+    snapshot = take(SnapshotPool(), compiled)
     assert snapshot.version().weights == fingerprint(compiled)
     assert type(snapshot.model) is LlamaForCausalLM
     assert torch.equal(evaluated(snapshot), as_in_eval_mode(inner))
@@ -247,7 +247,7 @@ def test_compiled_parts_are_not_compiled_in_a_shadow(what: str) -> None:
         layers[1] = torch.compile(layers[1], backend=refuse_to_compile)
     else:
         model.forward = torch.compile(model.forward, backend=refuse_to_compile)
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     assert snapshot.version().weights == fingerprint(model)
     assert torch.equal(evaluated(snapshot), said)
 
@@ -264,7 +264,7 @@ def process_group() -> Iterator[None]:
 def test_a_model_in_distributed_data_parallel() -> None:
     wrapped = torch.nn.parallel.DistributedDataParallel(llama())
     assert_faithful(wrapped)
-    assert type(take(Shadows(), wrapped).model) is LlamaForCausalLM
+    assert type(take(SnapshotPool(), wrapped).model) is LlamaForCausalLM
 
 
 @pytest.fixture
@@ -301,7 +301,7 @@ def test_a_model_with_mixed_precision(accelerator: Any, make: Any, prepare: Any)
 def test_a_shadow_runs_none_of_the_models_own_code_objects(accelerator: Any) -> None:
     """Two threads must not enter one autocast object: it keeps what to put back in itself."""
     model = accelerator.prepare_model(llama())
-    shadow = take(Shadows(), model).model
+    shadow = take(SnapshotPool(), model).model
 
     def autocast(model: Any) -> Any:
         cast = model.forward.__func__.__wrapped__.model_forward
@@ -320,7 +320,7 @@ def test_casts_that_training_keeps_are_kept(accelerator: Any) -> None:
     """A weight that is used twice in a region is cast once, so gradients add up in one precision:
     what evaluates beside it must not empty the cache, which all threads share."""
     model = accelerator.prepare_model(llama())
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     weight, row = torch.nn.Parameter(torch.ones(4, 4)), torch.ones(1, 4)
 
     def cast(result: Any) -> list[Any]:
@@ -345,7 +345,7 @@ def _before(node: Any) -> list[Any]:
 def test_a_model_in_the_hands_of_a_trainer(make: Any, tmp_path: Any) -> None:
     from transformers import Trainer, TrainerCallback, TrainingArguments
 
-    shadows, steps = Shadows(), []
+    shadows, steps = SnapshotPool(), []
 
     class Snapshots(TrainerCallback):  # type: ignore[misc]
         def on_step_end(self, args: Any, state: Any, control: Any, model: Any, **_: Any) -> None:
@@ -387,7 +387,7 @@ def test_a_shadow_is_in_eval_mode_without_gradients_and_shares_nothing_that_is_t
     train(model)
     model(input_ids=IDS, labels=IDS).loss.backward()
     model.gradient_checkpointing_enable()
-    shadow = take(Shadows(), model).model
+    shadow = take(SnapshotPool(), model).model
     assert type(shadow) is type(model)
     assert not any(module.training for module in shadow.modules())
     assert not any(p.requires_grad or p.grad is not None for p in shadow.parameters())
@@ -404,7 +404,7 @@ def test_a_shadow_is_in_eval_mode_without_gradients_and_shares_nothing_that_is_t
 @pytest.mark.parametrize("copy", ["trainable", "all"])
 def test_only_frozen_weights_are_shared(copy: Any) -> None:
     model = lora()
-    shadow = take(Shadows(copy=copy), model).model
+    shadow = take(SnapshotPool(copy=copy), model).model
     pairs = dict(model.named_parameters()), dict(shadow.named_parameters())
     shared = {n for n, p in pairs[0].items() if p.data_ptr() == pairs[1][n].data_ptr()}
     frozen = {n for n, p in pairs[0].items() if not p.requires_grad}
@@ -413,7 +413,7 @@ def test_only_frozen_weights_are_shared(copy: Any) -> None:
 
 
 def test_adapters_that_are_off_are_off_in_the_shadow() -> None:
-    model, shadows = lora(), Shadows()
+    model, shadows = lora(), SnapshotPool()
     with_adapters = as_in_eval_mode(model)
     take(shadows, model).release()
     with model.disable_adapter():
@@ -435,7 +435,7 @@ def test_hooks_that_are_the_models_own_write_to_the_shadow() -> None:
         model = Counting(4, 4)
     model.register_forward_hook(model.count)
     said = as_in_eval_mode(model, lambda model: model(torch.ones(4)))
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     assert torch.equal(evaluated(snapshot, lambda model: model(torch.ones(4))), said)
     assert (model.seen, snapshot.model.seen) == (1, 2)
 
@@ -447,7 +447,7 @@ def test_a_hook_that_only_makes_gradients_flow_is_left_out() -> None:
 
 
 def test_what_an_evaluation_changes_is_put_back() -> None:
-    shadows, model = Shadows(), llama()
+    shadows, model = SnapshotPool(), llama()
     snapshot = take(shadows, model)
 
     def meddle(shadow: Any) -> None:
@@ -462,7 +462,7 @@ def test_what_an_evaluation_changes_is_put_back() -> None:
 
 
 def test_a_buffer_that_an_evaluation_replaces_is_filled_again() -> None:
-    model, shadows, rows = normed(), Shadows(), torch.linspace(-1, 1, 24).view(4, 6)
+    model, shadows, rows = normed(), SnapshotPool(), torch.linspace(-1, 1, 24).view(4, 6)
     snapshot = take(shadows, model)
     evaluated(snapshot, lambda shadow: setattr(shadow.norm, "running_mean", torch.ones(6)))
     snapshot.release()
@@ -478,7 +478,7 @@ def test_without_copying_many_at_once_it_is_one_by_one(monkeypatch: pytest.Monke
 
 
 def test_the_version_is_asked_for_once_and_stays() -> None:
-    model, shadows = llama(), Shadows()
+    model, shadows = llama(), SnapshotPool()
     was = fingerprint(model)
     snapshot = take(shadows, model, step=7)
     assert snapshot.version() == PolicyVersion(7, was)
@@ -575,7 +575,7 @@ def with_compiled_helper(model: Any) -> None:
     ],
 )
 def test_what_cannot_be_copied_faithfully_is_refused_by_name(spoil: Any, named: str) -> None:
-    model, shadows = llama(), Shadows()
+    model, shadows = llama(), SnapshotPool()
     spoil(model)
     with pytest.raises(InvalidInput, match=named):
         shadows.try_take(model, step=1)
@@ -590,7 +590,7 @@ def test_an_attribute_may_have_the_name_of_a_global_that_is_the_model() -> None:
     model.policy = torch.nn.Linear(2, 2)
     names["policy"], names["shift"] = model, 1.0
     rows = torch.ones(1, 2)
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     assert torch.equal(evaluated(snapshot, lambda shadow: shadow(rows)), model(rows))
 
 
@@ -598,7 +598,7 @@ def test_weights_that_are_nowhere_are_refused() -> None:
     with torch.device("meta"):
         model = torch.nn.Linear(2, 2)
     with pytest.raises(InvalidInput, match=r"weight: its weights cannot be copied .*meta"):
-        Shadows().try_take(model, step=1)
+        SnapshotPool().try_take(model, step=1)
 
 
 @pytest.mark.usefixtures("process_group")
@@ -609,26 +609,26 @@ def test_weights_of_which_only_a_part_is_here_are_refused() -> None:
     mesh = init_device_mesh("cpu", (1,))
     model.weight = torch.nn.Parameter(distribute_tensor(model.weight.data, mesh, [Shard(0)]))
     with pytest.raises(InvalidInput, match="spread over several processes"):
-        Shadows().try_take(model, step=1)
+        SnapshotPool().try_take(model, step=1)
 
 
 @pytest.mark.parametrize("model", [None, "llama", [torch.nn.Linear(2, 2)]])
 def test_what_is_no_module_is_refused(model: Any) -> None:
     with pytest.raises(InvalidInput, match="a torch module"):
-        Shadows().try_take(model, step=1)
+        SnapshotPool().try_take(model, step=1)
 
 
 @pytest.mark.parametrize("settings", [{"size": 0}, {"size": True}, {"copy": "none"}])
 def test_settings_are_checked(settings: Any) -> None:
     with pytest.raises(InvalidInput):
-        Shadows(**settings)
+        SnapshotPool(**settings)
 
 
 # --- The pool -----------------------------------------------------------------------------------
 
 
 def test_no_more_snapshots_than_shadows() -> None:
-    model, shadows = llama(), Shadows(size=2)
+    model, shadows = llama(), SnapshotPool(size=2)
     first, second = take(shadows, model, 1), take(shadows, model, 2)
     assert first.model is not second.model
     assert (shadows.free, shadows.size) == (0, 2)
@@ -640,7 +640,7 @@ def test_no_more_snapshots_than_shadows() -> None:
 
 
 def test_a_shadow_is_used_again() -> None:
-    model, shadows = llama(), Shadows()
+    model, shadows = llama(), SnapshotPool()
     snapshot = take(shadows, model)
     shadow = snapshot.model
     snapshot.release()
@@ -649,7 +649,7 @@ def test_a_shadow_is_used_again() -> None:
 
 
 def test_cleared_shadows_are_made_anew_and_those_in_use_stay() -> None:
-    model, shadows = llama(), Shadows(size=2)
+    model, shadows = llama(), SnapshotPool(size=2)
     first, second = take(shadows, model), take(shadows, model)
     dropped = first.model
     first.release()
@@ -659,7 +659,7 @@ def test_cleared_shadows_are_made_anew_and_those_in_use_stay() -> None:
 
 
 def test_a_released_snapshot_does_not_hand_out_other_weights() -> None:
-    snapshot = take(Shadows(), llama(), step=5)
+    snapshot = take(SnapshotPool(), llama(), step=5)
     snapshot.release()
     with pytest.raises(InvalidInput, match="snapshot of step 5 was released"):
         _ = snapshot.model
@@ -668,7 +668,7 @@ def test_a_released_snapshot_does_not_hand_out_other_weights() -> None:
 
 
 def test_many_threads_give_shadows_back() -> None:
-    model, shadows = normed(), Shadows(size=4)
+    model, shadows = normed(), SnapshotPool(size=4)
     for step in range(50):
         snapshots = [take(shadows, model, step) for _ in range(4)]
         assert shadows.try_take(model, step=step) is None
@@ -766,7 +766,7 @@ def change_number(model: Any) -> None:
     ],
 )
 def test_a_shadow_follows_whatever_is_done_to_the_model(change: Any) -> None:
-    model, shadows = lora(), Shadows(size=2)
+    model, shadows = lora(), SnapshotPool(size=2)
     for snapshot in (take(shadows, model), take(shadows, model)):
         snapshot.release()
     change(model)
@@ -797,7 +797,7 @@ def with_a_bias(model: Any) -> None:
 
 @pytest.mark.parametrize("change", [in_double_precision, with_more_words, with_a_bias])
 def test_trained_weights_may_become_others(change: Any) -> None:
-    model, shadows = llama(), Shadows()
+    model, shadows = llama(), SnapshotPool()
     take(shadows, model).release()
     change(model)
     assert_faithful(model, shadows=shadows)
@@ -805,14 +805,14 @@ def test_trained_weights_may_become_others(change: Any) -> None:
 
 def test_weights_that_grow_in_place_are_noticed() -> None:
     with torch.random.fork_rng():
-        model, shadows = torch.nn.Embedding(4, 3), Shadows()
+        model, shadows = torch.nn.Embedding(4, 3), SnapshotPool()
     take(shadows, model).release()
     model.weight.data = torch.ones(6, 3)
     assert take(shadows, model).version().weights == fingerprint(model)
 
 
 def test_shadows_that_no_longer_fit_give_up_their_memory() -> None:
-    model, shadows = llama(), Shadows(size=2)
+    model, shadows = llama(), SnapshotPool(size=2)
     snapshots = [take(shadows, model), take(shadows, model)]
     old = [weakref.ref(snapshot.model) for snapshot in snapshots]
     for snapshot in snapshots:
@@ -853,7 +853,7 @@ def _settings(model: Any) -> Any:
 
 
 def test_a_hook_that_is_registered_later_is_noticed() -> None:
-    model, shadows = llama(), Shadows()
+    model, shadows = llama(), SnapshotPool()
     take(shadows, model).release()
     hooked(model)
     with pytest.raises(InvalidInput, match="is hooked into"):
@@ -967,7 +967,7 @@ def _with_an_attribute_of_a_weight() -> tuple[Any, Any]:
     ],
 )
 def test_what_hangs_on_a_model_is_compared_by_its_content(make: Any) -> None:
-    (model, change), shadows = make(), Shadows()
+    (model, change), shadows = make(), SnapshotPool()
     for level in (1.0, 2.0):
         snapshot = take(shadows, model)
         assert evaluated(snapshot, lambda shadow: shadow().tolist()) == [level] * 3
@@ -977,14 +977,14 @@ def test_what_hangs_on_a_model_is_compared_by_its_content(make: Any) -> None:
 
 def test_what_a_function_encloses_stays_as_it_was() -> None:
     model, change = _with_a_closure()
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     change()
     assert evaluated(snapshot, lambda shadow: shadow().tolist()) == [1.0] * 3
 
 
 def test_a_frozen_weight_that_is_laid_out_otherwise_is_noticed() -> None:
     model = torch.nn.Linear(2, 2, bias=False).requires_grad_(False)
-    shadows = Shadows()
+    shadows = SnapshotPool()
     take(shadows, model).release()
     with torch.no_grad():
         model.weight.copy_(torch.tensor([[1.0, 2.0], [3.0, 4.0]]))
@@ -996,13 +996,13 @@ def test_a_method_of_a_container_is_that_of_the_shadows_own() -> None:
     model: Any = torch.nn.Linear(2, 2)
     model.seen = []
     model.note = model.seen.append
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     snapshot.model.note(1)
     assert (model.seen, snapshot.model.seen) == ([], [1])
 
 
 def test_a_list_that_grows_does_not_cost_another_shadow() -> None:
-    model, shadows = normed(), Shadows()
+    model, shadows = normed(), SnapshotPool()
     model.losses, model.kinds, model.pair = [0.5], {"a": 1}, (1, 2)
     model.also = model.losses
     snapshot = take(shadows, model)
@@ -1024,7 +1024,7 @@ def test_a_list_that_grows_does_not_cost_another_shadow() -> None:
 
 
 def test_an_optimizer_that_a_module_holds_is_left_out() -> None:
-    model, shadows = normed(), Shadows()
+    model, shadows = normed(), SnapshotPool()
     model.optimizer = torch.optim.SGD(model.parameters())
     snapshot = take(shadows, model)
     assert snapshot.model.optimizer is None
@@ -1052,7 +1052,7 @@ def test_a_policy_of_stable_baselines3() -> None:
 
 
 def test_another_model_gets_another_shadow() -> None:
-    shadows, models = Shadows(), [llama(), llama(1)]
+    shadows, models = SnapshotPool(), [llama(), llama(1)]
     for model in models:
         snapshot = take(shadows, model)
         assert snapshot.version().weights == fingerprint(model)
@@ -1061,21 +1061,21 @@ def test_another_model_gets_another_shadow() -> None:
 
 def test_writing_to_shared_weights_while_they_are_evaluated_is_noticed() -> None:
     model = lora()
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     assert snapshot.why_changed() is None
     model.merge_adapter()  # through `.data`, which no version counts
     assert "frozen weights" in str(snapshot.why_changed())
     model = lora()
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     with torch.no_grad():
         model.base_model.model.model.norm.weight.add_(1.0)
     assert "frozen weights" in str(snapshot.why_changed())
     model = lora()
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     model.merge_adapter()  # before anybody has asked which weights these are
     assert "frozen weights" in str(snapshot.why_changed())
     model = lora()
-    snapshot = take(Shadows(copy="all"), model)
+    snapshot = take(SnapshotPool(copy="all"), model)
     was = fingerprint(model)
     model.merge_adapter()
     assert snapshot.why_changed() is None
@@ -1085,7 +1085,7 @@ def test_writing_to_shared_weights_while_they_are_evaluated_is_noticed() -> None
 @pytest.mark.parametrize("part", ["two elements", "two rows", "all of it"])
 def test_frozen_weights_that_change_places_are_noticed(part: str) -> None:
     model = lora()
-    snapshot = take(Shadows(), model)
+    snapshot = take(SnapshotPool(), model)
     weight = model.base_model.model.model.embed_tokens.weight
     assert not weight.requires_grad
     if part == "two elements":
@@ -1098,7 +1098,7 @@ def test_frozen_weights_that_change_places_are_noticed(part: str) -> None:
 
 
 def test_weights_that_are_copied_once_are_copied_again_once_they_were_seen_to_differ() -> None:
-    model, shadows = lora(), Shadows(device="cpu")
+    model, shadows = lora(), SnapshotPool(device="cpu")
     replica = Replica(model)
     transfers = replica.refreshed()
     assert transfers is not None
@@ -1136,7 +1136,7 @@ def test_a_shadow_is_used_with_the_default_device_and_the_autocast_of_the_traine
     model = normed()
     with torch.device("meta"), torch.autocast("cpu", dtype=torch.float16, cache_enabled=False):
         there = seen()
-        snapshot = take(Shadows(), model)
+        snapshot = take(SnapshotPool(), model)
     plain = seen()
 
     def inside() -> Any:
@@ -1149,7 +1149,7 @@ def test_a_shadow_is_used_with_the_default_device_and_the_autocast_of_the_traine
 
 
 def test_what_was_made_in_inference_mode_is_copied() -> None:
-    model, shadows = normed(), Shadows()
+    model, shadows = normed(), SnapshotPool()
     with torch.inference_mode():
         model.memory["made"] = torch.ones(6)
         model.register_buffer("offset", torch.ones(6))
@@ -1172,7 +1172,7 @@ def test_training_with_a_snapshot_at_every_step_ends_in_the_same_weights(make: A
         torch.manual_seed(0)
         model = make()
         optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.05)
-        shadows, losses, held = Shadows(size=2), [], []
+        shadows, losses, held = SnapshotPool(size=2), [], []
         for step in range(6):
             loss = model(input_ids=IDS, labels=IDS).loss
             loss.backward()
@@ -1193,7 +1193,7 @@ def test_training_with_a_snapshot_at_every_step_ends_in_the_same_weights(make: A
 
 def test_evaluating_while_training_steps_changes_neither() -> None:
     """Both at once, in two threads, and not one after the other."""
-    model, shadows = llama(), Shadows()
+    model, shadows = llama(), SnapshotPool()
     was, said = fingerprint(model), as_in_eval_mode(model)
     snapshot = take(shadows, model)
     begun, results = threading.Event(), []
@@ -1214,7 +1214,7 @@ def test_evaluating_while_training_steps_changes_neither() -> None:
 
 
 def test_making_and_taking_draw_nothing_and_leave_the_model_as_it_was() -> None:
-    model, shadows = llama(), Shadows(size=2)
+    model, shadows = llama(), SnapshotPool(size=2)
     model(input_ids=IDS, labels=IDS).loss.backward()
     kept = {id(p): (p.grad, p.grad.clone(), p._version) for p in model.parameters()}
     held = {id(m): {k: id(v) for k, v in vars(m).items()} for m in model.modules()}

@@ -1,6 +1,6 @@
 """Weights as they were at a step, held fast while training goes on: shadows of a model.
 
-    shadows = Shadows()
+    shadows = SnapshotPool()
     snapshot = shadows.try_take(model, step=40)     # in the trainer's thread, after the optimizer
     …
     with snapshot.in_use():                         # in the thread that evaluates
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back
-from heldout.training.shadows.replica import Replica, Transfer
+from heldout.training.snapshot.replica import Replica, Transfer
 from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals
 
 
@@ -41,7 +41,7 @@ class PolicyVersion(NamedTuple):
 class WeightSnapshot:
     """The weights of a model as they were at a step, in a model of their own: a shadow."""
 
-    def __init__(self, shadow: _Shadow, *, step: int, pool: Shadows) -> None:
+    def __init__(self, shadow: _Shadow, *, step: int, pool: SnapshotPool) -> None:
         self.step = step
         self._shadow: _Shadow | None = shadow
         self._pool = pool
@@ -78,7 +78,8 @@ class WeightSnapshot:
         shadow.replica.copy_all_again()
         return (
             "frozen weights, which a shadow shares with the model in training or copies only once, "
-            'were written to before its eval was over; Shadows(copy="all") copies them each time'
+            'were written to before its eval was over; SnapshotPool(copy="all") copies them '
+            "each time"
         )
 
     @contextmanager
@@ -114,7 +115,7 @@ class WeightSnapshot:
         return shadow
 
 
-class Shadows:
+class SnapshotPool:
     """A bounded number of shadows, made when they are needed and used again and again.
 
     With `copy="trainable"` frozen parameters are not copied but shared, where they are on the
@@ -337,4 +338,4 @@ def _casts_kept(torch: Any) -> Iterator[None]:
         torch.autocast_decrement_nesting()
 
 
-__all__ = ["PolicyVersion", "Shadows", "WeightSnapshot"]
+__all__ = ["PolicyVersion", "SnapshotPool", "WeightSnapshot"]

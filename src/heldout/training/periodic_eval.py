@@ -48,7 +48,7 @@ from heldout.training.monitor import CurveMonitor, Judgement
 from heldout.training.pending import PendingEval, Scheduled, checked_place, checked_step
 from heldout.training.results import Known
 from heldout.training.run_eval import Elsewhere, Measured, Task, describe, measure
-from heldout.training.runners import KnownBuilder, RunnerBuilder, describe_builder
+from heldout.training.runner import KnownBuilder, RunnerBuilder, describe_builder
 from heldout.training.samples import checked, digest, fixed_order
 from heldout.training.settings import (
     DEFAULT_NUM,
@@ -63,7 +63,7 @@ from heldout.types import Sample
 from heldout.weights import fingerprint
 
 if TYPE_CHECKING:
-    from heldout.training.shadows import Shadows
+    from heldout.training.snapshot import SnapshotPool
 
 log = logging.getLogger("heldout")
 
@@ -107,7 +107,7 @@ class PeriodicEval:
         progress_seconds: float = 10.0,
         across: Literal["first", "all"] = "first",
         on_error: Literal["skip", "raise"] = "skip",
-        shadows: Shadows | None = None,
+        shadows: SnapshotPool | None = None,
         ranks: Ranks | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -139,7 +139,7 @@ class PeriodicEval:
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"label is a name: letters, digits, _ and -, got {label!r}")
         if shadows is not None and not hasattr(shadows, "try_take"):
-            raise InvalidInput(f"shadows is a heldout.training.Shadows, got {shadows!r:.100}")
+            raise InvalidInput(f"shadows is a heldout.training.SnapshotPool, got {shadows!r:.100}")
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
         _check_monitor(monitor)

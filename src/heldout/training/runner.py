@@ -1,7 +1,8 @@
 """How the policy is run and scored at a point of the curve.
 
 A runner builder is a function of the model as it is at that moment: `(model) -> Runner`.
-`live_model` makes one for a transformers model, `functions` one of your own render and generate.
+`live_model` makes one for a transformers model, `from_functions` one of a render and a generate
+function.
 What a `Runner` holds is what `heldout.evaluate` takes: the eval's own score function, messages and
 environments, single- or multi-turn.
 """
@@ -135,7 +136,7 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
 
     Returns:
         `describe_runner` of what it will make, for a builder that can tell (those of `live_model`,
-        `functions` and `in_rollout_window`); of any other the fingerprint of its code.
+        `from_functions` and `in_rollout_window`); of any other the fingerprint of its code.
     """
     prototype = getattr(builder, "prototype", None)
     if not isinstance(prototype, Runner):
@@ -234,7 +235,7 @@ def _with_definition(
     return score_fn.score_fn, settings
 
 
-def functions(
+def from_functions(
     render: Callable[[Sequence[Message]], Any],
     generate: Callable[[Any, list[Any], int], Sequence[str | Message]],
     score_fn: ScoreFn | EvalDefinition,
@@ -345,7 +346,7 @@ __all__ = [
     "Request",
     "Runner",
     "RunnerBuilder",
-    "functions",
+    "from_functions",
     "live_model",
     "score_answer",
     "without_reasoning",

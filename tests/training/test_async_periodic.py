@@ -22,14 +22,14 @@ from heldout.training import (
     EvalWorker,
     PeriodicEval,
     Runner,
-    Shadows,
+    SnapshotPool,
     current_points,
-    functions,
-    pending_evals,
+    from_functions,
     read_points,
-    use_async_eval_dispatcher,
 )
 from heldout.training.curve import stop_requested
+from heldout.training.dispatcher import pending_evals
+from heldout.training.installed import use_async_eval_dispatcher
 from heldout.weights import fingerprint
 from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score
 
@@ -65,7 +65,7 @@ class Gates:
         return [p if int(p) < float(model.knows) else "?" for p in prompts]
 
     def builder(self, **settings: Any) -> Any:
-        return functions(lambda messages: messages[-1].text, self.generate, score, **settings)
+        return from_functions(lambda messages: messages[-1].text, self.generate, score, **settings)
 
 
 def points_of(folder: Path) -> list[CurvePoint]:
@@ -201,7 +201,7 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open.clear()
-    shadows = Shadows(size=2)
+    shadows = SnapshotPool(size=2)
     evals = evals_of(tmp_path, Counter(3), gates, shadows=shadows)
     newest = AsyncEvalDispatcher(when_full="newest", max_pending=4, max_running=1)
     with newest as dispatcher, use_async_eval_dispatcher(dispatcher):
@@ -229,7 +229,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
 
     gates.generate = slow_at_ten  # type: ignore[method-assign]
     beats = Heartbeats()
-    evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2), heartbeat_fn=beats)
+    evals = evals_of(tmp_path, model, gates, shadows=SnapshotPool(size=2), heartbeat_fn=beats)
     gates.open.clear()
     with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         for step, knows in ((10, 1), (20, 2)):
@@ -438,7 +438,7 @@ def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Pa
 
     gates, model = Slow(), Counter(2)
     gates.open.clear()
-    evals = evals_of(tmp_path, model, gates, shadows=Shadows(size=2))
+    evals = evals_of(tmp_path, model, gates, shadows=SnapshotPool(size=2))
     with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(50)
         assert gates.begun.wait(LONG)
@@ -483,7 +483,7 @@ def test_evals_of_one_dispatcher_may_have_several_run_directories(
 
 POLICY = """
 import torch
-from tests.training.test_beside import Counter, Gates
+from tests.training.test_async_periodic import Counter, Gates
 
 def policy():
     return Counter(), Gates().builder()
@@ -635,7 +635,7 @@ def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open.clear()
-    evals = evals_of(tmp_path, Counter(8), gates, shadows=Shadows(size=2))
+    evals = evals_of(tmp_path, Counter(8), gates, shadows=SnapshotPool(size=2))
     with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
