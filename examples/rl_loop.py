@@ -26,7 +26,7 @@ from torch.optim import Adam
 from heldout import Message, Metric, Sample, Score, Trajectory, training
 from heldout.cli.main import run_cli
 from heldout.data import DataBuffer
-from heldout.training.dispatcher import pending_evals, use_async_eval_dispatcher
+from heldout.training.dispatcher import pending_evals
 from heldout.weights import fingerprint
 
 DIGITS = 4
@@ -111,6 +111,7 @@ def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
         every_steps=options.every,
         model_getter=lambda: policy,
         run_dir=options.out,
+        resume=True,
         at_start=True,
     )
     step, stop = 0, None
@@ -129,8 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> training.PeriodicEval:
 
     with ExitStack() as stack:
         if options.run_async:  # nothing below knows of it
-            dispatcher = stack.enter_context(training.AsyncEvalDispatcher(when_full="wait"))
-            stack.enter_context(use_async_eval_dispatcher(dispatcher))
+            stack.enter_context(training.AsyncEvalDispatcher(when_full="wait"))
 
         evals.maybe_run(step, saved_at=place)  # step 0, or what a killed run did not get to
         while step < options.steps and not stop:

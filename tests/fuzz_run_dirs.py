@@ -37,7 +37,7 @@ from heldout.store.report import finish
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.summary import summarize_results
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
-from heldout.training.pending import PendingEval, write_pending
+from heldout.training.dispatcher import PendingEval, write_pending
 
 OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 """Title, clear, colour, right-to-left, delete, and a line over the one before."""

@@ -39,7 +39,6 @@ from heldout import Metric, Sample, Sampling, Score, Trajectory
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing import assert_neutral
 from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
-from heldout.training.installed import use_async_eval_dispatcher
 from heldout.weights import fingerprint
 
 STEPS, EVERY = 6, 2
@@ -111,8 +110,7 @@ def beside(train: Callable[[bool], Any]) -> Callable[[bool], Any]:
 
     def trained(evaluating: bool) -> Any:
         with (
-            AsyncEvalDispatcher(when_full="wait") as dispatcher,
-            use_async_eval_dispatcher(dispatcher),
+            AsyncEvalDispatcher(when_full="wait"),
         ):
             return train(evaluating)
 

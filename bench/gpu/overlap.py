@@ -34,7 +34,6 @@ from neutral import TOKENIZER, WORDS, score
 
 from heldout import Sample
 from heldout.training import AsyncEvalDispatcher, EvalWorker, PeriodicEval, live_model
-from heldout.training.installed import use_async_eval_dispatcher
 from heldout.weights import fingerprint
 from midrun import DEVICE, SHAPES, make
 
@@ -78,7 +77,6 @@ def train(shape: str, way: str, folder: Path) -> dict[str, Any]:
         dispatcher = None
         if way in ("in a thread", "in a process"):
             dispatcher = stack.enter_context(AsyncEvalDispatcher(when_full="wait"))
-            stack.enter_context(use_async_eval_dispatcher(dispatcher))
         evals.maybe_run(0)
         if dispatcher is not None:
             dispatcher.drain()

@@ -19,7 +19,6 @@ from heldout.config import Sampling
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing.neutral import assert_neutral
 from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
-from heldout.training.installed import use_async_eval_dispatcher
 from heldout.training.runner import score_answer
 from tests.tiny_model import WORDS, tiny_model
 
@@ -72,8 +71,7 @@ def make_evals(folder: Path, tokenizer: Any) -> list[PeriodicEval]:
 def dispatching(beside: bool) -> Iterator[None]:
     if beside:
         with (
-            AsyncEvalDispatcher(when_full="wait") as dispatcher,
-            use_async_eval_dispatcher(dispatcher),
+            AsyncEvalDispatcher(when_full="wait"),
         ):
             yield
     else:

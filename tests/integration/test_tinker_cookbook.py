@@ -51,7 +51,7 @@ from heldout.integrations.tinker_cookbook.messages import theirs
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
 from heldout.integrations.tinker_cookbook.training import is_counted
 from heldout.training import AsyncEvalDispatcher, CurvePoint, current_points, read_points
-from heldout.training.installed import use_async_eval_dispatcher
+from heldout.training.dispatcher import use_async_eval_dispatcher
 from tests.integration.tinker_fake import (
     MODEL,
     FakeSampling,

@@ -28,11 +28,11 @@ from heldout.training import (
 )
 from heldout.training.curve import request_stop
 from heldout.training.dispatcher import pending_evals
-from heldout.training.installed import use_async_eval_dispatcher
 from heldout.training.loggers import CallableLogger
 from heldout.training.metrics import log_fields
 from heldout.training.runner import score_answer
 from heldout.weights import why_not_whole
+from tests.training.toys import make_eval
 
 pytestmark = pytest.mark.integration
 
@@ -134,7 +134,8 @@ def make_evals(folder: Path, scored: Scored | None = None, **settings: Any) -> P
     settings.setdefault("run_dir", folder / label)
     settings.setdefault("every_steps", 2)
     known = settings.pop("builder", None) or Known(scored or (lambda eval, sample: 0.5))
-    return PeriodicEval(settings.pop("samples", samples()), known, **settings)
+    settings.setdefault("resume", None)
+    return make_eval(settings.pop("samples", samples()), known, **settings)
 
 
 def steps_of(evals: PeriodicEval) -> list[int]:
@@ -810,7 +811,7 @@ def test_a_second_training_of_another_model_is_measured_from_its_beginning(tmp_p
 
 def train_beside(trainer: Any, **settings: Any) -> None:
     waits = {"when_full": "wait", **settings}
-    with AsyncEvalDispatcher(**waits) as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(**waits):
         trainer.train()
 
 
@@ -855,7 +856,7 @@ def test_an_eval_knows_the_checkpoint_of_its_weights(tmp_path: Path) -> None:
         assert gate.wait(60)
         return 0.5
 
-    evals = make_evals(tmp_path, slow, shadows=SnapshotPool(size=4))
+    evals = make_evals(tmp_path, slow, snapshots=SnapshotPool(size=4))
     trainer = make_trainer(tmp_path, steps=3, save_strategy="steps", save_steps=2)
     HeldoutCallback(evals).attach(trainer)
     seen: list[Any] = []

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from heldout import Sample, Score, Trajectory
-from heldout.training import CurvePoint, PeriodicEval, run_eval
+from heldout.training import CurvePoint, run_eval
 from tests.training import toys
 
 RANK, WORLD = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
@@ -45,7 +45,7 @@ def evaluate(
         "run_dir": home / f"rank{RANK}",
     }
     builder = settings.pop("builder", toys.builder(rows=2))
-    evals = PeriodicEval(toys.questions(count), builder, **{**defaults, **settings})
+    evals = toys.make_eval(toys.questions(count), builder, **{**defaults, **settings})
     return told(evals.maybe_run(1), model)
 
 
@@ -148,7 +148,7 @@ def scoring_is_not_admitted(home: Path) -> Any:
     def build(model: Any) -> Any:
         return replace(inner(model), score_fn=scorers[0])
 
-    evals = PeriodicEval(
+    evals = toys.make_eval(
         toys.questions(10),
         build,
         every_steps=1,
@@ -192,7 +192,7 @@ def one_cannot_be_put_back(home: Path) -> Any:
 @scenario
 def first_cannot_decide(home: Path) -> Any:
     model = toys.Model()
-    evals = PeriodicEval(
+    evals = toys.make_eval(
         toys.questions(10),
         toys.builder(rows=2),
         every_steps=1,
@@ -232,7 +232,7 @@ def budget_of_the_first(home: Path) -> Any:
     def spend() -> None:
         clock.now += 1.0 if RANK == 0 else 0.0
 
-    evals = PeriodicEval(
+    evals = toys.make_eval(
         toys.questions(16),
         after(spend),
         every_steps=1,
@@ -284,7 +284,7 @@ def training(home: Path) -> Any:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
         evals = None
         if across:
-            evals = PeriodicEval(
+            evals = toys.make_eval(
                 samples,
                 live_model(tokenizer, score, max_new=6, rows=2),
                 every_steps=2,

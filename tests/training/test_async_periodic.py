@@ -29,7 +29,7 @@ from heldout.training import (
 )
 from heldout.training.curve import stop_requested
 from heldout.training.dispatcher import pending_evals
-from heldout.training.installed import use_async_eval_dispatcher
+from heldout.training.results import NOT_FINISHED
 from heldout.weights import fingerprint
 from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score
 
@@ -69,7 +69,8 @@ class Gates:
 
 
 def points_of(folder: Path) -> list[CurvePoint]:
-    return read_points(folder / "run" / "curve.jsonl")
+    """Of evals that have ended."""
+    return [p for p in read_points(folder / "run" / "curve.jsonl") if p.skipped != NOT_FINISHED]
 
 
 @pytest.fixture
@@ -91,7 +92,7 @@ def test_the_point_is_of_the_step_and_weights_it_was_due_at(tmp_path: Path, gate
     evals = evals_of(tmp_path, model, gates, samples=questions(8))
     at_ten = fingerprint(model)
     gates.open.clear()
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         assert evals.maybe_run(10) is None
         assert gates.begun.wait(LONG)
         model.learn(8)
@@ -121,7 +122,7 @@ def test_beside_and_in_place_give_the_same_summary(tmp_path: Path, gates: Gates)
     model = Counter(knows=3)
     here = evals_of(tmp_path / "a", model, gates)
     there = evals_of(tmp_path / "b", model, gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         there.maybe_run(10)
     first, second = here.maybe_run(10), there.history[0]
     assert first is not None
@@ -133,7 +134,7 @@ def test_a_model_that_cannot_be_copied_is_evaluated_at_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     evals = periodic(tmp_path, Model(knows=4))
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         points = [evals.maybe_run(step) for step in (10, 20)]
     assert [p.lag_steps for p in points if p is not None] == [None, None]
     said = [r.getMessage() for r in caplog.records]
@@ -147,8 +148,8 @@ def test_a_snapshot_that_fails_is_a_skip(tmp_path: Path, gates: Gates) -> None:
         def try_take(self, model: Any, *, step: int) -> Any:
             raise RuntimeError("no room")
 
-    evals = evals_of(tmp_path, Counter(), gates, shadows=Refuses())
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    evals = evals_of(tmp_path, Counter(), gates, snapshots=Refuses())
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
     assert [p.skipped for p in evals.history] == ["snapshot: RuntimeError: no room"]
     assert [p.skipped for p in points_of(tmp_path)] == ["snapshot: RuntimeError: no room"]
@@ -159,7 +160,7 @@ def test_an_eval_that_fails_is_a_skip(tmp_path: Path) -> None:
         raise ValueError("boom")
 
     evals = periodic(tmp_path, Counter(), runner_builder=broken)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
     [point] = points_of(tmp_path)
     assert point.skipped == "runner_builder: ValueError: boom"
@@ -172,7 +173,7 @@ def test_one_shadow_bounds_what_is_under_way(tmp_path: Path, gates: Gates) -> No
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(), gates)
     skips = AsyncEvalDispatcher(when_full="skip", max_pending=4)
-    with skips as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with skips:
         for step in (10, 20, 30):
             evals.maybe_run(step)
         gates.open.set()
@@ -187,7 +188,7 @@ def test_where_it_waits_the_next_eval_waits_for_the_shadow(tmp_path: Path, gates
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(3), gates)
     waits = AsyncEvalDispatcher(when_full="wait")
-    with waits as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with waits:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         opening = threading.Timer(0.1, gates.open.set)
@@ -201,10 +202,10 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open.clear()
-    shadows = SnapshotPool(size=2)
-    evals = evals_of(tmp_path, Counter(3), gates, shadows=shadows)
+    pool = SnapshotPool(size=2)
+    evals = evals_of(tmp_path, Counter(3), gates, snapshots=pool)
     newest = AsyncEvalDispatcher(when_full="newest", max_pending=4, max_running=1)
-    with newest as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with newest:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         evals.maybe_run(20)
@@ -213,7 +214,7 @@ def test_the_newest_takes_the_shadow_of_the_oldest_that_has_not_started(
     found = current_points(points_of(tmp_path))
     assert [(p.step, p.has_result) for p in found] == [(10, True), (20, False), (30, True)]
     assert "gave way to the eval of step 30" in str(found[1].skipped)
-    assert shadows.free == 2
+    assert pool.free == 2
 
 
 def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
@@ -229,13 +230,13 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
 
     gates.generate = slow_at_ten  # type: ignore[method-assign]
     beats = Heartbeats()
-    evals = evals_of(tmp_path, model, gates, shadows=SnapshotPool(size=2), heartbeat_fn=beats)
+    evals = evals_of(tmp_path, model, gates, snapshots=SnapshotPool(size=2), heartbeat_fn=beats)
     gates.open.clear()
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         for step, knows in ((10, 1), (20, 2)):
             model.learn(knows)
             evals.maybe_run(step)
-        first, second = evals._beside.under_way
+        first, second = evals._scheduled
         dispatcher.wait_for([second], LONG)
         evals.maybe_run(21)
         assert [p.step for p in evals.history] == [20]
@@ -268,9 +269,9 @@ def test_heartbeats_and_monitor_are_called_in_the_thread_that_trains(
         return "enough"
 
     evals = evals_of(tmp_path, Counter(3), gates, heartbeat_fn=beats, monitor=monitor)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
-        dispatcher.wait_for(evals._beside.under_way, LONG)
+        dispatcher.wait_for(evals._scheduled, LONG)
         assert not seen
         random.seed(0), np.random.seed(0), torch.manual_seed(0)
         drawn = random.random(), np.random.rand(), float(torch.rand(1))
@@ -295,7 +296,7 @@ def test_what_has_to_change_something_global_is_done_in_the_thread_that_trains(
 
     gates = Needs()
     evals = evals_of(tmp_path, Counter(4), gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         state = torch.get_rng_state()
     assert torch.equal(state, torch.get_rng_state())
@@ -315,7 +316,7 @@ def test_no_global_random_state_is_touched_in_the_thread(tmp_path: Path, gates: 
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
     expected = [draw() for _ in range(3)]
     random.seed(1), np.random.seed(1), torch.manual_seed(1)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         drawn = [draw()]
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
@@ -341,7 +342,7 @@ def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
     assert torch.equal(torch.rand(4), expected)
     assert gates.beside == [True, False]
@@ -356,7 +357,7 @@ def test_answers_that_would_draw_what_training_draws_are_given_in_its_thread(
 def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
     model = Counter(2)
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         model.learn(8)
         point = evals.run_final(17)
@@ -367,21 +368,23 @@ def test_the_last_weights_are_waited_for(tmp_path: Path, gates: Gates) -> None:
 
 def test_weights_that_have_their_point_are_not_measured_again(tmp_path: Path, gates: Gates) -> None:
     evals = evals_of(tmp_path, Counter(2), gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         assert evals.run_final(10) is evals.history[-1]
     assert [p.step for p in points_of(tmp_path)] == [10]
     again = evals_of(tmp_path, Counter(2), gates, heartbeat_fn=(beats := Heartbeats()))
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         again.maybe_run(10)
-    assert [p.step for p in points_of(tmp_path)] == [10]
+    measured, skipped = points_of(tmp_path)
+    assert (skipped.step, skipped.skipped) == (10, "the same weights have a point already")
+    assert current_points([measured, skipped]) == [measured]
     assert [fields.get("eval_reused") for fields in beats.named("rl_eval")] == [True]
 
 
 def test_the_final_eval_has_its_place_whatever_the_policy(tmp_path: Path, gates: Gates) -> None:
     evals = evals_of(tmp_path, Counter(2), gates)
     skips = AsyncEvalDispatcher(when_full="skip", max_pending=1)
-    with skips as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with skips:
         evals.maybe_run(10)
         evals.run_final(11)
     assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(10, True), (11, True)]
@@ -395,11 +398,10 @@ def test_in_the_loop_of_a_coroutine_trainer_the_last_weights_are_evaluated_at_on
     evals = evals_of(tmp_path, model, gates)
 
     async def train() -> CurvePoint | None:
-        async with AsyncEvalDispatcher(when_full="wait") as dispatcher:
-            with use_async_eval_dispatcher(dispatcher):
-                evals.maybe_run(10)
-                model.learn(8)
-                return evals.run_final(17)
+        async with AsyncEvalDispatcher(when_full="wait"):
+            evals.maybe_run(10)
+            model.learn(8)
+            return evals.run_final(17)
 
     point = anyio.run(train, backend=backend)
     assert point is not None
@@ -412,7 +414,7 @@ def test_what_was_lost_can_be_finished_on_its_weights(tmp_path: Path, gates: Gat
     gates.open.clear()
     evals = evals_of(tmp_path, model, gates)
     brief = AsyncEvalDispatcher(drain_timeout=0.01)
-    with brief as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with brief:
         evals.maybe_run(10, saved_at=tmp_path / "checkpoint-10")
         assert gates.begun.wait(LONG)
     gates.open.set()
@@ -438,13 +440,13 @@ def test_a_result_that_comes_after_training_went_back_hides_nothing(tmp_path: Pa
 
     gates, model = Slow(), Counter(2)
     gates.open.clear()
-    evals = evals_of(tmp_path, model, gates, shadows=SnapshotPool(size=2))
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    evals = evals_of(tmp_path, model, gates, snapshots=SnapshotPool(size=2))
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(50)
         assert gates.begun.wait(LONG)
         model.learn(4)
         evals.maybe_run(30)  # from a checkpoint, in the same process
-        dispatcher.wait_for(evals._beside.under_way[1:], LONG)
+        dispatcher.wait_for(evals._scheduled[1:], LONG)
         gates.open.set()
         dispatcher.drain(LONG)
         evals.maybe_run(60)
@@ -469,8 +471,7 @@ def test_evals_of_one_dispatcher_may_have_several_run_directories(
     one = evals_of(tmp_path / "a", model, gates, label="one")
     two = evals_of(tmp_path / "b", model, gates, label="two")
     with (
-        AsyncEvalDispatcher(loggers=[Logger()]) as dispatcher,
-        use_async_eval_dispatcher(dispatcher),
+        AsyncEvalDispatcher(loggers=[Logger()]),
     ):
         one.maybe_run(10)
         two.maybe_run(10)
@@ -496,16 +497,16 @@ def test_a_worker_measures_the_weights_of_the_step(tmp_path: Path, gates: Gates)
     model = Counter(2)
     here = evals_of(tmp_path / "here", model, gates)
     with EvalWorker(f"{tmp_path / 'evals.py'}:policy") as worker:
-        there = periodic(tmp_path / "there", model, runner_builder=worker)
+        there = periodic(tmp_path / "there", model, runner_builder=None, worker=worker)
         with (
-            AsyncEvalDispatcher(when_full="wait") as dispatcher,
-            use_async_eval_dispatcher(dispatcher),
+            AsyncEvalDispatcher(when_full="wait"),
         ):
             there.maybe_run(10)
             at_ten = here.run_eval(10)
             model.learn(8)
             last = there.run_final(17)
-        inline = periodic(tmp_path / "inline", model, runner_builder=worker).maybe_run(20)
+        waits = periodic(tmp_path / "inline", model, runner_builder=None, worker=worker)
+        inline = waits.maybe_run(20)
     assert at_ten is not None
     first = there.points[0]
     assert (first.summary, first.weights) == (at_ten.summary, at_ten.weights)
@@ -520,7 +521,7 @@ def test_a_worker_does_not_share_its_work(tmp_path: Path) -> None:
     (tmp_path / "evals.py").write_text(POLICY)
     worker = EvalWorker(f"{tmp_path / 'evals.py'}:policy")
     with pytest.raises(InvalidInput, match="evaluates alone"):
-        periodic(tmp_path, Counter(), runner_builder=worker, across="all")
+        periodic(tmp_path, Counter(), runner_builder=None, worker=worker, across="all")
     worker.close()
 
 
@@ -535,7 +536,7 @@ def test_frozen_weights_that_change_under_an_eval_make_it_a_skip(
     model = Frozen()
     gates.open.clear()
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         model.base.data.add_(1.0)  # as merging adapters does
@@ -570,8 +571,7 @@ def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number
 
     def train() -> None:
         with (
-            AsyncEvalDispatcher(when_full="wait") as dispatcher,
-            use_async_eval_dispatcher(dispatcher),
+            AsyncEvalDispatcher(when_full="wait"),
         ):
             evals.maybe_run(10)
             assert gates.begun.wait(LONG)
@@ -588,10 +588,10 @@ def test_ctrl_c_while_an_eval_is_answered_in_the_trainers_thread_makes_no_number
 def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: Path) -> None:
     gates = Needing()
     evals = evals_of(tmp_path, Counter(8), gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        [handle] = evals._beside.under_way
+        [handle] = evals._scheduled
         waiting = threading.Thread(target=lambda: handle.result(0.3))
         waiting.start()
         waiting.join(LONG)
@@ -604,10 +604,10 @@ def test_errands_are_run_by_no_other_thread_than_the_one_that_trains(tmp_path: P
 def test_an_errand_of_an_eval_that_was_given_up_on_is_not_run(tmp_path: Path) -> None:
     gates = Needing()
     evals = evals_of(tmp_path, Counter(8), gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
-        dispatcher._running.abandon(dispatcher._running.pending(), "given up")
+        dispatcher._abandon(dispatcher._pending(), "given up")
         evals.maybe_run(11)
     assert gates.threads == []
     assert [p.skipped for p in points_of(tmp_path)] == ["given up"]
@@ -620,23 +620,23 @@ def test_nobody_waits_for_a_shadow_that_an_eval_given_up_on_still_reads(
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(8), gates)
     dispatching = AsyncEvalDispatcher(when_full=when_full, max_seconds=0.05)
-    with dispatching as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with dispatching as dispatcher:
         evals.maybe_run(10)
-        dispatcher.wait_for(evals._beside.under_way, LONG)
+        dispatcher.wait_for(evals._scheduled, LONG)
         evals.maybe_run(20)
         evals.run_final(21)
         gates.open.set()
     reasons = [p.skipped for p in sorted(points_of(tmp_path), key=lambda p: p.step)]
     assert reasons[0] == "not finished after max_seconds=0.05"
-    assert reasons[1:] == ["all snapshots were in use, by none that is under way here"] * 2
+    assert reasons[1:] == ["all snapshots were in use, by no eval that is in flight here"] * 2
 
 
 def test_the_last_weights_are_measured_though_an_eval_of_them_was_given_up_on(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open.clear()
-    evals = evals_of(tmp_path, Counter(8), gates, shadows=SnapshotPool(size=2))
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    evals = evals_of(tmp_path, Counter(8), gates, snapshots=SnapshotPool(size=2))
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
         dispatcher.drain(0.01)
@@ -651,7 +651,7 @@ def test_a_reason_that_is_no_text_is_made_one(tmp_path: Path, gates: Gates) -> N
     evals = evals_of(
         tmp_path, Counter(8), gates, monitor=lambda points: "\ud800 no", heartbeat_fn=beats
     )
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
         dispatcher.drain(LONG)
         evals.maybe_run(11)
@@ -668,9 +668,9 @@ def test_a_monitor_that_is_interrupted_loses_no_point_of_evals_beside(
         raise KeyboardInterrupt
 
     evals = evals_of(tmp_path, Counter(8), gates, monitor=interrupted)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait") as dispatcher:
         evals.maybe_run(10)
-        dispatcher.wait_for(evals._beside.under_way, LONG)
+        dispatcher.wait_for(evals._scheduled, LONG)
         with pytest.raises(KeyboardInterrupt):
             evals.maybe_run(11)
     assert [p.step for p in evals.history] == [10]
@@ -683,7 +683,7 @@ def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
     model = Counter(4)
     model.lock = threading.Lock()
     evals = evals_of(tmp_path, model, gates)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         point = evals.maybe_run(10)
         last = evals.run_final(12)
     assert point is not None
@@ -692,23 +692,13 @@ def test_a_model_that_no_shadow_can_be_made_of_is_evaluated_at_once(
     assert "there can be no copy of the model" in caplog.text
 
 
-def test_a_dispatcher_that_is_not_in_use_is_mentioned(
-    tmp_path: Path, gates: Gates, caplog: pytest.LogCaptureFixture
-) -> None:
-    evals = evals_of(tmp_path, Counter(4), gates)
-    with AsyncEvalDispatcher(when_full="wait"):
-        evals.maybe_run(10)
-        evals.maybe_run(20)
-    assert caplog.text.count("use_async_eval_dispatcher") == 1
-
-
 def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
     tmp_path: Path, gates: Gates
 ) -> None:
     gates.open.clear()
     evals = evals_of(tmp_path, Counter(2), gates)
     brief = AsyncEvalDispatcher(drain_timeout=0.01)
-    with brief as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with brief:
         evals.maybe_run(10)
         assert gates.begun.wait(LONG)
     gates.open.set()
@@ -716,7 +706,7 @@ def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
     assert pending.weights == fingerprint(Counter(2))
     with pytest.raises(InvalidInput, match="was to measure"):
         evals.finish(pending, Counter(3))
-    other = msgspec.structs.replace(pending, name="other")
+    other = msgspec.structs.replace(pending, label="other")
     with pytest.raises(InvalidInput, match="is one of 'other'"):
         evals.finish(other, Counter(2))
     assert evals.finish(pending, Counter(2)) is not None
@@ -727,7 +717,7 @@ def test_an_eval_is_finished_on_its_own_weights_once_and_by_its_own_name(
 def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, gates: Gates) -> None:
     clock = Clock()
     evals = evals_of(tmp_path, Counter(2), gates, max_overhead=0.1, clock=clock)
-    with AsyncEvalDispatcher(when_full="wait") as dispatcher, use_async_eval_dispatcher(dispatcher):
+    with AsyncEvalDispatcher(when_full="wait"):
         evals.begin()
         evals._spending.waited(5.0)  # so long for a place, say
         clock.now += 15.0
@@ -742,8 +732,8 @@ def test_what_the_budget_cannot_afford_is_a_skip_that_says_so(tmp_path: Path, ga
 
 @pytest.mark.parametrize(
     ("wrong", "why"),
-    [({"shadows": 2}, "shadows is"), ({"model_getter": Counter()}, "`lambda: model`")],
-    ids=["shadows", "model_getter"],
+    [({"snapshots": 2}, "snapshots is"), ({"model_getter": Counter()}, "`lambda: model`")],
+    ids=["snapshots", "model_getter"],
 )
 def test_what_cannot_be_right_is_refused_before_training_begins(
     tmp_path: Path, gates: Gates, wrong: dict[str, Any], why: str

@@ -11,8 +11,8 @@ import pytest
 
 from heldout.training import current_points, read_points
 from heldout.training.curve import CurvePoint
-from heldout.training.dispatcher import AsyncEvalDispatcher
-from heldout.training.pending import pending_evals
+from heldout.training.dispatcher import AsyncEvalDispatcher, pending_evals
+from heldout.training.results import NOT_FINISHED
 
 pytestmark = pytest.mark.integration
 
@@ -23,7 +23,7 @@ import os, signal, sys, threading, time
 import anyio
 from heldout.training import dispatcher
 from heldout.training.dispatcher import *
-from heldout.training.installed import *
+from heldout.training.dispatcher import *
 from heldout.training.loggers import CallableLogger
 dispatcher.EXIT_GRACE_SECONDS = 0.2
 begun = threading.Event()
@@ -83,7 +83,8 @@ def run(folder: Path, script: str, after_ready: signal.Signals | None = None) ->
 
 
 def points_of(folder: Path) -> list[CurvePoint]:
-    return read_points(folder / "curve.jsonl")
+    """Of evals that have ended."""
+    return [p for p in read_points(folder / "curve.jsonl") if p.skipped != NOT_FINISHED]
 
 
 # --- Without a drain ----------------------------------------------------------------------------
@@ -171,8 +172,8 @@ print("checkpoint", point.has_result)
     assert "checkpoint True" in said
     assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [
         (5, True),
-        (7, True),
         (6, False),
+        (7, True),
     ]
 
 
@@ -208,7 +209,7 @@ threading.Event().wait()
     assert [(p.step, p.has_result) for p in points_of(tmp_path)] == [(5, True)]
     [pending] = pending_evals(tmp_path)
     assert (pending.step, pending.saved_at) == (6, "at-6")
-    with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+    with AsyncEvalDispatcher(run_dir=tmp_path, resume=True) as evals:
         evals.schedule_again(lambda: {"accuracy": 1.0}, pending)
     assert [p.has_result for p in current_points(points_of(tmp_path))] == [True, True]
     assert pending_evals(tmp_path) == []
@@ -234,14 +235,14 @@ def waits():
     return {"accuracy": 0.5}
 evals.schedule(waits, step=5)
 assert begun.wait(60)
-with evals._running._changed:  # the worst moment: nobody in the child will ever give it back
+with evals._changed:  # the worst moment: nobody in the child will ever give it back
     child = os.fork()
 if child == 0:
     assert get_async_eval_dispatcher() is None
     handle = evals.schedule(half, step=6)
     assert handle.done() and handle.result() is None
     assert evals.drain() == evals.close() == Drained()
-    evals.note_step(7)
+    evals.poll(7)
     print("child ends", flush=True)
     sys.exit(0)
 assert os.waitpid(child, 0)[1] == 0

@@ -180,13 +180,13 @@ def assert_faithful(
 @pytest.mark.parametrize("copy", ["trainable", "all"])
 @pytest.mark.parametrize("tied", [True, False])
 def test_full_fine_tuning(tied: bool, copy: Any) -> None:
-    assert_faithful(llama(tie_word_embeddings=tied), shadows=SnapshotPool(copy=copy))
+    assert_faithful(llama(tie_word_embeddings=tied), snapshots=SnapshotPool(copy=copy))
 
 
 @pytest.mark.parametrize("copy", ["trainable", "all"])
 @pytest.mark.parametrize("settings", [{}, {"use_dora": True}, {"modules_to_save": ["norm"]}])
 def test_lora(settings: dict[str, Any], copy: Any) -> None:
-    assert_faithful(lora(**settings), shadows=SnapshotPool(copy=copy))
+    assert_faithful(lora(**settings), snapshots=SnapshotPool(copy=copy))
 
 
 def test_buffers_and_all_else_that_training_writes_to() -> None:
@@ -458,7 +458,7 @@ def test_what_an_evaluation_changes_is_put_back() -> None:
     evaluated(snapshot, meddle)
     assert snapshot.model.config.use_cache is model.config.use_cache
     snapshot.release()
-    assert_faithful(model, shadows=shadows)
+    assert_faithful(model, snapshots=shadows)
 
 
 def test_a_buffer_that_an_evaluation_replaces_is_filled_again() -> None:
@@ -800,7 +800,7 @@ def test_trained_weights_may_become_others(change: Any) -> None:
     model, shadows = llama(), SnapshotPool()
     take(shadows, model).release()
     change(model)
-    assert_faithful(model, shadows=shadows)
+    assert_faithful(model, snapshots=shadows)
 
 
 def test_weights_that_grow_in_place_are_noticed() -> None:

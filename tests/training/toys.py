@@ -75,12 +75,25 @@ class Heartbeats(list[tuple[str, dict[str, Any]]]):
         return [fields for known, fields in self if known == name]
 
 
+def make_eval(*args: Any, clock: Any = None, ranks: Any = None, **settings: Any) -> PeriodicEval:
+    """A PeriodicEval with a clock and ranks of the test's, that continues the curve it finds."""
+
+    class Seamed(PeriodicEval):
+        if clock is not None:
+            _clock = staticmethod(clock)
+        if ranks is not None:
+            _current_ranks = staticmethod(lambda: ranks)
+
+    settings.setdefault("resume", True)
+    return Seamed(*args, **settings)
+
+
 def periodic(folder: Path, model: Any = None, **settings: Any) -> PeriodicEval:
     settings.setdefault("samples", questions())
     settings.setdefault("runner_builder", builder())
     settings.setdefault("every_steps", 10)
     settings.setdefault("model_getter", lambda: model if model is not None else Model())
-    return PeriodicEval(run_dir=folder / "run", **settings)
+    return make_eval(run_dir=folder / "run", **settings)
 
 
 __all__ = [
@@ -89,6 +102,7 @@ __all__ = [
     "Model",
     "Runner",
     "builder",
+    "make_eval",
     "periodic",
     "questions",
     "score",

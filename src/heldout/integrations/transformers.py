@@ -31,8 +31,8 @@ from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 from heldout.errors import InvalidInput
 from heldout.items import EvalDefinition
 from heldout.training.curve import CurvePoint
+from heldout.training.dispatcher import runs_async_evals
 from heldout.training.distributed import current_ranks
-from heldout.training.installed import evals_run_beside
 from heldout.training.metrics import Heartbeat, log_fields
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.runner import RunnerBuilder
@@ -149,7 +149,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             self._trainer.evaluate = self._evaluate
         step = state.global_step
         for each in self._on:
-            each.begin()
+            each.begin(resume=step > 0)
         # A step resumed at that has its point already has its row in the log that was loaded.
         row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
         self._log(row, state, control)
@@ -396,7 +396,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}: for that, callback.attach(trainer) is needed"
             )
-        if ours and not self._answers(args) and evals_run_beside():
+        if ours and not self._answers(args) and runs_async_evals():
             raise InvalidInput(
                 f"metric_for_best_model is {wanted!r}, and evals run beside this training: when a "
                 "checkpoint is saved, its result is not there yet. Train without a dispatcher, or "

@@ -35,8 +35,11 @@ from heldout.lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.training.curve import CurvePoint, current_points, read_points
-    from heldout.training.dispatcher import AsyncEvalDispatcher
-    from heldout.training.installed import get_async_eval_dispatcher, set_async_eval_dispatcher
+    from heldout.training.dispatcher import (
+        AsyncEvalDispatcher,
+        get_async_eval_dispatcher,
+        set_async_eval_dispatcher,
+    )
     from heldout.training.monitor import CurveMonitor
     from heldout.training.periodic_eval import PeriodicEval
     from heldout.training.runner import Request, Runner, from_functions, live_model
@@ -50,8 +53,8 @@ _MODULES = {
         "current_points",
         "read_points",
     ),
-    "heldout.training.dispatcher": ("AsyncEvalDispatcher",),
-    "heldout.training.installed": (
+    "heldout.training.dispatcher": (
+        "AsyncEvalDispatcher",
         "get_async_eval_dispatcher",
         "set_async_eval_dispatcher",
     ),

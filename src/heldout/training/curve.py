@@ -1,9 +1,11 @@
-"""curve.jsonl: a line a point of the held-out curve, written while the policy trains.
+"""curve.jsonl: one line per evaluation point, written while the policy trains.
 
-Lines are only ever appended, by the one training that holds the file, each of them on the disk
-before the training goes on. What the curve is now is decided when it is read (`current_points`):
-a training that was restarted from a checkpoint leaves points behind that it has gone back on.
-A file `stop` beside it asks that training to stop.
+Lines are only appended, by the one process that holds the file. An eval that runs in the background
+has a write-ahead line ("scheduled, not finished") from the moment it is scheduled; its result
+supersedes that line, and after a `kill -9` the line is what remains. Which points make up the curve
+is decided when it is read (`current_points`): a training run that was restarted from a checkpoint
+leaves points behind that a later attempt supersedes. A file `stop` in the same directory asks the
+training to stop.
 """
 
 from __future__ import annotations
@@ -109,6 +111,16 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     verdict: dict[str, Any] | None = None
     """What the curve up to here allows one to say (`heldout.training.verdicts`); None: it was not
     judged, or only after this line was written."""
+    pending: bool = False
+    """There is no result yet, but there may be one: the eval is in flight, or was lost with its
+    process, or was given up on. `skipped` says so to readers that do not know of this."""
+    saved_at: str | None = None
+    """Where the weights of a pending eval were saved. Never followed here."""
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """Attempt, label and step: what tells one eval from another."""
+        return (self.session, self.label, self.step)
 
     @property
     def has_result(self) -> bool:
@@ -162,7 +174,11 @@ _decoder = msgspec.json.Decoder(CurvePoint)
 
 
 class CurveWriter:
-    """Appends points to one curve. Holds a lock: two trainings would make one wrong curve."""
+    """Appends lines to one curve. Holds a lock: two training runs would make one wrong curve.
+
+    Args:
+        path: The file, which is made if it is not there.
+    """
 
     def __init__(self, path: Path) -> None:
         self._lines = LineWriter(path, CURVE)
@@ -171,46 +187,43 @@ class CurveWriter:
         weakref.finalize(self, self._lines.close)
 
     def append(self, point: CurvePoint) -> None:
-        """On the disk when this returns: points are rare, and each is dear."""
-        line = encode_point(point)
+        """Append a point. It is on the disk when this returns."""
+        self.append_line(encode_point(point))
+        self.sync()
+
+    def append_line(self, line: bytes) -> None:
+        """Append a line of `encode_point`."""
         self._lines.append_line(line)
+
+    def sync(self) -> None:
+        """Wait until what was appended is on the disk."""
         self._lines.sync()
 
     def close(self) -> None:
         self._lines.close()
 
     def let_go(self) -> None:
+        """In a forked child: close the file without giving up the parent's lock."""
         self._lines.let_go()
 
     @property
     def is_current(self) -> bool:
-        """Whether what it writes to is open, and still the file of that name."""
+        """Whether the file is open, and still the one of that name."""
         return self._lines.is_current
 
 
-_writers: weakref.WeakValueDictionary[Path, CurveWriter] = weakref.WeakValueDictionary()
-
-
-def _let_go() -> None:
-    """In a forked child: it would keep the lock of a training that has died."""
-    for writer in list(_writers.values()):
-        writer.let_go()
-    _writers.clear()
-
-
-os.register_at_fork(after_in_child=_let_go)
-
-
-def curve_writer(path: Path) -> CurveWriter:
-    """This process' writer of that curve: a training that is set up twice is still one training."""
-    place = path.resolve()
-    writer = _writers.get(place)
-    if writer is None or not writer.is_current:
-        writer = _writers[place] = CurveWriter(path)
-    return writer
-
-
 def encode_point(point: CurvePoint) -> bytes:
+    """Encode a point as a line.
+
+    Args:
+        point: The point.
+
+    Returns:
+        The line.
+
+    Raises:
+        InvalidInput: It holds something that a line cannot, or that would not be read back.
+    """
     where = f"the point of {point.label!r} at step {point.step}"
     for outcome in point.outcomes:
         # JSON would turn it into null, which says that the item errored.
@@ -237,8 +250,57 @@ def decode_point(path: Path, number: int, line: bytes) -> CurvePoint:
 
 
 def read_points(path: Path) -> list[CurvePoint]:
-    """Every point in the order written; `current_points` says what the curve is."""
-    return [decode_point(path, number, line) for number, _, line in lines(path, CURVE)]
+    """Read every point of a curve.
+
+    Args:
+        path: curve.jsonl.
+
+    Returns:
+        Points in the order in which their evals were written down first, each once; those of evals
+        without a result are `pending`. `current_points` says which of them make up the curve.
+    """
+    return settled(decode_point(path, number, line) for number, _, line in lines(path, CURVE))
+
+
+def settled(points: Iterable[CurvePoint]) -> list[CurvePoint]:
+    """Put what an eval ended in where its write-ahead line is.
+
+    Args:
+        points: Lines in the order written.
+
+    Returns:
+        The points without write-ahead lines of evals that have ended.
+    """
+    ordered: list[CurvePoint] = []
+    open_lines: dict[tuple[str, str, int], int] = {}
+    for point in points:
+        place = open_lines.pop(point.key, None)
+        if place is None:
+            place = len(ordered)
+            ordered.append(point)
+        else:
+            ordered[place] = point
+        if point.pending:
+            open_lines[point.key] = place
+    return ordered
+
+
+def pending_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
+    """Evals that were scheduled and have no result.
+
+    Args:
+        points: Points of a curve, as `read_points` gives them.
+
+    Returns:
+        Pending points by step, without those that a later attempt supersedes: it went back to
+        before their step, so that their weights are no more.
+    """
+    points = list(points)
+    order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
+    evaluated = [p for p in points if p.has_result or p.pending]
+    went_back_to = _first_steps_of_later_sessions(evaluated, order)
+    left = [p for p in points if p.pending and p.step < went_back_to[order[p.session]]]
+    return sorted(left, key=lambda p: (p.step, p.label))
 
 
 def repair_curve(path: Path) -> list[int]:
@@ -259,7 +321,7 @@ def current_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
     """
     points = list(points)
     order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
-    went_back_to = _first_steps_of_later_sessions(points, order)
+    went_back_to = _first_steps_of_later_sessions([p for p in points if p.has_result], order)
     kept: dict[tuple[int, str], CurvePoint] = {}
     for point in points:
         if point.step >= went_back_to[order[point.session]]:
@@ -297,12 +359,11 @@ def is_fewer(point: CurvePoint, most: int) -> bool:
 
 
 def _first_steps_of_later_sessions(points: list[CurvePoint], order: dict[str, int]) -> list[float]:
-    """For each session, the least step at which any session after it has a result."""
+    """For each session, the least step at which any session after it has a point."""
     first = [math.inf] * len(order)
     for point in points:
-        if point.has_result:
-            session = order[point.session]
-            first[session] = min(first[session], point.step)
+        session = order[point.session]
+        first[session] = min(first[session], point.step)
     later, least = [math.inf] * len(order), math.inf
     for session in reversed(range(len(order))):
         later[session] = least

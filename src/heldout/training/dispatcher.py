@@ -1,4 +1,4 @@
-"""AsyncEvalDispatcher: evals that overlap with the training that goes on.
+"""AsyncEvalDispatcher: evals that run in the background while training goes on.
 
     with AsyncEvalDispatcher(run_dir="outputs/run1") as evals:
         for step in range(1, …):
@@ -8,95 +8,458 @@
                 evals.schedule(partial(evaluate_on, client), step=step)
 
 `schedule` returns at once. A result is a line of `curve.jsonl`, and goes to every logger, at the
-step it was scheduled at, whenever it comes and in whatever order (clause 15); what fails, is
-dropped or given up on is a skip with its reason, never an exception in the training (clause 14).
+step it was scheduled at, whenever it comes and in whatever order (clause 15). What fails, is
+dropped or given up on is a skip with its reason, never an exception in training (clause 14).
 
-Async evaluators run in an event loop: the trainer's own (`async with`), or one in a thread beside
-it. Plain ones run in daemon threads. So no eval keeps the process from ending.
+Async evaluators run in an event loop: the trainer's own (`async with`), or one in a thread. Plain
+ones run in daemon threads. So no eval keeps the process from ending.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextvars
 import inspect
 import logging
+import math
 import os
+import signal
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar, Token
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from types import FrameType, TracebackType
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
 
 import anyio
+import anyio.abc
+import msgspec
 
-from heldout.concurrency import is_async
-from heldout.errors import InvalidInput, printable_error
-from heldout.training import ending
-from heldout.training.curve import CurvePoint
-from heldout.training.curve_file import Home, home_of, leave
+from heldout.concurrency import Threads, in_own_thread, is_async, settle, waker
+from heldout.errors import InvalidInput, RunDirectoryError, printable_error
+from heldout.training.curve import CurvePoint, pending_points, read_points
+from heldout.training.curve_file import CurveFile, leave_curve_file, open_curve_file
 from heldout.training.distributed import is_first_process
-from heldout.training.installed import (
-    get_async_eval_dispatcher,
-    set_async_eval_dispatcher,
-    use_async_eval_dispatcher,
-)
 from heldout.training.loggers import Logger
 from heldout.training.loggers.guarded import Loggers, checked_loggers
-from heldout.training.pending import (
-    Drained,
-    Ended,
-    PendingEval,
-    Queue,
-    Scheduled,
-    WhenFull,
-    checked_name,
-    checked_place,
-    checked_step,
-    checked_weights,
-    pending_evals,
-)
-from heldout.training.results import Result
-from heldout.training.running import Evaluator, Job, Running, Snapshot
+from heldout.training.metrics import heartbeat_fields
+from heldout.training.results import Result, pending_point, point_of, skip_of
+from heldout.training.run_eval import Known, describe
+from heldout.training.trainer_thread import TrainerThread
 
 log = logging.getLogger("heldout")
 
-__all__ = [
-    "AsyncEvalDispatcher",
-    "Drained",
-    "Ended",
-    "Evaluator",
-    "PendingEval",
-    "Result",
-    "Scheduled",
-    "Snapshot",
-    "get_async_eval_dispatcher",
-    "pending_evals",
-    "set_async_eval_dispatcher",
-    "use_async_eval_dispatcher",
-]
-
 EXIT_GRACE_SECONDS = 2.0
-"""How long evals under way are waited for where the process ends and nobody drained."""
+"""How long evals in flight are waited for where the process ends and nobody drained."""
 QUIET_SECONDS = 5.0
 """How long evals are waited for without a word."""
 LOGGER_SECONDS = 60.0
 """How long loggers may take, at the end of training, for what they have not stored yet."""
+RETRY_SECONDS = 0.5
+"""How often a free snapshot is looked for, while other evals hold them."""
+
 T = TypeVar("T")
+WhenFull = Literal["wait", "skip", "newest"]
+Evaluator = Callable[..., Result | Known | Awaitable[Result]]
+
+
+class Snapshot(Protocol):
+    """Weights that stay what they are while training goes on (`heldout.training.snapshot`)."""
+
+    def in_use(self) -> AbstractContextManager[Any]:
+        """Entered in the thread that evaluates it."""
+
+    def version(self) -> Any:
+        """Has `weights`, a hash of their content, or None."""
+
+    def why_changed(self) -> str | None:
+        """Why it is not what it was when it was taken, where that can happen."""
+
+    def release(self) -> None:
+        """It is not needed any more."""
+
+
+TakeSnapshot = Callable[[], Snapshot | None]
+
+
+class Ended(NamedTuple):
+    """An eval that ended without a result."""
+
+    name: str
+    step: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What became of the evals that were pending when `drain` began."""
+
+    finished: list[tuple[str, int]] = field(default_factory=list)
+    """(name, step)."""
+    skipped: list[Ended] = field(default_factory=list)
+    abandoned: list[Ended] = field(default_factory=list)
+    """Had not ended when time was up. A result that comes after all is not recorded."""
+    seconds: float = 0.0
+
+
+@dataclass(eq=False)
+class Scheduled:
+    """A scheduled eval, as `schedule` returns it."""
+
+    step: int
+    name: str
+    _dispatcher: AsyncEvalDispatcher = field(repr=False)
+    point: CurvePoint | None = None
+    """Once it has ended."""
+    is_new: bool = True
+    """Whether that point was measured now; an earlier attempt may have measured it."""
+    _done: bool = False
+
+    def done(self) -> bool:
+        """Whether it has ended, in a result or in a skip."""
+        return self._done
+
+    def result(self, timeout: float | None = None) -> CurvePoint | None:
+        """Wait for its point.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+
+        Returns:
+            The point; None where it has not ended in time.
+
+        Raises:
+            InvalidInput: This is the event loop that the eval runs in.
+        """
+        if not self._done and timeout != 0:
+            if self._dispatcher.in_event_loop:
+                raise InvalidInput(
+                    "result() would wait in the event loop that the eval runs in, for ever; "
+                    "`await dispatcher.adrain()` first"
+                )
+            self._dispatcher.wait_for([self], timeout)
+        return self.point
+
+
+# --- The dispatcher in use --------------------------------------------------------------------
+
+_current: ContextVar[AsyncEvalDispatcher | None] = ContextVar("async_evals", default=None)
+
+
+def get_async_eval_dispatcher() -> AsyncEvalDispatcher | None:
+    """Get the dispatcher that is in use in this context.
+
+    Returns:
+        The dispatcher; None where there is none, in a forked child, and in processes of a training
+        run that leave evals to the first one. Threads that are started by hand have a context of
+        their own.
+    """
+    dispatcher = _current.get()
+    ours = dispatcher is not None and dispatcher.pid == os.getpid() and dispatcher.is_first
+    return dispatcher if ours else None
+
+
+def set_async_eval_dispatcher(
+    dispatcher: AsyncEvalDispatcher | None,
+) -> Token[AsyncEvalDispatcher | None]:
+    """Use a dispatcher in this context. `with AsyncEvalDispatcher():` does so, too.
+
+    Args:
+        dispatcher: The dispatcher, or None.
+
+    Returns:
+        A token: `token.var.reset(token)` puts back what was there.
+
+    Raises:
+        InvalidInput: It is not a dispatcher.
+    """
+    if dispatcher is not None and not isinstance(dispatcher, AsyncEvalDispatcher):
+        raise InvalidInput(f"an AsyncEvalDispatcher, or None, is set, got {dispatcher!r:.100}")
+    return _current.set(dispatcher)
+
+
+def runs_async_evals() -> bool:
+    """Whether a dispatcher is in use, also where another process is the one that evaluates."""
+    return _current.get() is not None
+
+
+def pending_evals(run_dir: str | Path) -> list[CurvePoint]:
+    """List the evals of a training run that were scheduled and have no result.
+
+    Args:
+        run_dir: The run directory.
+
+    Returns:
+        Their points by step: in flight, lost with their process, or given up on.
+        `AsyncEvalDispatcher.schedule_again` and `PeriodicEval.finish` take them.
+
+    Raises:
+        RunDirectoryError: There is no such directory.
+    """
+    path = Path(run_dir)
+    if not path.is_dir():
+        raise RunDirectoryError(f"there is no run directory {run_dir}")
+    curve = path / "curve.jsonl"
+    return pending_points(read_points(curve)) if curve.exists() else []
+
+
+# --- The queue ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Offer(Generic[T]):
+    """What became of one that wants to join: taken, refused with a reason, or neither: to wait."""
+
+    taken: bool = False
+    dropped: T | None = None
+    """The one that gave up its place."""
+    refused: str | None = None
+
+    @property
+    def waits(self) -> bool:
+        return not self.taken and self.refused is None
+
+
+class Queue(Generic[T]):
+    """At most `max_running` run, and at most `max_pending` run or wait for their turn."""
+
+    def __init__(self, max_pending: int, max_running: int | None, when_full: WhenFull) -> None:
+        if max_running is None:
+            # Only what has not started can give way to something newer: one place for that.
+            max_running = max(1, max_pending - 1) if when_full == "newest" else max_pending
+        for name, value in (("max_pending", max_pending), ("max_running", max_running)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"{name} is a whole number >= 1, got {value!r}")
+        if when_full not in get_args(WhenFull):
+            raise InvalidInput(f"when_full is 'wait', 'skip' or 'newest', got {when_full!r}")
+        self.max_pending, self.max_running = max_pending, max_running
+        self.when_full: WhenFull = when_full
+        self._running: list[T] = []
+        self._queued: deque[T] = deque()
+
+    def __len__(self) -> int:
+        return len(self._running) + len(self._queued)
+
+    def items(self) -> list[T]:
+        return [*self._running, *self._queued]
+
+    def offer(self, item: T, *, must: bool = False) -> Offer[T]:
+        """Let one join. `must`: it waits for its place, and no other gives way to it."""
+        dropped = None
+        if len(self) >= self.max_pending:
+            if self.when_full == "wait" or must:
+                return Offer()
+            if self.when_full == "skip" or not self._queued:
+                return Offer(
+                    refused=f"{len(self)} evals were in flight (max_pending={self.max_pending}); "
+                    "when_full='wait' has training wait instead"
+                )
+            dropped = self._queued.popleft()
+        self._queued.append(item)
+        return Offer(taken=True, dropped=dropped)
+
+    def start(self) -> list[T]:
+        """Those that may begin now; from here on they run."""
+        room = min(self.max_running - len(self._running), len(self._queued))
+        begun = [self._queued.popleft() for _ in range(room)]
+        self._running += begun
+        return begun
+
+    def oldest(self, which: Callable[[T], bool]) -> T | None:
+        """The oldest of those that have not started."""
+        return next((item for item in self._queued if which(item)), None)
+
+    def remove(self, item: T) -> None:
+        """It ended, or was given up on; nothing to do where it was dropped before."""
+        if item in self._running:
+            self._running.remove(item)
+        elif item in self._queued:
+            self._queued.remove(item)
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """A scheduled eval, as the dispatcher has it."""
+
+    evaluator: Evaluator | None
+    pending: CurvePoint
+    """Its write-ahead line."""
+    handle: Scheduled
+    file: CurveFile | None
+    take_snapshot: TakeSnapshot | None = None
+    snapshot: Snapshot | None = None
+    pool: Any = None
+    """What its snapshot is taken from: only the same pool can make use of it once released."""
+    must: bool = False
+    """Whether it waits for a place, whatever the policy is,"""
+    until: float = math.inf
+    """but no longer than to this time."""
+    again: bool = False
+    """Whether it was lost before; if it fails, it stays pending."""
+    written_ahead: bool = False
+    claimed: bool = False
+    """Whether its end is being written: it has only one."""
+    weights: str | None = None
+    """Hash of the snapshot's weights."""
+    scope: anyio.CancelScope | None = None
+    """While it runs. Only used in its event loop: to cancel one that was left is to cancel what
+    comes after it."""
+
+    def cancel(self) -> None:
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def release(self) -> None:
+        snapshot, self.snapshot = self.snapshot, None
+        if snapshot is not None:
+            snapshot.release()
+
+
+# --- The event loop -----------------------------------------------------------------------------
+
+
+class EventLoop:
+    """The event loop of the evals: the trainer's own, or one in a thread.
+
+    `anyio.from_thread.BlockingPortal` waits for the loop at every call; a trainer must not wait for
+    an evaluator that blocks it.
+
+    Args:
+        run: Runs a job, as a task.
+        on_breakdown: Called where the loop has ended and was not closed.
+    """
+
+    def __init__(
+        self, run: Callable[[Job], Coroutine[Any, Any, None]], on_breakdown: Callable[[], object]
+    ) -> None:
+        self._run, self._on_breakdown = run, on_breakdown
+        self._lock = threading.Lock()
+        self._post: Callable[[Callable[[], object]], None] | None = None
+        self._ident: int | None = None
+        self._context = contextvars.Context()
+        self._group: anyio.abc.TaskGroup | None = None
+        self._stopped: anyio.Event | None = None
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._post is not None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs in this very thread, so that to wait for it would be for ever."""
+        return self.is_open and self._ident == threading.get_ident()
+
+    @property
+    def has_thread(self) -> bool:
+        return self._thread is not None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop; nothing where there is none. Any thread may."""
+        if (post := self._post) is not None:
+            # In a context of the loop: in the caller's, anyio would not know which loop runs.
+            post(partial(self._context.copy().run, function))
+
+    def spawn(self, job: Job) -> None:
+        """Run a job. The task is made in the loop: this may be another thread."""
+        self.call(partial(self._spawn, job))
+
+    def _spawn(self, job: Job) -> None:
+        if self._group is not None and not self._closed:
+            self._group.start_soon(self._run, job)
+
+    async def enter(self) -> None:
+        """Run in the loop of this task, which must be the one to leave it."""
+        if not self.is_open:
+            self._group = anyio.create_task_group()
+            await self._group.__aenter__()
+            self._open()
+
+    def _open(self) -> None:
+        self._ident, self._context = threading.get_ident(), contextvars.copy_context()
+        self._post = waker()
+
+    async def leave(self) -> None:
+        if self._group is not None and self._thread is None:
+            self._post = None
+            self._group.cancel_scope.cancel()
+            # Not told of any exception, which it would wrap in a group.
+            await self._group.__aexit__(None, None, None)
+
+    def start_thread(self) -> None:
+        """Run in a thread; nothing to do where it runs already, or was closed."""
+        with self._lock:
+            if self.is_open or self._closed:
+                return
+            ready = threading.Event()
+            try:
+                self._thread = in_own_thread(lambda: self._live(ready))
+            except RuntimeError as problem:  # the interpreter is on its way out
+                log.warning("no thread for evals: %s", problem)
+                return
+            ready.wait()
+
+    def _live(self, ready: threading.Event) -> None:
+        async def main() -> None:
+            async with anyio.create_task_group() as self._group:
+                self._stopped = anyio.Event()
+                self._open()
+                ready.set()
+                await self._stopped.wait()
+                self._group.cancel_scope.cancel()
+
+        try:
+            anyio.run(main)
+        except BaseException as problem:
+            log.error("the event loop of evals broke down", exc_info=problem)
+        finally:
+            self._post = None
+            ready.set()
+            if not self._closed:
+                self._on_breakdown()
+
+    def close(self, seconds: float) -> None:
+        """Start nothing any more. A loop in a thread ends, and its tasks are cancelled."""
+        self._closed = True
+        if self._thread is not None:
+            self.call(lambda: self._stopped.set() if self._stopped else None)
+            self._thread.join(seconds)
+
+
+# --- The dispatcher -----------------------------------------------------------------------------
 
 
 class AsyncEvalDispatcher:
-    """`run_dir` is where the curve is, `loggers` what else is told; they are closed with this.
+    """Runs evals in the background. Entering it (`with`, `async with`) puts it to use.
 
-    `max_pending` bounds what runs and waits for its turn, together; `max_running` how many run at
-    once: all of them, unless `when_full="newest"`, which keeps one place for waiting. Where it is
-    full, the new eval is a skip that says so and training goes on, or `schedule` waits, or the
-    oldest that has not started gives way to it. An eval that takes more than `max_seconds` is a
-    skip. `drain_timeout` bounds the wait at the end of a `with` block. With `handle_sigterm`, a
-    SIGTERM that nobody else handles still ends the process, but evals under way are written down
-    as skips first.
+    A `PeriodicEval` that is called inside the block is evaluated in the background, too. Of several
+    processes that train together the first one evaluates; in the others this does nothing.
+
+    Args:
+        run_dir: Where the curve of scheduled evals is written. May be left out where nothing but
+            `PeriodicEval`s are run, which have their own.
+        loggers: What else gets each point; closed with this.
+        max_pending: How many evals may be in flight, running or queued.
+        when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a place, or drop
+            the oldest that has not started for the `"newest"`.
+        max_running: How many run at once; all of them, but for `"newest"`, which keeps a place for
+            one that is queued.
+        max_seconds: Longest time that one eval may take; then it is a skip.
+        drain_timeout: Longest wait for evals in flight at the end of the block.
+        handle_sigterm: Whether a SIGTERM that no other handler takes writes down evals in flight as
+            skips before it ends the process.
+        resume: Whether a curve that is in `run_dir` already is continued.
+
+    Raises:
+        InvalidInput: An argument is not what it should be.
+        RunExists: `run_dir` has a curve, and `resume` is not set.
     """
 
     def __init__(
@@ -110,7 +473,7 @@ class AsyncEvalDispatcher:
         max_seconds: float | None = None,
         drain_timeout: float | None = 600.0,
         handle_sigterm: bool = False,
-        clock: Callable[[], float] = time.monotonic,
+        resume: bool = False,
     ) -> None:
         if max_seconds is not None and not max_seconds > 0:
             raise InvalidInput(f"max_seconds is a number above 0, or None, got {max_seconds!r}")
@@ -118,36 +481,48 @@ class AsyncEvalDispatcher:
             raise InvalidInput(f"drain_timeout is a number from 0, or None, got {drain_timeout!r}")
         if handle_sigterm and threading.current_thread() is not threading.main_thread():
             raise InvalidInput("handle_sigterm needs the main thread: only there are signals set")
-        # Absolute: somebody may change the working directory in the middle of it.
+        # Absolute: the working directory may change in the middle of it.
         self.run_dir = Path(run_dir).absolute() if run_dir is not None else None
         self.pid = os.getpid()
         self.is_first = is_first_process()
-        """Of several processes that train together only one evaluates; in the others this does
-        nothing."""
+        """Whether this is the process that evaluates."""
         self.drain_timeout = drain_timeout
-        self._clock = clock
+        self.latest_step = 0
+        """The step that training is at."""
+        self._max_seconds = max_seconds
+        self._queue: Queue[Job] = Queue(max_pending, max_running, when_full)
+        self._changed = threading.Condition()
+        """Held while the queue, claims, `_watchers` and `_closed` are looked at or changed."""
+        self._watchers: set[Callable[[], None]] = set()
+        self._closed = False
         self._names: set[tuple[str, str, int]] = set()
-        self._visitors: list[weakref.WeakMethod[Callable[[], object]]] = []
-        queue: Queue[Job] = Queue(max_pending, max_running, when_full)
-        self._home: Home | None = None
+        self._log_paths: dict[str, list[Path | None]] = {}
+        """Run directories of each label that loggers were told of."""
+        self._collectors: list[weakref.WeakMethod[Callable[[], object]]] = []
+        self._tokens: list[Token[AsyncEvalDispatcher | None]] = []
+        self._file: CurveFile | None = None
         if self.run_dir is not None and self.is_first:
-            self._home = _entered(self.run_dir, self)
-        # Last: they have threads.
+            file = open_curve_file(self.run_dir, self)
+            file.enter(resume=resume or file.is_entered)
+            file.write_bare_config()
+            self._file = file
+        # Last: loggers have threads.
         own = () if isinstance(loggers, Loggers) else checked_loggers(loggers)
-        guarded = (
+        self._loggers = (
             loggers if isinstance(loggers, Loggers) else Loggers(*own if self.is_first else ())
         )
-        self._nowhere = self.run_dir is None and not own and guarded is not loggers
-        self.has_scheduled = False
+        self._warned_nowhere = self.run_dir is not None or bool(own) or self._loggers is loggers
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
-        atexit.unregister(guarded.close)
-        self._running = Running(queue, guarded, max_seconds=max_seconds, clock=clock)
+        atexit.unregister(self._loggers.close)
+        self._trainer = TrainerThread(self._notify)
+        self._threads = Threads()
+        self._loop = EventLoop(self._run, self._abandon_all)
         if self.is_first:
-            ending.living.add(self)
+            _living.add(self)
             atexit.register(self.end_with_process)
         if handle_sigterm:
-            ending.handle_sigterm(4 * EXIT_GRACE_SECONDS + 1)
+            _handle_sigterm(4 * EXIT_GRACE_SECONDS + 1)
 
     # --- Scheduling ---
 
@@ -159,22 +534,31 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-        snapshot: Callable[[], Snapshot | None] | None = None,
+        snapshot: TakeSnapshot | None = None,
     ) -> Scheduled:
-        """Have it run while training goes on; its result is that of `step`. A second eval of one
-        name and step is numbered (`eval-2`).
+        """Run an eval in the background. Its result is that of `step`.
 
-        `weights` is a hash of those it measures, `saved_at` where they can be had again, for
-        `pending_evals` after a crash. Waits only where `when_full="wait"` and it is full; in the
-        event loop that evals run in, where waiting would be for ever, that is a skip instead:
-        there, use `aschedule`.
+        Waits only where `when_full="wait"` and it is full; in the event loop that evals run in,
+        where that would be for ever, the eval is a skip: there, use `aschedule`.
 
-        With `snapshot`, the evaluator is a plain function of a snapshot of the weights, which is
-        taken here, in the caller's thread, as soon as there is a place for the eval:
-        `snapshot=partial(shadows.try_take, model, step=step)`. None of them free is as good as
-        full.
+        Args:
+            evaluator: A function, plain or async, that returns a report, a point, or numbers by
+                name. With `snapshot`, a plain function of the snapshot.
+            step: The step of its point.
+            name: Its name on the curve. A second eval of one name and step is numbered (`eval-2`).
+            weights: Hash of the weights that it measures.
+            saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
+            snapshot: Takes a snapshot of the weights, in this thread, as soon as there is a place
+                for the eval: `partial(pool.try_take, model, step=step)`. None of them free is as
+                good as full.
+
+        Returns:
+            The scheduled eval.
+
+        Raises:
+            InvalidInput: An argument is not what it should be.
         """
-        return self._joined(self._job(evaluator, step, name, weights, saved_at, snapshot))
+        return self._join(self._new_job(evaluator, step, name, weights, saved_at, snapshot))
 
     async def aschedule(
         self,
@@ -184,193 +568,527 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-        snapshot: Callable[[], Snapshot | None] | None = None,
+        snapshot: TakeSnapshot | None = None,
     ) -> Scheduled:
         """`schedule` for coroutines: where it waits, the event loop goes on."""
-        job = self._job(evaluator, step, name, weights, saved_at, snapshot)
-        return await self._ajoined(job)
+        return await self._ajoin(self._new_job(evaluator, step, name, weights, saved_at, snapshot))
 
-    def schedule_again(self, evaluator: Evaluator, pending: PendingEval) -> Scheduled:
-        """One of `pending_evals`, on the weights that it was to measure.
+    def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
+        """Run one of `pending_evals`, on the weights that it was to measure.
 
-        Its point belongs to the start of the training that scheduled it. As a point of this one,
-        it would say that training went back to that step, and what came after would not count.
+        Args:
+            evaluator: A function, as for `schedule`.
+            pending: The eval. Its point belongs to the attempt that scheduled it: as one of this
+                attempt, it would say that training went back to that step.
+
+        Returns:
+            The scheduled eval.
         """
-        return self._joined(self._again(evaluator, pending))
+        return self._join(self._again(evaluator, pending))
 
-    async def aschedule_again(self, evaluator: Evaluator, pending: PendingEval) -> Scheduled:
+    async def aschedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
         """`schedule_again` for coroutines."""
-        return await self._ajoined(self._again(evaluator, pending))
+        return await self._ajoin(self._again(evaluator, pending))
 
-    def _again(self, evaluator: Evaluator, pending: PendingEval) -> Job:
-        if self._home is None and self.is_first:
-            raise InvalidInput(
-                "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
-            )
-        return self._new_job(evaluator, pending, self._home)
-
-    def schedule_at(
+    def schedule_on(
         self,
-        home: Home,
+        file: CurveFile,
         evaluator: Evaluator,
-        pending: PendingEval,
+        pending: CurvePoint,
         *,
-        snapshot: Callable[[], Snapshot | None],
+        snapshot: TakeSnapshot,
         must: bool,
     ) -> Scheduled:
-        """For whoever has a run directory of his own: his line goes there. `must`: waits for a
-        place, whatever the policy is, as long as a drain would."""
-        job = self._new_job(evaluator, pending, home, snapshot)
+        """Run the eval of a `PeriodicEval`, which has a curve of its own.
+
+        Args:
+            file: Its curve.
+            evaluator: A function of the snapshot.
+            pending: Its write-ahead line.
+            snapshot: Takes the snapshot.
+            must: Whether it waits for a place whatever the policy is, as long as a drain would.
+
+        Returns:
+            The scheduled eval.
+        """
+        job = self._job(evaluator, pending, file, snapshot)
         job.must = must
         if must and self.drain_timeout is not None:
             job.until = time.monotonic() + self.drain_timeout
-        return self._joined(job)
+        return self._join(job)
 
-    def note_step(self, step: int) -> None:
-        """Where training is, so that results can say how far behind it they are."""
-        if self._is_ours("note_step"):
-            self._running.latest = step
-
-    def _job(
+    def _new_job(
         self,
         evaluator: Evaluator,
         step: int,
         name: str,
         weights: str | None,
         saved_at: str | Path | None,
-        snapshot: Callable[[], Snapshot | None] | None,
+        snapshot: TakeSnapshot | None,
     ) -> Job:
         if snapshot is not None and is_async(evaluator):
             raise InvalidInput(
                 "an evaluator on a snapshot is a plain function: it has a thread of its own"
             )
-        session = self._home.session if self._home is not None else ""
-        pending = PendingEval(
-            self._distinct(checked_name(name), checked_step(step), session),
-            checked_step(step),
-            session,
-            checked_weights(weights),
-            checked_place(saved_at),
-        )
-        job = self._new_job(evaluator, pending, self._home, snapshot)
-        job.names = self._known
-        job.names.add(pending.key)
+        session = self._file.session if self._file is not None else ""
+        pending = pending_point(name, step, session, weights=weights, saved_at=saved_at)
+        pending = msgspec.structs.replace(pending, label=self._distinct_name(pending))
+        job = self._job(evaluator, pending, self._file, snapshot)
+        self._used_names.add(pending.key)
         return job
 
-    @property
-    def _known(self) -> set[tuple[str, str, int]]:
-        """Names in use: those of the run directory, whichever dispatcher has it."""
-        return self._names if self._home is None else self._home.names
-
-    def _distinct(self, name: str, step: int, session: str) -> str:
-        """The name that an eval has on the curve: a second one of a step is numbered, since one
-        result would hide the other. One that is tried again after a skip keeps its name."""
-        found, number = name, 1
-        labels = set() if self._home is None else self._home.labels
-        while found in labels or (session, found, step) in self._known:
-            number += 1
-            found = f"{name}-{number}"
-        if number > 1:
-            log.warning(
-                "two evals called %r were scheduled at step %s; this one is %r on the curve. Give "
-                "each a name= of its own",
-                name,
-                step,
-                found,
+    def _again(self, evaluator: Evaluator, pending: CurvePoint) -> Job:
+        if self._file is None and self.is_first:
+            raise InvalidInput(
+                "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
             )
-        return found
+        job = self._job(evaluator, pending, self._file)
+        job.again = True
+        return job
 
-    def _new_job(
+    def _job(
         self,
         evaluator: Evaluator,
-        pending: PendingEval,
-        home: Home | None,
-        snapshot: Callable[[], Snapshot | None] | None = None,
+        pending: CurvePoint,
+        file: CurveFile | None,
+        snapshot: TakeSnapshot | None = None,
     ) -> Job:
         if inspect.iscoroutine(evaluator):
             evaluator.close()
             raise InvalidInput("an evaluator is a function, not its call: leave out the brackets")
         if not callable(evaluator):
             raise InvalidInput(f"an evaluator is a function, got {evaluator!r:.100}")
-        handle = Scheduled(pending.step, pending.name, lambda: self.waits_for_ever, self.wait_for)
-        source = getattr(getattr(snapshot, "func", snapshot), "__self__", None)
-        return Job(evaluator, pending, handle, home, snapshot, source=source)
+        handle = Scheduled(pending.step, pending.label, self)
+        pool = getattr(getattr(snapshot, "func", snapshot), "__self__", None)
+        return Job(evaluator, pending, handle, file, snapshot, pool=pool)
 
-    def _joined(self, job: Job) -> Scheduled:
-        if self._is_ours("schedule"):
-            self._check_somewhere(job)
-            self._running.schedule(job)
+    @property
+    def _used_names(self) -> set[tuple[str, str, int]]:
+        """Keys in use: those of the run directory, whichever dispatcher has it."""
+        return self._names if self._file is None else self._file.names
+
+    def _distinct_name(self, pending: CurvePoint) -> str:
+        """The name of an eval on the curve: a second one of a step is numbered, since one result
+        would hide the other. One that is tried again after a skip keeps its name."""
+        name, number = pending.label, 1
+        labels = set() if self._file is None else self._file.labels
+        while name in labels or (pending.session, name, pending.step) in self._used_names:
+            number += 1
+            name = f"{pending.label}-{number}"
+        if number > 1:
+            log.warning(
+                "two evals called %r were scheduled at step %s; this one is %r on the curve. Give "
+                "each a name= of its own",
+                pending.label,
+                pending.step,
+                name,
+            )
+        return name
+
+    # --- Joining the queue ---
+
+    def _join(self, job: Job) -> Scheduled:
+        if not self._is_ours("schedule"):
+            job.handle._done = True
+            return job.handle
+        self._warn_nowhere(job)
+        self._loop.start_thread()
+        logged = False
+        while True:
+            with self._changed:
+                offer = self._offer(job)
+                if offer.waits and self._loop.is_here:
+                    offer = Offer(
+                        refused=f"{len(self._queue)} evals were pending, and a plain call cannot "
+                        "wait in the event loop that they run in (where you call it yourself, "
+                        "use `await aschedule(…)`)"
+                    )
+                elif offer.waits and not self._trainer.has_calls:
+                    if not logged:
+                        logged = True
+                        log.info("schedule waits: %s evals are pending", len(self._queue))
+                    retries = job.take_snapshot is not None or job.until < math.inf
+                    self._changed.wait(RETRY_SECONDS if retries else None)
+            if not offer.waits:
+                self._settle_offer(job, offer)
+                return job.handle
+            self._trainer.run_calls(job.until)
+
+    async def _ajoin(self, job: Job) -> Scheduled:
+        if not self._is_ours("aschedule"):
+            job.handle._done = True
+            return job.handle
+        self._warn_nowhere(job)
+        self._loop.start_thread()
+        while True:
+            with self._watch() as changed:
+                self._trainer.run_calls()
+                with self._changed:
+                    offer = self._offer(job)
+                if not offer.waits:
+                    self._settle_offer(job, offer)
+                    return job.handle
+                retries = job.take_snapshot is not None
+                with anyio.move_on_after(RETRY_SECONDS if retries else None):
+                    await changed.wait()
+
+    def _offer(self, job: Job) -> Offer[Job]:
+        """Holding the lock: what gets a place has its snapshot before it can start."""
+        if job.file is None or job.pending.session == job.file.session:
+            self.latest_step = max(self.latest_step, job.pending.step)
+        if self._closed:
+            return Offer(refused="the dispatcher was closed")
+        if not self._loop.is_open:
+            return Offer(refused="no event loop could be started for it")
+        offer = self._queue.offer(job, must=job.must)
+        if offer.dropped is not None:
+            offer.dropped.release()
+        try:
+            if offer.taken and job.take_snapshot is not None:
+                offer = self._with_snapshot(job, job.take_snapshot, offer)
+            if offer.taken and job.file is not None:
+                job.file.in_flight.add(job.pending.key)
+                if not job.must:  # training waits for it, and has no line before its end
+                    job.file.append(job.pending)
+                    job.written_ahead = True
+        except BaseException:  # Ctrl-C: nothing would ever take it out again
+            self._queue.remove(job)
+            job.release()
+            raise
+        if offer.waits and time.monotonic() >= job.until:
+            return Offer(refused="there was no place for it in time")
+        return offer
+
+    def _with_snapshot(self, job: Job, take: TakeSnapshot, offer: Offer[Job]) -> Offer[Job]:
+        dropped, refused = offer.dropped, "all snapshots were in use"
+        try:
+            job.snapshot = take()
+            newest = self._queue.when_full == "newest" and not job.must
+            if job.snapshot is None and newest and job.pool is not None and dropped is None:
+                dropped = self._queue.oldest(lambda j: j.pool is job.pool and j is not job)
+                if dropped is not None:
+                    self._queue.remove(dropped)
+                    dropped.release()
+                    job.snapshot = take()
+        except Exception as problem:  # noqa: BLE001 - the reason of the skip
+            refused = f"snapshot: {describe(problem)}"
         else:
-            job.handle.end(None)
-        return job.handle
+            if job.snapshot is not None:
+                return Offer(taken=True, dropped=dropped)
+            others = [j for j in self._queue.items() if j.pool is job.pool and j is not job]
+            if job.pool is not None and not others:
+                refused = "all snapshots were in use, by no eval that is in flight here"
+            elif self._queue.when_full == "wait" or job.must:
+                refused = ""
+        self._queue.remove(job)
+        return Offer(dropped=dropped, refused=refused or None)
 
-    async def _ajoined(self, job: Job) -> Scheduled:
-        if self._is_ours("aschedule"):
-            self._check_somewhere(job)
-            await self._running.aschedule(job)
-        else:
-            job.handle.end(None)
-        return job.handle
+    def _settle_offer(self, job: Job, offer: Offer[Job]) -> None:
+        if offer.refused is not None:
+            self._skip(job, offer.refused)
+        if offer.dropped is not None:
+            reason = f"gave way to the eval of step {job.pending.step} (when_full)"
+            self._skip(offer.dropped, reason)
+        if offer.taken:
+            self._start_next()
 
-    def _check_somewhere(self, job: Job) -> None:
-        if job.home is None and self._nowhere and not self.has_scheduled:
+    def _start_next(self) -> None:
+        with self._changed:
+            jobs = self._queue.start()
+        for job in jobs:
+            self._loop.spawn(job)
+
+    def _warn_nowhere(self, job: Job) -> None:
+        if job.file is None and not self._warned_nowhere:
             log.warning(
                 "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
                 "that results are nowhere but in what schedule() returns",
-                job.eval.name,
-                job.eval.step,
+                job.pending.label,
+                job.pending.step,
             )
-        self.has_scheduled = True
+        self._warned_nowhere = True
 
-    # --- The thread that trains ---
+    # --- Running ---
 
-    def ask_trainer(self, work: Callable[[], T], given_up: Callable[[], bool]) -> T:
-        """For an eval in a thread: have it done in the thread that trains, and wait for it."""
-        return self._running.errands.ask(work, given_up)
+    async def _run(self, job: Job) -> None:
+        began, result = time.monotonic(), None
+        problem: BaseException | None = None
+        evaluator, job.evaluator = job.evaluator, None  # it may hold weights; no longer than needed
+        try:
+            with anyio.move_on_after(self._max_seconds) as limit:
+                job.scope = limit
+                if job.claimed or evaluator is None:
+                    return
+                if job.snapshot is not None:
+                    result = await self._threads.run(self._evaluate_snapshot, job, evaluator)
+                elif is_async(evaluator):
+                    result = await settle(evaluator())
+                else:
+                    result = await settle(await self._threads.run(evaluator))
+            if limit.cancelled_caught:
+                problem = InvalidInput(f"not finished after max_seconds={self._max_seconds}")
+        except anyio.get_cancelled_exc_class():
+            if anyio.current_effective_deadline() == -math.inf:
+                self._abandon([job], "it was cancelled")
+                raise
+            # Not by us: something that it awaited was. To raise that would end its siblings, too.
+            problem = InvalidInput("something that it waited for was cancelled")
+        except KeyboardInterrupt as interrupted:
+            if not self._loop.has_thread:
+                raise  # it is the trainer's
+            problem = interrupted
+        except BaseException as raised:  # noqa: BLE001 - the reason of the skip
+            problem = raised
+        finally:
+            job.scope = None
+        del evaluator
+        # In a thread: the disk, loggers and large reports would hold up the loop, and the trainer.
+        seconds = time.monotonic() - began
+        try:
+            await self._threads.run(self._finish, job, result, problem, seconds)
+        except RuntimeError:  # no thread can be started: the process ends
+            self._finish(job, result, problem, seconds)
+        finally:
+            result = problem = None  # else it and its traceback hold each other, and the weights
 
-    def visit(self) -> None:
-        """To be called in the thread that trains, now and then: does what evals need done there."""
-        if self._is_ours("visit"):
-            self._running.errands.trainer_is_here()
-            self._visit()
+    def _evaluate_snapshot(self, job: Job, evaluator: Evaluator) -> Any:
+        """In a thread. One that is given up on keeps the snapshot: it is still being read."""
+        with self._changed:
+            snapshot, job.snapshot = job.snapshot, None
+        if snapshot is None:
+            raise InvalidInput("its snapshot was given back before it began")
+        try:
+            with snapshot.in_use():
+                job.weights = snapshot.version().weights
+                if job.written_ahead and job.file is not None and job.weights is not None:
+                    # So that `finish` can tell whether it is given the same weights.
+                    job.file.append(msgspec.structs.replace(job.pending, weights=job.weights))
+                result = evaluator(snapshot)
+                if (reason := snapshot.why_changed()) is not None:
+                    raise InvalidInput(reason)
+                return result
+        finally:
+            snapshot.release()
+            self._notify()
 
-    def _visit(self) -> None:
-        """Nothing, in another thread."""
-        if self._running.errands.is_trainer_here():
-            self._running.errands.run_all()
-            for visitor in self._visitors:
-                if (call := visitor()) is not None:
-                    call()
+    # --- The end of an eval ---
 
-    def tell(self, point: CurvePoint, home: Home) -> None:
-        """Loggers of a point that was measured while training waited, and is written already."""
-        if self._is_ours("tell"):
-            self._running.tell(point, home)
+    def _finish(self, job: Job, result: Any, problem: BaseException | None, seconds: float) -> None:
+        if not self._claim(job):
+            return
+        if isinstance(result, Known):
+            if job.written_ahead and job.file is not None:
+                reason = "the same weights have a point already"
+                self._append(job, skip_of(job.pending, reason, seconds))
+            self._close_job(job, result.point, is_new=False)
+            return
+        point = None
+        try:
+            if problem is None:
+                run_dir = None if job.file is None else job.file.run.path
+                point = self._append(job, point_of(result, job.pending, seconds, run_dir))
+        except InvalidInput as raised:
+            problem = raised.with_traceback(None)
+        if point is None:
+            assert problem is not None
+            skip = skip_of(job.pending, describe(problem), seconds, retry=job.again)
+            point = self._append(job, skip)
+        self._close_job(job, point)
+        # After its line: a log handler may raise.
+        name, step = job.pending.label, job.pending.step
+        if problem is not None:
+            log.warning("eval %r of step %s failed", name, step, exc_info=problem)
+        elif point.skipped is not None:
+            log.warning("eval %r of step %s is skipped: %s", name, step, point.skipped)
 
-    def on_visit(self, visitor: Callable[[], object]) -> None:
-        """A method to be called at every visit of the thread that trains, and after a drain."""
-        known = weakref.WeakMethod(visitor)
-        if known not in self._visitors:
-            self._visitors = [v for v in self._visitors if v() is not None] + [known]
+    def _skip(self, job: Job, reason: str) -> None:
+        if self._claim(job):
+            self._close_job(job, self._append(job, skip_of(job.pending, reason, retry=job.again)))
+            name, step = job.pending.label, job.pending.step
+            log.warning("eval %r of step %s is skipped: %s", name, step, reason)
 
-    def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
-        """Until they have ended, or so many seconds; does what evals need done here meanwhile."""
-        if self._is_ours("a wait"):
-            self._running.wait_for(handles, timeout)
+    def _abandon(self, jobs: list[Job], reason: str) -> list[Job]:
+        """Those that nothing else brings to an end become skips, and stay pending."""
+        ours = [job for job in jobs if self._claim(job)]
+        for job in ours:
+            self._loop.call(job.cancel)
+            point = self._append(job, skip_of(job.pending, reason, retry=True))
+            self._close_job(job, point)
+        for job in ours:
+            name, step = job.pending.label, job.pending.step
+            log.warning("eval %r of step %s is abandoned: %s", name, step, reason)
+        return ours
+
+    def _abandon_all(self) -> None:
+        self._abandon(self._pending(), "the event loop that it ran in is gone")
+
+    def _claim(self, job: Job) -> bool:
+        with self._changed:
+            first, job.claimed = not job.claimed, True
+        return first
+
+    def _append(self, job: Job, point: CurvePoint) -> CurvePoint:
+        """Write the point of an eval, and tell the loggers. InvalidInput: no line can hold it."""
+        lag = max(0, self.latest_step - point.step)
+        weights = point.weights or job.weights
+        point = msgspec.structs.replace(point, lag_steps=lag, weights=weights)
+        if job.file is not None:
+            job.file.append(point)
+            if self._closed:
+                job.file.close()
+        self.log_point(point, job.file)
+        return point
+
+    def _close_job(self, job: Job, point: CurvePoint | None, *, is_new: bool = True) -> None:
+        with self._changed:
+            job.release()
+            job.evaluator = None
+            self._queue.remove(job)
+            if job.file is not None:
+                job.file.in_flight.discard(job.pending.key)
+            if point is None or not point.has_result:
+                self._used_names.discard(job.pending.key)
+            job.handle.point, job.handle.is_new, job.handle._done = point, is_new, True
+            self._notify()
+        self._start_next()
+
+    def log_point(self, point: CurvePoint, file: CurveFile | None) -> None:
+        """Tell the loggers of a point that is written already.
+
+        Args:
+            point: The point.
+            file: Its curve. Two curves of one label are two names to a logger: one would overwrite
+                the other.
+        """
+        if not self._is_ours("log_point"):
+            return
+        path, label = None if file is None else file.run.path, point.label
+        paths = self._log_paths.setdefault(label, [path])
+        number = paths.index(path) + 1 if path in paths else len(paths) + 1
+        name = label if number == 1 else f"{label}-{number}"
+        if path not in paths:
+            paths.append(path)
+            log.warning(
+                "%s and %s are both called %r; loggers get the second as %r",
+                paths[0],
+                path,
+                label,
+                name,
+            )
+        fields = {key: v for key, v in heartbeat_fields(point).items() if v is not None}
+        self._loggers.log(name, point.step, fields)
+
+    # --- The trainer's thread ---
+
+    def call_in_trainer(self, function: Callable[[], T], is_given_up: Callable[[], bool]) -> T:
+        """`TrainerThread.call`, for an eval in a thread."""
+        return self._trainer.call(function, is_given_up)
+
+    def poll(self, step: int | None = None) -> None:
+        """Run what evals need run in the trainer's thread. To be called there, at every step.
+
+        Args:
+            step: Where training is, so that results can say how many steps they lag behind.
+        """
+        if self._is_ours("poll"):
+            if step is not None:
+                self.latest_step = step
+            self._trainer.adopt_current()
+            self._poll()
+
+    def _poll(self) -> None:
+        if self._trainer.is_current:
+            self._trainer.run_calls()
+            for collector in self._collectors:
+                if (collect := collector()) is not None:
+                    collect()
+
+    def on_poll(self, collect: Callable[[], object]) -> None:
+        """Have a method called in the trainer's thread, at every poll and after a drain."""
+        method = weakref.WeakMethod(collect)
+        if method not in self._collectors:
+            self._collectors = [m for m in self._collectors if m() is not None] + [method]
+
+    # --- Waiting ---
 
     @property
-    def waits_for_ever(self) -> bool:
+    def in_event_loop(self) -> bool:
         """Whether to wait here would be for ever: evals run in the event loop of this thread."""
-        return self._running.loop.is_here
+        return self._loop.is_here
+
+    def wait_for(self, handles: Sequence[Scheduled], timeout: float | None) -> None:
+        """Wait for evals, and run meanwhile what they need run in this thread.
+
+        Args:
+            handles: The evals.
+            timeout: Seconds to wait at most; None for no limit.
+        """
+        if not self._is_ours("a wait"):
+            return
+        until = math.inf if timeout is None else time.monotonic() + timeout
+
+        def is_over() -> bool:
+            return self._trainer.has_calls or all(handle.done() for handle in handles)
+
+        while not all(handle.done() for handle in handles):
+            left = until - time.monotonic()
+            if left <= 0:
+                return
+            with self._changed:
+                self._changed.wait_for(is_over, None if left == math.inf else left)
+            self._trainer.run_calls(until)
+
+    async def _await_jobs(self, jobs: list[Job]) -> None:
+        while True:
+            with self._watch() as changed:
+                self._trainer.run_calls()
+                if all(job.handle.done() for job in jobs):
+                    return
+                await changed.wait()
+
+    @contextmanager
+    def _watch(self) -> Iterator[anyio.Event]:
+        """An event that is set when anything changes, for coroutines in whichever loop."""
+        event, post = anyio.Event(), waker()
+
+        def watcher() -> None:
+            post(event.set)
+
+        with self._changed:
+            self._watchers.add(watcher)
+        try:
+            yield event
+        finally:
+            with self._changed:
+                self._watchers.discard(watcher)
+
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+            for watcher in self._watchers:
+                watcher()
+
+    def _pending(self) -> list[Job]:
+        with self._changed:
+            return self._queue.items()
 
     # --- Draining ---
 
     def drain(self, timeout: float | None = 600.0) -> Drained:
-        """Wait for what is pending now, `timeout` seconds at most (None: without bound). What has
-        not ended by then is given up on, and is a skip."""
+        """Wait for what is pending now. What has not ended in time is given up on, and is a skip.
+
+        Args:
+            timeout: Seconds to wait at most; None for no limit.
+
+        Returns:
+            What was finished, skipped and abandoned.
+
+        Raises:
+            InvalidInput: This is the event loop that the evals run in.
+        """
         if not self._is_ours("drain"):
             return Drained()
-        self._check_elsewhere("drain()")
+        self._check_no_loop("drain()")
         return self._drain(timeout, f"not finished after {timeout} s of waiting for it (drain)")
 
     async def adrain(self, timeout: float | None = 600.0) -> Drained:
@@ -381,50 +1099,51 @@ class AsyncEvalDispatcher:
             timeout, f"not finished after {timeout} s of waiting for it (adrain)"
         )
 
-    def _check_elsewhere(self, what: str) -> None:
-        if self.waits_for_ever:
+    def _check_no_loop(self, what: str) -> None:
+        if self.in_event_loop:
             raise InvalidInput(
                 f"{what} would wait in the event loop that the evals run in, for ever; there, use "
                 "`await adrain()`, and `async with`"
             )
 
-    def _drain(self, timeout: float | None, why: str) -> Drained:
-        began, jobs = self._clock(), self._running.pending()
+    def _drain(self, timeout: float | None, reason: str) -> Drained:
+        began, jobs = time.monotonic(), self._pending()
         handles = [job.handle for job in jobs]
         try:
             if timeout is None or timeout > QUIET_SECONDS:
                 self.wait_for(handles, QUIET_SECONDS)
-                _say_what_is_waited_for(handles, timeout)
+                _log_wait(handles, timeout)
                 timeout = None if timeout is None else timeout - QUIET_SECONDS
             self.wait_for(handles, timeout)
         except BaseException:
-            why = "the wait for it was interrupted"
+            reason = "the wait for it was interrupted"
             raise
         finally:
-            given_up = self._running.abandon(jobs, why)
-            # Somebody is writing their lines.
+            abandoned = self._abandon(jobs, reason)
+            # Others may be writing their lines.
             self.wait_for(handles, EXIT_GRACE_SECONDS)
-        self._visit()
-        return _drained(jobs, given_up, self._clock() - began)
+        self._poll()
+        return _drained(jobs, abandoned, time.monotonic() - began)
 
-    async def _adrain(self, timeout: float | None, why: str) -> Drained:
-        began, jobs = self._clock(), self._running.pending()
+    async def _adrain(self, timeout: float | None, reason: str) -> Drained:
+        began, jobs = time.monotonic(), self._pending()
         try:
             with anyio.move_on_after(timeout):
-                await self._running.await_all(jobs)
+                await self._await_jobs(jobs)
         except BaseException:
-            why = "the wait for it was interrupted"
+            reason = "the wait for it was interrupted"
             raise
         finally:
-            given_up = self._running.abandon(jobs, why)
+            abandoned = self._abandon(jobs, reason)
             with anyio.move_on_after(EXIT_GRACE_SECONDS, shield=True):
-                await self._running.await_all(jobs)
-        self._visit()
-        return _drained(jobs, given_up, self._clock() - began)
+                await self._await_jobs(jobs)
+        self._poll()
+        return _drained(jobs, abandoned, time.monotonic() - began)
 
-    # --- The end ---
+    # --- Entering and leaving ---
 
     def __enter__(self) -> AsyncEvalDispatcher:
+        self._tokens.append(set_async_eval_dispatcher(self))
         return self
 
     def __exit__(
@@ -433,18 +1152,18 @@ class AsyncEvalDispatcher:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
+        _current.reset(self._tokens.pop())
         timeout = self._timeout_after(problem)
         if isinstance(problem, Exception):
             # It will not be seen before the wait is over.
-            said = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
-            waiting = [job.handle for job in self._running.pending()]
-            _say_what_is_waited_for(waiting, timeout, because=f"{said}; ")
-        self._close(timeout, seconds, complete=problem is None)
+            ended = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
+            _log_wait([job.handle for job in self._pending()], timeout, because=f"{ended}; ")
+        self._close(timeout, _logger_seconds(problem), complete=problem is None)
 
     async def __aenter__(self) -> AsyncEvalDispatcher:
         if self._is_ours("async with"):
-            await self._running.loop.enter()
+            await self._loop.enter()
+        self._tokens.append(set_async_eval_dispatcher(self))
         return self
 
     async def __aexit__(
@@ -453,6 +1172,7 @@ class AsyncEvalDispatcher:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        _current.reset(self._tokens.pop())
         if not self._is_ours("async with"):
             return
         timeout = self._timeout_after(problem)
@@ -460,16 +1180,24 @@ class AsyncEvalDispatcher:
             await self._adrain(timeout, f"not finished {timeout} s after the end of training")
         finally:
             if self._stop():
-                seconds = EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
-                close = partial(self._close_files, seconds, complete=problem is None)
+                close = partial(
+                    self._close_files, _logger_seconds(problem), complete=problem is None
+                )
                 with anyio.CancelScope(shield=True):
-                    await self._running.threads.run(close)
-                self._running.threads.close()
-            await self._running.loop.leave()
+                    await self._threads.run(close)
+                self._threads.close()
+            await self._loop.leave()
 
     def close(self, timeout: float | None = 600.0) -> Drained:
-        """Drain, then give back threads, files and loggers. What is scheduled later is a skip."""
-        self._check_elsewhere("close()")
+        """Drain, then close threads, files and loggers. What is scheduled later is a skip.
+
+        Args:
+            timeout: Seconds to wait for evals at most; None for no limit.
+
+        Returns:
+            What was finished, skipped and abandoned.
+        """
+        self._check_no_loop("close()")
         return self._close(timeout, LOGGER_SECONDS, complete=True)
 
     def _close(
@@ -478,46 +1206,52 @@ class AsyncEvalDispatcher:
         logger_seconds: float,
         *,
         complete: bool,
-        why: str | None = None,
+        reason: str | None = None,
     ) -> Drained:
         if not self._is_ours("close"):
             return Drained()
         try:
             return self._drain(
-                timeout, why or f"not finished {timeout} s after the end of training"
+                timeout, reason or f"not finished {timeout} s after the end of training"
             )
         finally:
             if self._stop():
                 self._close_files(logger_seconds, complete=complete)
-                self._running.threads.close()
+                self._threads.close()
 
     def end_with_process(self) -> None:
-        """Called where the process ends and nobody has closed this."""
+        """Close this where the process ends and it was not closed."""
         if os.getpid() == self.pid:
-            why = "the process ended before it was finished"
-            self._close(EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS, complete=False, why=why)
+            reason = "the process ended before it was finished"
+            self._close(EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS, complete=False, reason=reason)
 
     def _timeout_after(self, problem: BaseException | None) -> float | None:
         return EXIT_GRACE_SECONDS if _is_interruption(problem) else self.drain_timeout
 
     def _stop(self) -> bool:
-        """False where it was stopped before."""
-        ending.living.discard(self)
+        """Let no eval join any more. False where it was stopped before."""
+        _living.discard(self)
         atexit.unregister(self.end_with_process)
-        return self._running.stop(EXIT_GRACE_SECONDS)
+        with self._changed:
+            if self._closed:
+                return False
+            self._closed = True
+        self._trainer.close()
+        self._notify()
+        self._loop.close(EXIT_GRACE_SECONDS)
+        return True
 
     def _close_files(self, logger_seconds: float, *, complete: bool) -> None:
-        """Loggers may take so long for what they have not stored yet."""
-        self._running.loggers.close(logger_seconds)
-        if self._home is None:
+        self._loggers.close(logger_seconds)
+        if self._file is None:
             return
         try:
-            self._home.close()
+            self._file.close()
             if complete:
-                self._home.say_complete(bare=True)
-        except Exception as problem:
+                self._file.mark_complete(bare=True)
+        except (RunDirectoryError, OSError) as problem:
             log.warning("the curve in %s could not be closed", self.run_dir, exc_info=problem)
-        leave(self._home, self)
+        leave_curve_file(self._file, self)
 
     def _is_ours(self, what: str) -> bool:
         """A forked child has neither the threads nor the locks of what it finds here."""
@@ -533,17 +1267,7 @@ class AsyncEvalDispatcher:
         return False
 
 
-def _entered(run_dir: Path, owner: AsyncEvalDispatcher) -> Home:
-    home = home_of(run_dir, owner)
-    home.enter()
-    home.write_bare_config()
-    home.take_over()
-    return home
-
-
-def _say_what_is_waited_for(
-    handles: Sequence[Scheduled], timeout: float | None, *, because: str = ""
-) -> None:
+def _log_wait(handles: Sequence[Scheduled], timeout: float | None, *, because: str = "") -> None:
     left = [handle for handle in handles if not handle.done()]
     if left:
         log.warning(
@@ -554,21 +1278,75 @@ def _say_what_is_waited_for(
         )
 
 
-def _drained(jobs: list[Job], given_up: list[Job], seconds: float) -> Drained:
+def _drained(jobs: list[Job], abandoned: list[Job], seconds: float) -> Drained:
     drained = Drained(seconds=seconds)
     for job in jobs:
-        place, point = (job.eval.name, job.eval.step), job.handle.point
+        name, step, point = job.pending.label, job.pending.step, job.handle.point
         if not job.handle.done():
-            drained.abandoned.append(Ended(*place, "its line is being written"))
-        elif job in given_up:
-            drained.abandoned.append(Ended(*place, (point and point.skipped) or ""))
+            drained.abandoned.append(Ended(name, step, "its line is being written"))
+        elif job in abandoned:
+            drained.abandoned.append(Ended(name, step, (point and point.skipped) or ""))
         elif point is not None and point.summary is None:
-            drained.skipped.append(Ended(*place, point.skipped or ""))
+            drained.skipped.append(Ended(name, step, point.skipped or ""))
         else:
-            drained.finished.append(place)
+            drained.finished.append((name, step))
     return drained
 
 
 def _is_interruption(problem: BaseException | None) -> bool:
-    """Who presses Ctrl-C, or cancels a training, does not want to wait for evals."""
+    """Whoever presses Ctrl-C, or cancels a training run, does not want to wait for evals."""
     return problem is not None and not isinstance(problem, Exception | SystemExit)
+
+
+def _logger_seconds(problem: BaseException | None) -> float:
+    return EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
+
+
+# --- SIGTERM ------------------------------------------------------------------------------------
+
+_living: set[AsyncEvalDispatcher] = set()
+"""Dispatchers that are open."""
+
+
+def _handle_sigterm(seconds: float) -> None:
+    """Nothing to do where our handler is the one that is set."""
+    before: Any = signal.getsignal(signal.SIGTERM)
+    if getattr(before, "is_heldouts", False):
+        return
+    if before is None:
+        log.warning("handle_sigterm: there is a handler that is not Python's; it is left alone")
+        return
+    entered = False
+
+    def on_sigterm(number: int, frame: FrameType | None) -> None:
+        """Where there is another handler, that one decides whether and how the process ends. Only
+        the default, which is to die at once, is put off."""
+        nonlocal entered
+        if entered:  # by one that was set after ours, and calls it, and is called by it
+            return
+        entered = True
+        try:
+            if callable(before):
+                before(number, frame)
+            elif before == signal.SIG_DFL:
+                _close_all(seconds)
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+        finally:
+            entered = False
+
+    on_sigterm.is_heldouts = True  # type: ignore[attr-defined]
+    signal.signal(signal.SIGTERM, on_sigterm)
+
+
+def _close_all(seconds: float) -> None:
+    """In another thread, because this one may have been interrupted while it held a lock; then
+    this gives up, and the write-ahead lines still say what is missing."""
+
+    def close_all() -> None:
+        for dispatcher in list(_living):
+            dispatcher.end_with_process()
+
+    thread = threading.Thread(target=close_all, daemon=True)
+    thread.start()
+    thread.join(seconds)

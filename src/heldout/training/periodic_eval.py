@@ -1,4 +1,4 @@
-"""PeriodicEval: an eval every so many steps of somebody else's training.
+"""PeriodicEval: an eval of the policy every so many training steps.
 
     evals = PeriodicEval(samples, live_model(tokenizer, score_fn), every_steps=50,
                          heartbeat_fn=print, model_getter=lambda: model, run_dir="outputs/run1")
@@ -8,30 +8,30 @@
     evals.run_final(step)          # the last weights, on or off cadence
 
 This is cadence, isolation, budget and curve around `heldout.evaluate`; there is no second engine.
-Training does not notice (clause 13) and is never interrupted: an eval ends in a result or in a skip
-with its reason, and both are lines of `curve.jsonl` (clause 14).
+Evals have no side effects on training (clause 13) and never interrupt it: an eval ends in a result
+or in a skip with its reason, and both are lines of `curve.jsonl` (clause 14).
 
-Where an `AsyncEvalDispatcher` is installed, `maybe_run` takes a snapshot of the weights, returns
-None, and the eval runs beside the training; its point is that of the step it was due at.
+Inside `with AsyncEvalDispatcher():`, `maybe_run` takes a snapshot of the weights and returns None;
+the eval runs in the background, and its point is that of the step it was due at. Functions of the
+user (heartbeat, monitor) are called in the trainer's thread all the same.
 """
 
 from __future__ import annotations
 
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from heldout.errors import EvalFailed, InvalidInput
+from heldout.errors import EvalFailed, InvalidInput, RunDirectoryError
 from heldout.isolation import is_beside_training, modules_of, untouched_random_state
 from heldout.items import EvalDefinition
 from heldout.store.rundir import now
-from heldout.training.beside import Beside
 from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
     CurvePoint,
@@ -40,14 +40,13 @@ from heldout.training.curve import (
     request_stop,
     stop_requested,
 )
-from heldout.training.curve_file import Trail
-from heldout.training.dispatcher import AsyncEvalDispatcher, get_async_eval_dispatcher
-from heldout.training.distributed import Alone, Ranks, current_ranks, is_first_process
+from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points
+from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
+from heldout.training.distributed import Alone, current_ranks, is_first_process
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.training.monitor import CurveMonitor, Judgement
-from heldout.training.pending import PendingEval, Scheduled, checked_place, checked_step
-from heldout.training.results import Known
-from heldout.training.run_eval import Elsewhere, Measured, Task, describe, measure
+from heldout.training.results import pending_point
+from heldout.training.run_eval import Known, Measured, Task, describe, measure, measure_snapshot
 from heldout.training.runner import KnownBuilder, RunnerBuilder, describe_builder
 from heldout.training.samples import checked, digest, fixed_order
 from heldout.training.settings import (
@@ -64,39 +63,72 @@ from heldout.weights import fingerprint
 
 if TYPE_CHECKING:
     from heldout.training.snapshot import SnapshotPool
+    from heldout.training.worker import EvalWorker
 
 log = logging.getLogger("heldout")
 
 Monitor = Callable[[Sequence[CurvePoint]], str | Judgement | None]
 """Given the curve so far, by step: why training should stop, or None; or a verdict of its own, with
 such a reason or without."""
+GetModel = Callable[[], Any]
 
 
 class PeriodicEval:
-    """`label` names the eval in heartbeats, logs and the curve; `run_dir` is where that curve is.
+    """Evaluates the policy on held-out samples while it trains.
 
-    `model_getter` may be set later, and is asked anew each time. `num` takes only so many of the
-    samples; which ones, and in which order, depends on `seed` and their ids alone, so that every
-    smaller part lies inside every larger one. `at_start` evaluates step 0 too. `max_overhead` is
-    the share of training time that evals may take (`min_samples` are the fewest it goes down to);
-    `max_seconds` ends an eval early, as a partial, so that nothing holds up training for ever.
-    `monitor` is asked at every result; without one a `CurveMonitor` says what the curve allows one
-    to say, and never asks to stop. `across` says who evaluates where training runs in several
-    processes: the first one, or all of them, each its part. `shadows` are where evals that run
-    beside the training keep their weights: one copy on the same device, unless given.
+    Args:
+        samples: The held-out set, or an `EvalDefinition`.
+        runner_builder: Makes the runner of the model: `live_model(…)`, `from_functions(…)`, or a
+            function `(model) -> Runner` of your own. None with `worker`.
+        worker: An `EvalWorker`, a process that runs and scores the model.
+        every_steps: Steps from one eval to the next; 0 is off.
+        heartbeat_fn: Called with `(name, fields)` for each point, and for progress.
+        model_getter: Gives the model. May be set later, and is called anew each time.
+        pass_threshold: Reward from which an item counts as passed; 0.5 unless given.
+        label: The eval's name in heartbeats, logs and the curve.
+        run_dir: Where the curve is; `outputs/evals/<label>` unless given, or `<label>-2`, `-3` …
+            where that has one.
+        resume: Whether the curve in `run_dir` is continued. A trainer that resumes from a
+            checkpoint says so itself.
+        num: How many of the samples to take, at most.
+        seed: Which of them, and in which order: that depends on the seed and their ids alone, so
+            that every smaller subset lies inside every larger one.
+        at_start: Whether to evaluate step 0, too.
+        max_overhead: Share of training time that evals may take.
+        min_samples: The fewest samples that `max_overhead` goes down to.
+        max_seconds: When to end an eval early, as a partial.
+        monitor: Called with the curve at each result. Without one a `CurveMonitor` says what the
+            curve allows one to say, and never asks to stop.
+        progress_seconds: How often a long eval gives a heartbeat.
+        across: Who evaluates where training runs in several processes: the `"first"` one, or
+            `"all"` of them, each its part.
+        on_error: `"raise"` raises what would be a skip or an errored item, for debugging.
+        snapshots: Where evals in the background keep their weights: one copy on the model's device,
+            unless given.
+
+    Raises:
+        InvalidInput: An argument is not what it should be.
+        RunExists: `run_dir` was given, has a curve, and `resume` is False. Where `resume` was not
+            given, the first call of `maybe_run` raises it.
+        ResumeMismatch: The curve to be continued is of another eval.
     """
+
+    _clock = staticmethod(time.monotonic)
+    _current_ranks = staticmethod(current_ranks)
 
     def __init__(
         self,
         samples: Iterable[Sample] | EvalDefinition,
-        runner_builder: RunnerBuilder | Elsewhere,
+        runner_builder: RunnerBuilder | None = None,
+        *,
+        worker: EvalWorker | None = None,
         every_steps: int | None = None,
         heartbeat_fn: Heartbeat | None = None,
-        model_getter: Callable[[], Any] | None = None,
+        model_getter: GetModel | None = None,
         pass_threshold: float | None = None,
         label: str = "rl_eval",
-        *,
         run_dir: str | Path | None = None,
+        resume: bool | None = None,
         num: int | None = None,
         seed: int = 0,
         at_start: bool = False,
@@ -107,9 +139,7 @@ class PeriodicEval:
         progress_seconds: float = 10.0,
         across: Literal["first", "all"] = "first",
         on_error: Literal["skip", "raise"] = "skip",
-        shadows: SnapshotPool | None = None,
-        ranks: Ranks | None = None,
-        clock: Callable[[], float] = time.monotonic,
+        snapshots: SnapshotPool | None = None,
     ) -> None:
         outside = Settings.from_environment()
         if outside.every_steps is not None and every_steps is None and num is None:
@@ -121,7 +151,6 @@ class PeriodicEval:
         pass_threshold = first_set(outside.pass_threshold, pass_threshold, DEFAULT_PASS_THRESHOLD)
         check_counts(every_steps=every_steps, min_samples=min_samples, num=num, seed=seed)
         check_threshold(pass_threshold)
-        self.every_steps: int = every_steps
         check_seconds(
             max_overhead=max_overhead, max_seconds=max_seconds, progress_seconds=progress_seconds
         )
@@ -129,59 +158,68 @@ class PeriodicEval:
             raise InvalidInput(f"across is 'first' or 'all', got {across!r}")
         if on_error not in ("skip", "raise"):
             raise InvalidInput(f"on_error is 'skip' or 'raise', got {on_error!r}")
-        if not callable(runner_builder) and not isinstance(runner_builder, Elsewhere):
-            raise InvalidInput(
-                "runner_builder is a function (model) -> Runner, or an EvalWorker, got "
-                f"{runner_builder!r:.100}"
-            )
-        if across == "all" and isinstance(runner_builder, Elsewhere):
-            raise InvalidInput("an EvalWorker evaluates alone; across='all' is for functions")
+        _check_runner(runner_builder, worker)
+        if across == "all" and worker is not None:
+            raise InvalidInput("an EvalWorker evaluates alone; across='all' is for runners")
         if not isinstance(label, str) or not label.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"label is a name: letters, digits, _ and -, got {label!r}")
-        if shadows is not None and not hasattr(shadows, "try_take"):
-            raise InvalidInput(f"shadows is a heldout.training.SnapshotPool, got {shadows!r:.100}")
+        if snapshots is not None and not hasattr(snapshots, "try_take"):
+            raise InvalidInput(f"snapshots is a SnapshotPool, got {snapshots!r:.100}")
         if modules_of(model_getter):
             raise InvalidInput("model_getter is a function: `lambda: model`, not the model itself")
         _check_monitor(monitor)
+        self.every_steps: int = every_steps
         self.label = label
         self.model_getter = model_getter
-        # Absolute: somebody may change the working directory in the middle of it.
-        self.run_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self.rides_window = False
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
         self.samples = fixed_order(checked(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
-        self.runner_builder, self._monitor = runner_builder, monitor
+        self.runner_builder, self.worker = runner_builder, worker
+        self._monitor, self._curve_monitor = monitor, CurveMonitor()
         self._heartbeat = checked_heartbeat(heartbeat_fn)
-        self._curve_monitor = CurveMonitor()
-        self._threshold = pass_threshold
-        self._seed, self._at_start, self._across = seed, at_start, across
-        self._on_error = on_error
+        self._threshold, self._seed, self._at_start = pass_threshold, seed, at_start
+        self._across, self._on_error = across, on_error
         self._max_seconds, self._progress_seconds = max_seconds, progress_seconds
-        self._clock, self._ranks = clock, ranks
-        self._trail = Trail(label, self.run_dir, self)
         total = len(self.samples)
         budget = None if max_overhead is None else Budget(max_overhead, total, smallest=min_samples)
-        self._spending = Spending(budget, total, clock)
+        self._spending = Spending(budget, total, self._clock)
         self._seen: int | None = None
-        self._reused = False
-        elsewhere = runner_builder if isinstance(runner_builder, Elsewhere) else None
         self._finishing = False
-        self._beside = Beside(label, shadows, elsewhere)
+        self._logged_reuse = False
+        self._failed_monitors: set[int] = set()
+        """Those whose traceback is in the log."""
         self._stop: str | None = None
         self._agreed_stop: str | None = None
         """What the first process said last, where all of them evaluate."""
-        self._failed: set[int] = set()
-        """Monitors whose traceback is in the log."""
-        if self.every_steps and is_first_process(ranks):
-            self._enter()
+        # In the background.
+        self._snapshots = snapshots
+        self._copied: int | None = None
+        """The model that a copy could be made of."""
+        self._scheduled: list[Scheduled] = []
+        self._progress: deque[Callable[[], object]] = deque()
+        """Heartbeats of evals in threads, which wait for the trainer's."""
+        self._warned: set[str] = set()
+        # Absolute: the working directory may change in the middle of it.
+        self._base_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
+        self._is_named = run_dir is not None
+        self._resume = resume
+        self._history: EvalHistory | None = None
+        # A trainer may still say that it resumes, where there is something to resume.
+        if resume is not None or not has_points(self._base_dir):
+            self._enter_first()
 
     # --- Cadence ---
 
     def should_run(self, step: int) -> bool:
-        """Whether an eval is due at this step, by the cadence alone.
+        """Whether an eval is due, by the cadence alone.
 
-        A counter that jumps is due where it has passed a multiple since `maybe_run` last saw it.
+        Args:
+            step: The step. A counter that jumps is due where it has passed a multiple of
+                `every_steps` since `maybe_run` last saw it.
+
+        Returns:
+            Whether it is due.
         """
         if self.every_steps <= 0 or step < 0:
             return False
@@ -198,85 +236,114 @@ class PeriodicEval:
         wait: bool = False,
         saved_at: str | Path | None = None,
     ) -> CurvePoint | None:
-        """Evaluate if it is due and the budget allows it; None otherwise.
+        """Evaluate if it is due and the budget allows it.
 
-        None, too, where the eval runs beside the training from here on, unless it is to `wait`.
-        `saved_at` is then where these weights can be had again, should the process die before the
-        eval's end.
+        Args:
+            step: The training step.
+            model: The model; that of `model_getter` unless given.
+            wait: Whether to wait for the result where there is a dispatcher.
+            saved_at: Where these weights can be loaded from, should the process die before an eval
+                in the background has ended.
+
+        Returns:
+            The point; None where none is due, or where the eval runs in the background.
         """
         self.begin()
-        if self._seen is not None and step < self._seen:
-            self._trail.start_again()
-        dispatcher = self._visited(step)
+        if self._history is not None and self._seen is not None and step < self._seen:
+            self._history.begin_attempt()
+        dispatcher = self._poll_dispatcher(step)
         due = self.should_run(step)
         self._seen = step
-        if due and dispatcher is not None and not wait:
-            live = self._beside.copyable(self._model(model))
-            if live is not None:
-                if self._spending.affordable:
-                    self._schedule(dispatcher, step, live, saved_at=saved_at)
-                else:
-                    self._skip_unaffordable(step)
-                return None
         if not due:
             return None
+        get_model = self._model_getter(model)
         # Where others take part the first one says so to all of them, further down.
         if self._across == "first" and self._spending.affordable == 0:
             return self._skip_unaffordable(step)
-        point = self._run(step, model, lambda weights: self._spending.afford())
+        if dispatcher is not None and not wait:
+            live = self._copyable_model(get_model)
+            if live is not None:
+                self._schedule(dispatcher, step, live, saved_at=saved_at)
+                return None
+        point = self._run(step, get_model, size=self._spending.affordable)
         self._agree_to_stop()
         return point
 
     def run_eval(self, step: int, model: Any = None) -> CurvePoint | None:
-        """Evaluate all samples now, as step `step`. None where another process does it."""
-        return self._run(step, model, lambda weights: len(self.samples), whole=True)
+        """Evaluate all samples now.
+
+        Args:
+            step: The step of the point.
+            model: The model; that of `model_getter` unless given.
+
+        Returns:
+            The point; None where another process evaluates.
+        """
+        return self._run(step, self._model_getter(model), size=len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
-        """The point of the last weights, on all samples, measured now unless it is there already
-        (clause 17). None where another process does it, or where evals are off.
+        """Get the point of the last weights, on all samples, measured now unless it is there
+        already (clause 17). Waits for evals in the background, as long as their dispatcher does.
 
-        Waits for evals that run beside the training, as long as their dispatcher does at its end.
+        Args:
+            step: The last step.
+            model: The model; that of `model_getter` unless given.
+
+        Returns:
+            The point; None where another process evaluates, or where evals are off.
         """
         if self.every_steps <= 0:
             return None
-        dispatcher, point = self._visited(step), None
-        live = None if dispatcher is None else self._beside.copyable(self._model(model))
+        self.begin()
+        get_model = self._model_getter(model)
+        dispatcher, point = self._poll_dispatcher(step), None
+        live = None if dispatcher is None else self._copyable_model(get_model)
         self._finishing = True
-        if dispatcher is not None and live is not None and not dispatcher.waits_for_ever:
-            dispatcher.wait_for(self._beside.under_way, dispatcher.drain_timeout)
+        if dispatcher is not None and live is not None and not dispatcher.in_event_loop:
+            dispatcher.wait_for(self._scheduled, dispatcher.drain_timeout)
             self.collect()
             handle = self._schedule(dispatcher, step, live, final=True)
             if handle is not None:
                 point = handle.result(dispatcher.drain_timeout)
             self.collect()
-        elif not any(handle.step == step for handle in self._beside.under_way):
-            point = self._run(step, model, partial(self._missing, step), final=True, whole=True)
-        self._trail.say_complete()
-        return point or self._trail.last_at(step)
+        elif not any(handle.step == step for handle in self._scheduled):
+            size = len(self.samples)
+            point = self._run(step, get_model, size=size, whole=True, final=True)
+        if self._history is None:
+            return point
+        self._history.mark_complete()
+        return point or self._history.last_at(step)
 
-    def finish(self, pending: PendingEval, model: Any) -> CurvePoint | None:
-        """One of `pending_evals`, now, on the weights that it was to measure.
+    def finish(self, pending: CurvePoint, model: Any) -> CurvePoint | None:
+        """Measure one of `pending_evals` now, on the weights that it was to measure.
 
-        Its point belongs to the start of the training that scheduled it.
+        Args:
+            pending: The eval. Its point belongs to the attempt that scheduled it.
+            model: A model with those weights.
+
+        Returns:
+            The point.
+
+        Raises:
+            InvalidInput: It is of another eval, is not pending, or was to measure other weights.
         """
-        if pending.name != self.label:
+        self.begin()
+        if pending.label != self.label:
             raise InvalidInput(
-                f"the eval of step {pending.step} is one of {pending.name!r}, not of {self.label!r}"
+                f"the eval of step {pending.step} is one of {pending.label!r}, not of "
+                f"{self.label!r}"
             )
-        if not self._trail.home.is_left(pending):
+        if not self.curve.file.is_pending(pending):
             raise InvalidInput(f"the eval of step {pending.step} is not pending: {pending!r:.200}")
-        found = fingerprint(model)
-        if None not in (found, pending.weights) and found != pending.weights:
+        weights = fingerprint(model)
+        if None not in (weights, pending.weights) and weights != pending.weights:
             raise InvalidInput(
                 f"the eval of step {pending.step} was to measure the weights {pending.weights}, "
-                f"and these are {found}"
+                f"and these are {weights}"
             )
+        size = len(self.samples)
         return self._run(
-            pending.step,
-            model,
-            lambda weights: len(self.samples),
-            whole=True,
-            instead_of=pending,
+            pending.step, lambda: model, size=size, whole=True, session=pending.session
         )
 
     def use_completion_length(self, tokens: int) -> None:
@@ -291,26 +358,86 @@ class PeriodicEval:
         builder = self.runner_builder
         if isinstance(builder, KnownBuilder):
             builder.use_completion_length(tokens)
-            self._trail.check_functions(describe_builder(builder))
+            if self._history is not None:
+                self._history.check_functions(describe_builder(builder))
 
-    def _missing(self, step: int, weights: str | None) -> int:
-        """How many samples the last weights still need. Asked of the first process alone: the
-        others have no history."""
-        return 0 if self._trail.is_settled(step, weights) else len(self.samples)
+    # --- The curve ---
 
-    def begin(self) -> None:
-        """Training starts now, as far as the budget is concerned; the first step says so, too."""
+    def begin(self, *, resume: bool = False) -> None:
+        """Training starts now. The first step says so, too.
+
+        Args:
+            resume: Whether the trainer resumes from a checkpoint, so that the curve is continued.
+
+        Raises:
+            RunExists: `run_dir` was given and has a curve that is not to be continued.
+            ResumeMismatch: The curve to be continued is of another eval.
+        """
+        if resume and self._resume is None:
+            self._resume = True
+        self._enter_first()
         self._spending.begin()
 
     @property
+    def run_dir(self) -> Path:
+        """Where the curve is, or will be."""
+        if self._history is not None:
+            return self._history.file.run.path
+        return self._base_dir
+
+    @property
+    def curve(self) -> EvalHistory:
+        """What this eval knows of its curve."""
+        if self._history is None:
+            self._enter()
+        assert self._history is not None
+        return self._history
+
+    @property
     def history(self) -> list[CurvePoint]:
-        """Points of this start of the training; `points` has those before it, too."""
-        return self._trail.history
+        """Points of this attempt of the training run; `points` has those before it, too."""
+        return [] if self._history is None else self._history.attempt
 
     @property
     def points(self) -> list[CurvePoint]:
-        """The curve as it stands, by step, earlier starts of this training included."""
-        return self._trail.points
+        """The curve as it stands, by step, earlier attempts included."""
+        return [] if self._history is None else self._history.points
+
+    def _enter_first(self) -> None:
+        """Enter the run directory, once, in the process that writes there."""
+        if self._history is None and self.every_steps and is_first_process(self._current_ranks()):
+            self._enter()
+
+    def _enter(self) -> None:
+        resume = bool(self._resume)
+        run_dir = self._base_dir
+        if not self._is_named:
+            run_dir = choose_run_dir(self._base_dir, resume=resume)
+            if run_dir != self._base_dir and not resume:
+                log.warning(
+                    "%s: %s holds the curve of another training run; this one is in %s "
+                    "(resume=True continues the last one)",
+                    self.label,
+                    self._base_dir,
+                    run_dir,
+                )
+        config = {
+            "kind": "midrun",
+            "label": self.label,
+            "n": len(self.samples),
+            "samples": digest(self.samples),
+            "seed": self._seed,
+            "pass_threshold": self._threshold,
+            "every_steps": self.every_steps,
+        }
+        # A worker says what it runs once it runs.
+        builder = self.runner_builder
+        functions = {} if builder is None else describe_builder(builder)
+        history = EvalHistory(self.label, run_dir, self)
+        self._spending.take_over(history.enter(config, functions, resume=resume))
+        self._history = history
+
+    # --- Stopping ---
 
     @property
     def stop_requested(self) -> str | None:
@@ -320,62 +447,69 @@ class PeriodicEval:
         Otherwise the first process alone knows what its monitor said: where several train, a loop
         of one's own has to agree on the break, or the others wait for it for ever.
         """
-        return self._agreed_stop if self._is_together else self.stop_requested_here
+        return self._agreed_stop if self._is_shared else self.stop_requested_here
 
     @property
     def stop_requested_here(self) -> str | None:
-        """As far as this process knows, for whoever asks the others, too."""
+        """As far as this process knows."""
         if self._stop is None:
             self._stop = stop_requested(self.run_dir)
         return self._stop
 
     @property
-    def _is_together(self) -> bool:
-        return self._across == "all" and (self._ranks or current_ranks()).world > 1
+    def _is_shared(self) -> bool:
+        return self._across == "all" and self._current_ranks().world > 1
 
     def _agree_to_stop(self) -> None:
         """Processes of which one breaks off its loop, and another does not, wait for ever."""
-        if not self._is_together:
+        if not self._is_shared:
             return
         try:
-            ranks = self._ranks or current_ranks()
+            ranks = self._current_ranks()
             mine = self.stop_requested_here if ranks.rank == 0 else None
-            said = ranks.from_first(msgspec.json.encode(mine))
-            self._agreed_stop = msgspec.json.decode(said, type=str | None)
+            agreed = ranks.from_first(msgspec.json.encode(mine))
+            self._agreed_stop = msgspec.json.decode(agreed, type=str | None)
         except Exception as problem:
             log.warning("%s: no word on whether to stop", self.label, exc_info=problem)
 
-    # --- One eval ---
+    # --- One eval, while training waits ---
 
     def _run(
         self,
         step: int,
-        model: Any,
-        affordable: Callable[[str | None], int],
+        get_model: GetModel,
         *,
-        final: bool = False,
+        size: int,
         whole: bool = False,
-        instead_of: PendingEval | None = None,
+        final: bool = False,
+        session: str | None = None,
     ) -> CurvePoint | None:
-        """No Exception gets out of here: this is called in the middle of a training."""
+        """No Exception gets out of here: this is called in the middle of training.
+
+        `session` is that of an earlier attempt, whose pending eval this finishes.
+        """
         self.begin()
         began = self._clock()
-        known: list[CurvePoint] = []
+        measured: Measured | Known | None
         try:
-            ranks = self._ranks or current_ranks()
+            ranks = self._current_ranks()
             if self._across == "first":
                 if ranks.rank != 0:
                     return None
                 ranks = Alone()
             if ranks.rank == 0:
-                self._trail.check_current()
-            task = self._task(step, self._model(model), began, alive=ranks.rank == 0)
-            decide = partial(self._decide, step, affordable, known, whole=whole)
-            measured = measure(replace(task, decide=decide), ranks)
-            if known:
-                return self._reuse(known[0])
-            if measured is None or ranks.rank != 0:
+                self.curve.check_current()
+            task = self._task(step, size, began, whole=whole, final=final, rank=ranks.rank)
+            if self.worker is not None:
+                measured = self._measure_in_worker(task, get_model)
+            else:
+                measured = measure(task, get_model, ranks)
+            if ranks.rank != 0:
                 return None
+            if measured is None:
+                measured = Measured(0, skipped=self._spending.why_not)
+            if isinstance(measured, Known):
+                return None if measured.point is None else self._reuse(measured.point)
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             measured = Measured(0, skipped=describe(problem))
@@ -383,16 +517,80 @@ class PeriodicEval:
             self._spending.evaluated(self._clock() - began)
         measured_at = self._clock()
         point = self._point(step, measured, measured_at - began, final=final)
-        # What watches may draw random numbers, and takes its time, too.
+        if session is not None:
+            # A failure leaves it pending.
+            point = msgspec.structs.replace(point, session=session, pending=not point.has_result)
+        # A monitor may draw random numbers, and takes its time, too.
         with untouched_random_state():
-            point = self._publish(point, instead_of)
+            point = self._publish(point)
         self._spending.waited(self._clock() - measured_at)
         self._raise_if_asked(point)
         return point
 
+    def _task(
+        self,
+        step: int,
+        size: int,
+        began: float,
+        *,
+        whole: bool,
+        final: bool,
+        rank: int = 0,
+        is_given_up: Callable[[], bool] = lambda: False,
+    ) -> Task:
+        return Task(
+            step=step,
+            samples=self.samples,
+            size=size,
+            runner_builder=self.runner_builder,
+            run_dir=self.run_dir,
+            pass_threshold=self._threshold,
+            seed=self._seed,
+            keep_going=self._keep_going(step, began, beats=rank == 0, is_given_up=is_given_up),
+            history=self.curve if rank == 0 else None,
+            whole=whole,
+            final=final,
+        )
+
+    def _measure_in_worker(self, task: Task, get_model: GetModel) -> Measured | Known:
+        assert self.worker is not None
+        try:
+            with untouched_random_state():
+                snapshot = self.worker.try_snapshot(get_model(), step=task.step)
+        except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+            return Measured(0, skipped=f"model: {describe(problem)}")
+        if snapshot is None:
+            return Measured(0, skipped="all snapshots were in use")
+        try:
+            return self.worker.measure(task, snapshot)
+        finally:
+            snapshot.release()
+
+    def _keep_going(
+        self, step: int, began: float, *, beats: bool, is_given_up: Callable[[], bool]
+    ) -> Callable[[int, int], bool]:
+        """Asked all the time while an eval runs: gives heartbeats, and says when time is up."""
+        last_beat = began
+
+        def keep_going(done: int, total: int) -> bool:
+            nonlocal last_beat
+            time_now = self._clock()
+            if beats and time_now - last_beat >= self._progress_seconds:
+                last_beat = time_now
+                fields = {"eval_done": done, "eval_total": total, "eval_seconds": time_now - began}
+                beat = partial(self._beat, f"{self.label}_progress", {"step": step, **fields})
+                if is_beside_training():
+                    self._progress.append(beat)
+                else:
+                    beat()
+            in_time = self._max_seconds is None or time_now - began < self._max_seconds
+            return in_time and not is_given_up()
+
+        return keep_going
+
     def _skip_unaffordable(self, step: int) -> CurvePoint | None:
         """The line of an eval that is due and that `max_overhead` leaves no time for."""
-        if (self._ranks or current_ranks()).rank != 0:
+        if self._current_ranks().rank != 0:
             return None
         began = self._clock()
         skip = Measured(0, skipped=self._spending.why_not)
@@ -410,79 +608,91 @@ class PeriodicEval:
         if reason:
             raise EvalFailed(f"{self.label} at step {point.step}: {reason} (on_error='raise')")
 
-    def _task(
-        self, step: int, getter: Callable[[], Any], began: float, *, alive: bool = True
-    ) -> Task:
-        return Task(
-            step=step,
-            samples=self.samples,
-            builder=self.runner_builder,
-            getter=getter,
-            home=self.run_dir,
-            pass_threshold=self._threshold,
-            seed=self._seed,
-            decide=lambda weights: len(self.samples),
-            admit=self._trail.admit,
-            keep_going=self._pulse(step, began, alive=alive),
-        )
+    def _model_getter(self, model: Any) -> GetModel:
+        if model is not None:
+            return lambda: model
+        return self.model_getter or (lambda: None)
 
-    def _decide(
-        self,
-        step: int,
-        affordable: Callable[[str | None], int],
-        known: list[CurvePoint],
-        weights: str | None,
-        *,
-        whole: bool,
-    ) -> int:
-        """How many samples these weights need; a point that they have already goes to `known`."""
-        if not self._trail.entered:
-            self._enter()
-        found = self._trail.known_at(step, weights, whole=whole)
-        if found is not None:
-            known.append(found)
-        return affordable(weights) if found is None else 0
+    # --- One eval in the background ---
 
-    # --- Beside the training ---
-
-    def _visited(self, step: int) -> AsyncEvalDispatcher | None:
-        """The dispatcher that is in use, if any."""
-        if self.rides_window:
+    def _poll_dispatcher(self, step: int) -> AsyncEvalDispatcher | None:
+        """The dispatcher in use, if any, once this thread has run what evals need run in it."""
+        dispatcher = get_async_eval_dispatcher()
+        if dispatcher is None or self.rides_window:
             return None
-        return self._beside.dispatcher(step, self.collect, self._is_together)
+        if self._is_shared:
+            self._warn_once("processes that evaluate together cannot do so in the background")
+            return None
+        dispatcher.on_poll(self.collect)
+        dispatcher.poll(step)
+        return dispatcher
+
+    def _copyable_model(self, get_model: GetModel) -> Any:
+        """The model, if its weights can be copied; None where it has to be evaluated at once."""
+        try:
+            with untouched_random_state():
+                model = get_model()
+        except Exception:  # noqa: BLE001 - it is asked again, and the reason becomes a skip
+            return None
+        if model is None:
+            return None
+        if not modules_of(model):
+            self._warn_once(f"a {type(model).__name__} is no torch module whose weights are copied")
+            return None
+        if self.worker is None and self._copied != id(model):
+            try:
+                snapshot = self._pool().try_take(model, step=0)
+            except InvalidInput as problem:
+                self._warn_once(f"there can be no copy of the model: {problem}")
+                return None
+            except Exception as problem:
+                log.debug("no snapshot yet; the next try says why", exc_info=problem)
+                return model
+            if snapshot is not None:
+                snapshot.release()
+            self._copied = id(model)
+        return model
+
+    def _pool(self) -> SnapshotPool:
+        if self._snapshots is None:
+            from heldout.training.snapshot import SnapshotPool
+
+            self._snapshots = SnapshotPool()
+        return self._snapshots
+
+    def _warn_once(self, reason: str) -> None:
+        if reason not in self._warned:
+            self._warned.add(reason)
+            log.warning("%s: training waits for evals: %s", self.label, reason)
 
     def _schedule(
         self,
         dispatcher: AsyncEvalDispatcher,
         step: int,
-        live: Any,
+        model: Any,
         *,
         final: bool = False,
         saved_at: str | Path | None = None,
     ) -> Scheduled | None:
-        """No Exception gets out of here, either. What it costs the training is the snapshot, and
-        the wait for a place."""
+        """No Exception gets out of here, either. What it costs training is the snapshot, and the
+        wait for a place."""
         began = self._clock()
         try:
-            if (self._ranks or current_ranks()).rank != 0:
+            if self._current_ranks().rank != 0:
                 return None
-            if not self._trail.entered:
-                self._enter()
-            self._trail.check_current()
-            return self._beside.schedule(
-                dispatcher,
-                self._trail.home,
-                partial(self._measure_beside, dispatcher, step, final),
-                PendingEval(
-                    self.label,
-                    checked_step(step),
-                    self._trail.session,
-                    None,
-                    checked_place(saved_at),
-                ),
-                live,
+            self.curve.check_current()
+            take = self._pool().try_take if self.worker is None else self.worker.try_snapshot
+            handles: list[Scheduled] = []
+            handle = dispatcher.schedule_on(
+                self.curve.file,
+                partial(self._run_snapshot, dispatcher, step, final, handles),
+                pending_point(self.label, step, self.curve.session, saved_at=saved_at),
+                snapshot=partial(take, model, step=step),
                 must=final,
             )
+            handles.append(handle)
+            self._scheduled.append(handle)
+            return handle
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
             skip = Measured(0, skipped=describe(problem))
@@ -493,113 +703,66 @@ class PeriodicEval:
         finally:
             self._spending.waited(self._clock() - began)
 
-    def _measure_beside(
+    def _run_snapshot(
         self,
         dispatcher: AsyncEvalDispatcher,
         step: int,
         final: bool,
+        handles: list[Scheduled],
         snapshot: Any,
-        given_up: Callable[[], bool],
     ) -> CurvePoint | Known:
-        """In a thread of its own."""
-        began = self._clock()
-        known: list[CurvePoint] = []
-        missing = partial(self._missing, step) if final else lambda weights: len(self.samples)
-        task = replace(
-            self._task(step, lambda: snapshot.model, began),
-            decide=partial(self._decide, step, missing, known, whole=final),
-            version=lambda model: snapshot.version().weights,
-            keep_going=self._pulse(step, began, given_up=given_up),
-            ask_trainer=partial(dispatcher.ask_trainer, given_up=given_up),
-        )
-        if isinstance(self.runner_builder, Elsewhere):
-            measured = self.runner_builder.measure(task, snapshot)
+        """In a thread of its own. `handles` has the eval's own, once it is scheduled."""
+
+        def is_given_up() -> bool:
+            return any(handle.done() for handle in handles)
+
+        began, size = self._clock(), len(self.samples)
+        task = self._task(step, size, began, whole=final, final=final, is_given_up=is_given_up)
+        if self.worker is not None:
+            measured = self.worker.measure(task, snapshot)
         else:
-            measured = measure(task, Alone())
-        if known or measured is None:
-            return Known(known[0] if known else None)
-        seconds = self._clock() - began
-        return self._point(step, measured, seconds, final=final, charged=False)
+            run_in_trainer = partial(dispatcher.call_in_trainer, is_given_up=is_given_up)
+            measured = measure_snapshot(task, snapshot, run_in_trainer)
+        if isinstance(measured, Known):
+            return measured
+        return self._point(step, measured, self._clock() - began, final=final, charged=False)
 
     def collect(self) -> None:
-        """In the thread that trains: take in what evals beside it have come to. `maybe_run` does
-        so, and the dispatcher where it drains."""
-        if not self._beside.has_news:
+        """In the trainer's thread: take in what evals in the background have come to. `maybe_run`
+        does so, and the dispatcher where it drains."""
+        ended = [handle for handle in self._scheduled if handle.done()]
+        if not ended and not self._progress:
             return
         with untouched_random_state():
-            for ended in self._beside.collect():
-                if ended.point is None:
+            while self._progress:
+                self._progress.popleft()()
+            for handle in ended:
+                self._scheduled.remove(handle)
+                if handle.point is None:
                     continue
-                if not ended.is_new:
-                    self._reuse(ended.point)
+                if not handle.is_new:
+                    self._reuse(handle.point)
                     continue
                 try:
-                    point = self._watch(ended.point)
+                    point = self._judge(handle.point)
                 except BaseException:
-                    self._trail.add(ended.point)
+                    self.curve.add(handle.point)
                     raise
                 if point.stop is not None:
-                    self._ask_to_stop(point.stop)
+                    self._write_stop(point.stop)
                 self._take_in(point)
                 self._raise_if_asked(point)
-        if self._finishing and not self._beside.under_way:
-            self._trail.say_complete()
+        if self._finishing and not self._scheduled:
+            self.curve.mark_complete()
 
-    def _ask_to_stop(self, reason: str) -> None:
-        """Where `heldout watch` looks, too: the line of the point is written already."""
+    def _write_stop(self, reason: str) -> None:
+        """Ask to stop where `heldout watch` looks: the line of the point is written already."""
         try:
             request_stop(self.run_dir, reason[:2000])
-        except Exception as problem:
+        except (RunDirectoryError, InvalidInput) as problem:
             log.warning("%s: the wish to stop is not on disk", self.label, exc_info=problem)
 
-    def _reuse(self, point: CurvePoint) -> CurvePoint:
-        """An earlier start of this training has that point already."""
-        if not self._reused:
-            self._reused = True
-            log.warning(
-                "%s: points from step %s on are on the curve in %s already, and are not measured "
-                "again as long as the weights are the same; another training needs another run_dir",
-                self.label,
-                point.step,
-                self.run_dir,
-            )
-        if point.stop:
-            self._stop = point.stop
-        with untouched_random_state():
-            self._beat(self.label, {**heartbeat_fields(point), "eval_reused": True})
-        return point
-
-    def _model(self, given: Any) -> Callable[[], Any]:
-        if given is not None:
-            return lambda: given
-        return self.model_getter or (lambda: None)
-
-    def _pulse(
-        self,
-        step: int,
-        began: float,
-        *,
-        alive: bool = True,
-        given_up: Callable[[], bool] = lambda: False,
-    ) -> Callable[[int, int], bool]:
-        """Asked all the time while an eval runs: gives signs of life, and says when time is up."""
-        spoke = began
-
-        def keep_going(done: int, total: int) -> bool:
-            nonlocal spoke
-            now = self._clock()
-            if alive and now - spoke >= self._progress_seconds:
-                spoke = now
-                said = {"eval_done": done, "eval_total": total, "eval_seconds": now - began}
-                beat = partial(self._beat, f"{self.label}_progress", {"step": step, **said})
-                if is_beside_training():
-                    self._beside.say(beat)
-                else:
-                    beat()
-            in_time = self._max_seconds is None or now - began < self._max_seconds
-            return in_time and not given_up()
-
-        return keep_going
+    # --- Points ---
 
     def _point(
         self, step: int, measured: Measured, seconds: float, *, final: bool, charged: bool = True
@@ -607,18 +770,18 @@ class PeriodicEval:
         budget = None
         if charged:
             budget = self._spending.spend(step, measured, seconds, self.every_steps)
-        cut = measured.partial
-        if cut is not None and self._max_seconds is not None:
-            cut = f"max_seconds={self._max_seconds:g}: {cut}"
+        partial_reason = measured.partial
+        if partial_reason is not None and self._max_seconds is not None:
+            partial_reason = f"max_seconds={self._max_seconds:g}: {partial_reason}"
         return CurvePoint(
             label=self.label,
             step=step,
-            session=self._trail.session,
+            session=self.curve.session,
             time=now(),
             seconds=seconds,
             summary=measured.summary,
             skipped=measured.skipped,
-            partial=cut,
+            partial=partial_reason,
             outcomes=outcomes_of(measured.results),
             asked=measured.asked,
             of=len(self.samples) * measured.repeats,
@@ -629,55 +792,69 @@ class PeriodicEval:
             final=final,
         )
 
-    def _publish(self, point: CurvePoint, instead_of: PendingEval | None = None) -> CurvePoint:
-        if instead_of is not None:
-            point = msgspec.structs.replace(point, session=instead_of.session)
-            self._trail.home.begun(instead_of)
+    def _publish(self, point: CurvePoint) -> CurvePoint:
+        file = self.curve.file
         try:
-            judged = self._watch(point)
+            judged = self._judge(point)
         except BaseException:  # Ctrl-C in a slow monitor: the eval itself has been paid for
-            self._record(point, instead_of)
-            self._trail.add(point)
+            file.append(point)
+            self.curve.add(point)
             raise
-        self._record(judged, instead_of)
+        file.append(judged)
         if (dispatcher := get_async_eval_dispatcher()) is not None:
-            dispatcher.tell(judged, self._trail.home)
+            dispatcher.log_point(judged, file)
         self._take_in(judged)
         return judged
 
-    def _record(self, point: CurvePoint, instead_of: PendingEval | None) -> None:
-        self._trail.home.record(point)
-        if instead_of is not None:
-            self._trail.home.ended(instead_of, has_result=point.has_result)
+    def _reuse(self, point: CurvePoint) -> CurvePoint:
+        """An earlier attempt has that point already."""
+        if not self._logged_reuse:
+            self._logged_reuse = True
+            log.warning(
+                "%s: points from step %s on are on the curve in %s already, and are not measured "
+                "again as long as the weights are the same",
+                self.label,
+                point.step,
+                self.run_dir,
+            )
+        if point.stop:
+            self._stop = point.stop
+        with untouched_random_state():
+            self._beat(self.label, {**heartbeat_fields(point), "eval_reused": True})
+        return point
 
-    def _watch(self, point: CurvePoint) -> CurvePoint:
-        """With what is to be said of it: by the default monitor, so that the user's can read it,
-        and then by that one."""
+    def _judge(self, point: CurvePoint) -> CurvePoint:
+        """Add what monitors say: the default one first, so that the user's can read it."""
         if point.summary is None:
             return point
         judged = point
         if not isinstance(self._monitor, CurveMonitor):
-            judged = self._asked(self._curve_monitor, judged)
+            judged = self._ask_monitor(self._curve_monitor, judged)
         if self._monitor is not None:
-            judged = self._asked(self._monitor, judged)
-        judged = self._writable(judged)
+            judged = self._ask_monitor(self._monitor, judged)
         if judged.stop:
             self._stop = judged.stop
         return judged
 
-    def _asked(self, monitor: Monitor, point: CurvePoint) -> CurvePoint:
+    def _ask_monitor(self, monitor: Monitor, point: CurvePoint) -> CurvePoint:
         try:
-            said = monitor(self._trail.points_with(point))
-            if not isinstance(said, Judgement):
-                return msgspec.structs.replace(point, stop=_reason(said))
+            judgement = monitor(self.curve.points_with(point))
+            if not isinstance(judgement, Judgement):
+                return msgspec.structs.replace(point, stop=_stop_reason(judgement))
             # What is said of a later step, because this result came late, is not about this one.
-            about = said.verdict is not None and said.verdict.step == point.step
-            verdict = said.as_dict() if about else point.verdict
-            return msgspec.structs.replace(point, stop=_reason(said.stop), verdict=verdict)
+            verdict = judgement.verdict
+            is_about = verdict is not None and verdict.step == point.step
+            judged = msgspec.structs.replace(
+                point,
+                stop=_stop_reason(judgement.stop),
+                verdict=judgement.as_dict() if is_about else point.verdict,
+            )
+            encode_point(msgspec.structs.replace(judged, outcomes=()))  # a line must hold it
+            return judged
         except Exception as problem:
-            # Once with all there is to it: what fails at one point mostly fails at all of them.
-            trace = None if id(monitor) in self._failed else problem
-            self._failed.add(id(monitor))
+            # Once with its traceback: what fails at one point mostly fails at all of them.
+            trace = None if id(monitor) in self._failed_monitors else problem
+            self._failed_monitors.add(id(monitor))
             log.warning(
                 "%s: the monitor failed at step %s: %s",
                 self.label,
@@ -687,20 +864,12 @@ class PeriodicEval:
             )
             return point
 
-    def _writable(self, point: CurvePoint) -> CurvePoint:
-        """Without a verdict that no line could hold: the point would be lost with it."""
-        try:
-            encode_point(msgspec.structs.replace(point, outcomes=()))
-        except Exception as problem:
-            log.warning("%s: a verdict that cannot be kept", self.label, exc_info=problem)
-            return msgspec.structs.replace(point, verdict=None)
-        return point
-
     def _take_in(self, point: CurvePoint) -> None:
-        told = point.lag_steps is not None  # by the dispatcher
-        if point.skipped and not told and not (self.history and self.history[-1].skipped):
+        attempt = self.curve.attempt
+        is_logged = point.lag_steps is not None  # by the dispatcher
+        if point.skipped and not is_logged and not (attempt and attempt[-1].skipped):
             log.warning("%s at step %s is skipped: %s", self.label, point.step, point.skipped)
-        self._trail.add(point)
+        self.curve.add(point)
         self._beat(self.label, heartbeat_fields(point))
 
     def _beat(self, name: str, fields: dict[str, Any]) -> None:
@@ -711,20 +880,19 @@ class PeriodicEval:
         except Exception as problem:
             log.warning("%s: heartbeat_fn failed", self.label, exc_info=problem)
 
-    def _enter(self) -> None:
-        config = {
-            "kind": "midrun",
-            "label": self.label,
-            "n": len(self.samples),
-            "samples": digest(self.samples),
-            "seed": self._seed,
-            "pass_threshold": self._threshold,
-            "every_steps": self.every_steps,
-        }
-        builder = self.runner_builder
-        # A worker says what it runs once it runs.
-        functions = {} if isinstance(builder, Elsewhere) else describe_builder(builder)
-        self._spending.take_over(self._trail.enter(config, functions))
+
+def _check_runner(runner_builder: Any, worker: Any) -> None:
+    if worker is not None:
+        if runner_builder is not None:
+            raise InvalidInput("an EvalWorker has a runner of its own: leave out runner_builder")
+        if not hasattr(worker, "try_snapshot"):
+            raise InvalidInput(f"worker is an EvalWorker, got {worker!r:.100}")
+    elif hasattr(runner_builder, "try_snapshot"):
+        raise InvalidInput("an EvalWorker is passed as worker=, without a runner_builder")
+    elif not callable(runner_builder):
+        raise InvalidInput(
+            f"runner_builder is a function (model) -> Runner, got {runner_builder!r:.100}"
+        )
 
 
 def _check_monitor(monitor: Any) -> None:
@@ -739,6 +907,6 @@ def _check_monitor(monitor: Any) -> None:
         )
 
 
-def _reason(said: Any) -> str | None:
+def _stop_reason(reason: Any) -> str | None:
     """As text that a line can hold."""
-    return str(said).encode("utf-8", "replace").decode() if said else None
+    return str(reason).encode("utf-8", "replace").decode() if reason else None

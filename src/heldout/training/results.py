@@ -1,12 +1,13 @@
-"""What an evaluator returns, as a point of the curve."""
+"""Points of scheduled evals: the write-ahead line, the skip, and what an evaluator returned."""
 
 from __future__ import annotations
 
 import logging
 import math
+import operator
+import os
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +18,88 @@ from heldout.store.report import EvalReport
 from heldout.store.rundir import now
 from heldout.summary import EMPTY_SUMMARY
 from heldout.training.curve import CurvePoint, outcomes_of
-from heldout.training.pending import PendingEval
 
 log = logging.getLogger("heldout")
 
 Result = CurvePoint | EvalReport | Mapping[str, float]
+"""What an evaluator returns."""
+
+NOT_FINISHED = "scheduled, not finished"
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
-    """No new result: these weights have that point already, or need none."""
+def pending_point(
+    name: str,
+    step: int,
+    session: str = "",
+    *,
+    weights: str | None = None,
+    saved_at: str | os.PathLike[str] | None = None,
+) -> CurvePoint:
+    """Make the write-ahead line of an eval.
 
-    point: CurvePoint | None = None
+    Args:
+        name: The eval's name on the curve.
+        step: The step of its point.
+        session: The attempt it belongs to.
+        weights: Hash of the weights it measures, if it is known.
+        saved_at: Where those weights were saved.
 
+    Returns:
+        A point without a result.
 
-def skip_of(pending: PendingEval, why: str, seconds: float = 0.0) -> CurvePoint:
+    Raises:
+        InvalidInput: An argument is not what it should be.
+    """
+    if not isinstance(name, str) or not name.strip() or not name.isprintable():
+        raise InvalidInput(f"name is what the eval is called on the curve, got {name!r}")
+    try:
+        number = operator.index(step)
+    except TypeError:
+        number = -1
+    if not 0 <= number <= 2**53:
+        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
+    if weights is not None and not (isinstance(weights, str) and weights.isprintable()):
+        raise InvalidInput(f"weights is a hash of them, as a text, got {weights!r:.100}")
+    path = None if saved_at is None else os.fspath(saved_at)
+    try:
+        if path is not None:
+            path.encode()
+    except (AttributeError, UnicodeEncodeError):
+        raise InvalidInput(f"saved_at is a path that can be written down, got {path!a}") from None
     return CurvePoint(
-        label=pending.name,
-        step=pending.step,
-        session=pending.session,
+        label=name,
+        step=number,
+        session=session,
+        time=now(),
+        seconds=0.0,
+        skipped=NOT_FINISHED,
+        weights=weights,
+        pending=True,
+        saved_at=path,
+    )
+
+
+def skip_of(
+    pending: CurvePoint, reason: str, seconds: float = 0.0, *, retry: bool = False
+) -> CurvePoint:
+    """Make the skip that a scheduled eval ends in.
+
+    Args:
+        pending: Its write-ahead line.
+        reason: Why it has no result.
+        seconds: What it took.
+        retry: Whether it stays pending: it was given up on, and may be measured later.
+
+    Returns:
+        The skip.
+    """
+    return msgspec.structs.replace(
+        pending,
         time=now(),
         seconds=seconds,
-        skipped=why,
-        weights=pending.weights,
+        skipped=reason,
+        pending=retry,
+        saved_at=pending.saved_at if retry else None,
     )
 
 
@@ -47,19 +107,31 @@ UNKNOWN: dict[str, int | float | bool | None] = dict.fromkeys(EMPTY_SUMMARY)
 """A summary of which nothing is known, not even of how many items it is."""
 
 
-def point_of(result: Any, pending: PendingEval, seconds: float, run_dir: Path | None) -> CurvePoint:
-    """A result as a point of the eval, step, session and weights it was scheduled as.
+def point_of(result: Any, pending: CurvePoint, seconds: float, run_dir: Path | None) -> CurvePoint:
+    """Make the point of a result.
 
     A mapping of metrics says neither what it is of nor which of them is the reward: each becomes
     a metric without denominator or error bar, and there is no reward. One that has all the keys of
-    a heldout summary is that summary. A report is its summary and outcomes; of one that is not
-    complete the items are those that were quick, and their mean is another one: InvalidInput.
+    a heldout summary is that summary.
+
+    Args:
+        result: What the evaluator returned.
+        pending: The write-ahead line, whose name, step, attempt and weights the point gets.
+        seconds: What the eval took.
+        run_dir: The run directory, if there is one.
+
+    Returns:
+        The point.
+
+    Raises:
+        InvalidInput: It is no result, or a report that is not complete: its items are those that
+            finished first, and their mean is another one.
     """
     point = skip_of(pending, "", seconds)
     if isinstance(result, CurvePoint):
         return msgspec.structs.replace(
             result,
-            label=pending.name,
+            label=pending.label,
             step=pending.step,
             session=pending.session,
             weights=result.weights or pending.weights,

@@ -1,8 +1,9 @@
-"""One measurement of a model in training: from the model to results, or to why there are none.
+"""One eval of one model: get the model, isolate it, hash it, run the samples, merge the ranks.
 
-Everything here happens between two training steps and leaves no trace of itself. With several
-ranks each takes its part of the samples, and all meet at two places whatever has happened to them:
-where the first says how many samples there will be, and where the parts are put together.
+`measure` is what training waits for, `measure_snapshot` what runs in a thread on a snapshot of the
+weights. Both have no side effects on training. With several ranks each takes its part of the
+samples, and all meet at two places whatever has happened to them: where the first says how many
+samples there will be, and where the parts are merged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import msgspec
@@ -43,11 +44,16 @@ from heldout.store.journal import Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.summary import Summary, summarize_results
-from heldout.training.distributed import Ranks, RanksApart
+from heldout.training.curve import CurvePoint
+from heldout.training.curve_file import EvalHistory
+from heldout.training.distributed import Alone, Ranks, RanksApart
 from heldout.training.runner import Answer, Runner, RunnerBuilder, describe_runner
-from heldout.training.trainer_thread import NobodyCame
+from heldout.training.trainer_thread import TrainerGone
 from heldout.types import EvalResult, Sample
 from heldout.weights import fingerprint
+
+if TYPE_CHECKING:
+    from heldout.training.snapshot import WeightSnapshot
 
 log = logging.getLogger("heldout")
 
@@ -61,37 +67,73 @@ KeepGoing = Callable[[int, int], bool]
 """`(items done, items in all)`: whether to go on; called about every step of decoding."""
 
 
-AskTrainer = Callable[[Callable[[], Any]], Any]
-"""Raises NobodyCame where the training is over, or nobody wants the result any more."""
+RunInTrainer = Callable[[Callable[[], Any]], Any]
+"""Calls a function in the trainer's thread. Raises TrainerGone where training is over, or where the
+result is not wanted any more."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """What is to be measured, and what to ask on the way."""
+    """One eval that is due.
+
+    Attributes:
+        step: The step of its point.
+        samples: The held-out set in the fixed order.
+        size: How many of them to take, from the start.
+        runner_builder: Makes the runner of a model.
+        run_dir: The run directory.
+        pass_threshold: Reward from which an item counts as passed.
+        seed: Seed of whatever is sampled.
+        keep_going: Asked about every decoding step, with items done and items in all.
+        history: The curve that the point belongs to. None in a worker: its client has asked.
+        whole: Whether only a point of the whole held-out set makes this eval unnecessary.
+        final: Whether these are the last weights, which need no second eval at the same step.
+    """
 
     step: int
     samples: Sequence[Sample]
-    """All of them, in the fixed order."""
-    builder: RunnerBuilder | Elsewhere
-    getter: Callable[[], Any]
-    home: Path
+    size: int
+    runner_builder: RunnerBuilder | None
+    run_dir: Path
     pass_threshold: float
     seed: int
-    decide: Callable[[str | None], int]
-    """Given the fingerprint of the weights, how many samples to take; 0 for none. Rank 0 only."""
-    admit: Callable[[dict[str, Any]], None]
-    """Given `describe_runner`, raises where what is measured would not belong on the curve. Rank 0
-    only."""
     keep_going: KeepGoing
-    version: Callable[[Any], str | None] = fingerprint
-    """Which weights these are."""
-    ask_trainer: AskTrainer | None = None
-    """Where this runs beside a training, in a thread of its own on weights of its own: has a
-    function called in the thread that trains."""
+    history: EvalHistory | None = None
+    whole: bool = False
+    final: bool = False
+
+    def find_known(self, weights: str | None, functions: dict[str, Any]) -> Known | None:
+        """Find out whether these weights have to be measured.
+
+        Args:
+            weights: Hash of the weights, if it is known.
+            functions: `describe_runner` of what would measure them.
+
+        Returns:
+            None where they have to be; the point they have already otherwise.
+
+        Raises:
+            ResumeMismatch: The result could not be compared with those on the curve.
+        """
+        if self.history is None:
+            return None
+        self.history.admit(functions)
+        point = self.history.known_at(self.step, weights, whole=self.whole)
+        settled = self.final and self.history.is_settled(self.step, weights)
+        return Known(point) if point is not None or settled else None
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """No new result: these weights have that point already, or need none."""
+
+    point: CurvePoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
+    """What an eval came to."""
+
     asked: int
     """Items that were to be run."""
     repeats: int = 1
@@ -104,17 +146,6 @@ class Measured:
     rows: int = 1
     """Items that cost the same together as one does alone."""
     run: str | None = None
-
-
-@runtime_checkable
-class Elsewhere(Protocol):
-    """Measures in another process (`heldout.training.worker`)."""
-
-    def try_snapshot(self, model: Any, *, step: int) -> Any:
-        """In the thread that trains; None where there is no room for another one."""
-
-    def measure(self, task: Task, snapshot: Any) -> Measured | None:
-        """In any thread. Like `measure`, of the weights in the snapshot."""
 
 
 class Part(msgspec.Struct):
@@ -131,97 +162,102 @@ class Part(msgspec.Struct):
     config: dict[str, Any] = {}
 
 
-def measure(task: Task, ranks: Ranks) -> Measured | None:
-    """None where `decide` wants nothing measured, and on other ranks than the first.
+def measure(task: Task, get_model: Callable[[], Any], ranks: Ranks) -> Measured | Known | None:
+    """Evaluate the model in training, while training waits.
 
-    An error in here is a skip, not an exception.
+    Args:
+        task: What to measure.
+        get_model: Gives the model.
+        ranks: The processes that evaluate, each its part.
+
+    Returns:
+        The results, or why there are none; the point that these weights have already; None on
+        other ranks than the first.
     """
-    if isinstance(task.builder, Elsewhere):
-        return _measure_elsewhere(task, task.builder)
     try:
-        return _measure(task, ranks)
+        return _measure(task, get_model, ranks)
     except RanksApart as problem:
         if ranks.rank == 0:
             return Measured(0, skipped=str(problem))
-        log.warning("mid-run eval at step %s: %s", task.step, problem)
+        log.warning("eval at step %s: %s", task.step, problem)
         return None
 
 
-def _measure_elsewhere(task: Task, place: Elsewhere) -> Measured | None:
-    """Training waits for it."""
-    try:
-        with untouched_random_state():
-            snapshot = place.try_snapshot(task.getter(), step=task.step)
-    except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
-        return Measured(0, skipped=f"model: {describe(problem)}")
-    if snapshot is None:
-        return Measured(0, skipped="all snapshots were in use")
-    try:
-        return place.measure(task, snapshot)
-    finally:
-        snapshot.release()
+def measure_snapshot(
+    task: Task, snapshot: WeightSnapshot, run_in_trainer: RunInTrainer
+) -> Measured | Known:
+    """Evaluate a snapshot, in a thread, while training goes on.
+
+    Args:
+        task: What to measure.
+        snapshot: A copy of the model that keeps its weights.
+        run_in_trainer: Calls a function in the trainer's thread, for what may not run elsewhere.
+
+    Returns:
+        The results, or why there are none; the point that these weights have already.
+    """
+    measured = _measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
+    assert measured is not None
+    return measured
 
 
-def _measure(task: Task, ranks: Ranks) -> Measured | None:
+def _measure(
+    task: Task,
+    get_model: Callable[[], Any],
+    ranks: Ranks,
+    snapshot: WeightSnapshot | None = None,
+    run_in_trainer: RunInTrainer | None = None,
+) -> Measured | Known | None:
     part, size, weights = Part(), 0, None
-    refused: str | None = None
+    known: Known | None = None
     # Past this point no rank may leave before the others: they would wait for it.
     try:
         with ExitStack() as stack:
-            model = None
+            model, runner = None, None
             try:
-                if task.ask_trainer is None:
+                if snapshot is None:
                     with untouched_random_state():
-                        model = task.getter()
+                        model = get_model()
+                    if model is not None:
+                        stack.enter_context(isolated(model, seed=task.seed))
+                        weights = fingerprint(model)
                 else:
-                    model = task.getter()
+                    model = get_model()
+                    stack.enter_context(beside_training())
+                    weights = snapshot.version().weights
                 if model is None:
                     part.skipped = "there is no model yet"
-                else:
-                    alone = task.ask_trainer is None
-                    stack.enter_context(
-                        isolated(model, seed=task.seed) if alone else beside_training()
-                    )
-                    weights = task.version(model)
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
                 part.skipped = f"model: {describe(problem)}"
-            runner = None
-            if part.skipped is None:
-                try:
-                    assert callable(task.builder)
-                    runner = build_runner(task.builder, model)
+            try:
+                if part.skipped is None:
+                    runner = build_runner(task.runner_builder, model)
                     if ranks.rank == 0:
-                        # Before `decide`: a point that is known already may be of another eval.
-                        task.admit(describe_runner(runner))
-                except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
-                    part.skipped = describe(problem)
-            decided = 0
-            if ranks.rank == 0:
-                try:
-                    decided = task.decide(weights if part.skipped is None else None)
-                except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
-                    refused = describe(problem)
-            size = int(ranks.from_first(str(decided).encode()))
-            if size and runner is not None and part.skipped is None:
+                        known = task.find_known(weights, describe_runner(runner))
+            except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
+                part.skipped, runner = describe(problem), None
+            size = int(ranks.from_first(str(0 if known else task.size).encode()))
+            if size and runner is not None:
                 mine = range(size)[ranks.rank :: ranks.world]
                 try:
-                    part = _run_part(task, model, runner, mine, ranks)
+                    part = _run_part(task, model, runner, mine, ranks, run_in_trainer)
                 except Exception as problem:
-                    log.debug("mid-run eval at step %s", task.step, exc_info=problem)
+                    log.debug("eval at step %s", task.step, exc_info=problem)
                     part.skipped = describe(problem)
     except RanksApart:
         raise
     except Exception as problem:
-        log.error("after the mid-run eval at step %s", task.step, exc_info=problem)
-        part.skipped = refused = describe(problem)
+        log.error("after the eval at step %s", task.step, exc_info=problem)
+        part.skipped = describe(problem)
     if size == 0:
-        return None if refused is None else Measured(0, skipped=refused, weights=weights)
-    if ranks.world == 1:
-        return _merge(task, [part], size, weights, ranks)
-    given = ranks.gather(_sent(part))
-    if ranks.rank != 0:
-        return None
-    return _merge(task, [msgspec.json.decode(p, type=Part) for p in given], size, weights, ranks)
+        return known
+    parts = [part]
+    if ranks.world > 1:
+        gathered = ranks.gather(_sent(part))
+        if ranks.rank != 0:
+            return None
+        parts = [msgspec.json.decode(each, type=Part) for each in gathered]
+    return _merge(task, parts, size, weights, ranks)
 
 
 def _sent(part: Part) -> bytes:
@@ -232,6 +268,7 @@ def _sent(part: Part) -> bytes:
 
 
 def describe(problem: BaseException) -> str:
+    """An exception as the reason of a skip."""
     said = printable_error(problem)
     if isinstance(problem, EvalFailed | InvalidInput | ResumeMismatch):
         return said[:2000]
@@ -241,8 +278,20 @@ def describe(problem: BaseException) -> str:
 # --- One rank's part ----------------------------------------------------------------------------
 
 
-def build_runner(builder: RunnerBuilder, model: Any) -> Runner:
-    """The runner for a model; InvalidInput where the builder fails, or returns something else."""
+def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner:
+    """Make the runner of a model.
+
+    Args:
+        builder: What makes it.
+        model: The model.
+
+    Returns:
+        The runner.
+
+    Raises:
+        InvalidInput: The builder fails, or returns something else.
+    """
+    assert builder is not None
     try:
         runner = builder(model)
     except Exception as problem:
@@ -252,93 +301,101 @@ def build_runner(builder: RunnerBuilder, model: Any) -> Runner:
     return runner
 
 
-def _run_part(task: Task, model: Any, runner: Runner, places: Sequence[int], ranks: Ranks) -> Part:
-    if not places:  # more ranks than samples
+def _run_part(
+    task: Task,
+    model: Any,
+    runner: Runner,
+    indices: Sequence[int],
+    ranks: Ranks,
+    run_in_trainer: RunInTrainer | None,
+) -> Part:
+    if not indices:  # more ranks than samples
         return Part(repeats=runner.repeats)
     with ExitStack() as stack:
-        home = task.home / "steps"
+        folder = task.run_dir / "steps"
         if ranks.world > 1:
-            home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
-        name = _reserved(home, task.step)
-        samples = [task.samples[place] for place in places]
-        answer = runner.answer if task.ask_trainer is None else _mostly_here(task, runner, model)
-        ended = _evaluate(task, replace(runner, answer=answer), samples, home, name)
-        part = Part(repeats=runner.repeats, decoding=runner.describe() or None)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
+        name = _reserve_name(folder, task.step)
+        samples = [task.samples[index] for index in indices]
+        answer = runner.answer
+        if run_in_trainer is not None:
+            answer = _answer_in_background(task, runner, model, run_in_trainer)
+        report, ended = _evaluate(task, replace(runner, answer=answer), samples, folder, name)
+        part = Part(repeats=runner.repeats, decoding=runner.describe() or None, ended=ended)
         if (part.decoding or {}).get("way") == "captured":
             part.rows = runner.rows
-        part.ended = ended
-        if not RunDir(home / name).exists():  # not even one item
+        if report is None:  # not even one item
             with suppress(OSError):
-                (home / name).rmdir()
+                (folder / name).rmdir()
             return part
-        report = EvalReport.load(home / name)
-        place_of = {sample.id: place for sample, place in zip(samples, places, strict=True)}
-        part.records = [Record.of(place_of[r.sample_id], r) for r in report.results]
+        index_of = {sample.id: index for sample, index in zip(samples, indices, strict=True)}
+        part.records = [Record.of(index_of[r.sample_id], r) for r in report.results]
         part.run, part.config = f"steps/{name}", report.config
         return part
 
 
-def _mostly_here(task: Task, runner: Runner, model: Any) -> Answer:
-    """Answers in this thread; in the one that trains, where something global has to change."""
-    assert task.ask_trainer is not None
-    ask, said = task.ask_trainer, False
+def _answer_in_background(
+    task: Task, runner: Runner, model: Any, run_in_trainer: RunInTrainer
+) -> Answer:
+    """Answer in this thread; in the trainer's, where something global has to change."""
+    logged = False
 
     def answer(requests: Sequence[Request], keep_going: Callable[[], bool]) -> Sequence[Answered]:
-        nonlocal said
+        nonlocal logged
         try:
             with nullcontext() if runner.own_random else refusing_draws():
                 return runner.answer(requests, keep_going)
         except NotBeside as problem:
-            why = problem
+            reason = problem
 
-        def there() -> Sequence[Answered]:
+        def answer_in_trainer() -> Sequence[Answered]:
             with isolated(model, seed=task.seed):
-                given = runner.answer(requests, keep_going)
+                answers = runner.answer(requests, keep_going)
                 wait_for_device(model)
-                return given
+                return answers
 
-        if not said:
-            said = True
-            log.info("eval of step %s goes on in the thread that trains: %s", task.step, why)
+        if not logged:
+            logged = True
+            log.info("eval of step %s goes on in the trainer's thread: %s", task.step, reason)
         wait_for_device(model)  # the other thread has another stream
-        return ask(there)  # type: ignore[no-any-return]
+        return run_in_trainer(answer_in_trainer)  # type: ignore[no-any-return]
 
     return answer
 
 
 def _evaluate(
-    task: Task, runner: Runner, samples: Sequence[Sample], home: Path, name: str
-) -> str | None:
-    """Why not all of it was run; None if it was. What was run is in the run directory."""
+    task: Task, runner: Runner, samples: Sequence[Sample], folder: Path, name: str
+) -> tuple[EvalReport | None, str | None]:
+    """The report of what was run, and why that is not all of it."""
     items = len(samples) * runner.repeats
     rows = max(1, min(runner.rows, items))
     sampling = runner.sampling
     if sampling.temperature > 0 and sampling.seed is None:
         sampling = replace(sampling, seed=task.seed)  # the same weights, the same summary
     endpoints: list[BatchEndpoint] = []
-    up: list[float] = []
-    why: list[str] = []
+    time_up: list[float] = []
+    gone: list[str] = []
 
     def keep_going() -> bool:
-        if not up and not task.keep_going(endpoints[0].done if endpoints else 0, items):
-            up.append(time.monotonic())
-        return not up
+        if not time_up and not task.keep_going(endpoints[0].done if endpoints else 0, items):
+            time_up.append(time.monotonic())
+        return not time_up
 
     def answer(requests: Sequence[Request]) -> Sequence[Answered]:
         if not keep_going():
             return [None] * len(requests)
         try:
-            given = runner.answer(requests, keep_going)
-        except NobodyCame as problem:  # no error of these items: nobody answered them
-            up.append(time.monotonic())
-            why.append(str(problem))
+            answers = runner.answer(requests, keep_going)
+        except TrainerGone as problem:  # no error of these items: nobody answered them
+            time_up.append(time.monotonic())
+            gone.append(str(problem))
             return [None] * len(requests)
         if keep_going():
-            nothing = EndpointError("it was given no answer")
-            return [nothing if each is None else each for each in given]
-        return given
+            missing = EndpointError("it was given no answer")
+            return [missing if turn is None else turn for turn in answers]
+        return answers
 
-    async def main(here: Here) -> tuple[str | None]:
+    async def main(here: Here) -> EvalReport | str:
         endpoint = BatchEndpoint(answer, here, items=items, rows=rows)
         endpoints.append(endpoint)
         config = EvalConfig(
@@ -352,67 +409,67 @@ def _evaluate(
             timeout=runner.timeout,
             retries=0,
             pass_threshold=task.pass_threshold,
-            output_dir=str(home),
+            output_dir=str(folder),
             progress=False,
         )
 
-        async def until_over() -> None:
+        async def cancel_when_over() -> None:
             await endpoint.over.wait()
             group.cancel_scope.cancel()
 
-        ended: str | None = TIME_WAS_UP
+        ended: EvalReport | str = TIME_WAS_UP
         async with anyio.create_task_group() as group:
             group.start_soon(endpoint.serve)
-            group.start_soon(until_over)
+            group.start_soon(cancel_when_over)
             try:
-                await evaluate(
+                ended = await evaluate(
                     samples,
                     config,
                     runner.scoring(),
                     runner.prepare_messages,
                     runner.environment_factory,
                 )
-                ended = None
             except EvalFailed as problem:
-                if not RunDir(home / name).exists():
+                if not RunDir(folder / name).exists():
                     raise
                 ended = describe(problem)
             group.cancel_scope.cancel()
-        return (ended,)
+        return ended
 
-    def not_hopeless() -> bool:
+    def may_still_score() -> bool:
         """What was answered in time may still be scored, for a moment."""
-        return keep_going() or time.monotonic() - up[0] < SETTLE_SECONDS
+        return keep_going() or time.monotonic() - time_up[0] < SETTLE_SECONDS
 
     try:
-        found = run_beside(main, keep_going=not_hopeless, every=0.1, grace=GRACE_SECONDS)
+        ended = run_beside(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
     except Abandoned as problem:
         log.error(
-            "mid-run eval at step %s: %s. It goes on in a thread of its own, and may draw random "
-            "numbers that the training would have drawn",
+            "eval at step %s: %s. It goes on in a thread of its own, and may draw random numbers "
+            "that the training would have drawn",
             task.step,
             problem,
         )
-        return f"{TIME_WAS_UP}, and something that blocks was left behind"
-    if why:
-        return why[0]
-    return TIME_WAS_UP if found is None else found[0]
+        ended = f"{TIME_WAS_UP}, and something that blocks was left behind"
+    if isinstance(ended, EvalReport):
+        return ended, gone[0] if gone else None
+    report = EvalReport.load(folder / name) if RunDir(folder / name).exists() else None
+    return report, gone[0] if gone else ended or TIME_WAS_UP
 
 
-def _reserved(home: Path, step: int) -> str:
-    """The name of a directory that is ours: others may measure the same step at the same time."""
+def _reserve_name(folder: Path, step: int) -> str:
+    """Make a directory for a step: other evals may measure it at the same time."""
     name, number = f"{step:08d}", 2
-    home.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     while True:
         try:
-            (home / name).mkdir()
+            (folder / name).mkdir()
         except FileExistsError:
             name, number = f"{step:08d}-{number}", number + 1
         else:
             return name
 
 
-# --- Together -----------------------------------------------------------------------------------
+# --- All ranks -----------------------------------------------------------------------------------
 
 
 def _merge(
@@ -428,8 +485,8 @@ def _merge(
     # Only a beginning of the fixed order that is complete: of the others those are finished that
     # were quick, and their mean would be another one.
     results: list[EvalResult] = []
-    for place in range(size):
-        own = [records.get((place, repeat)) for repeat in range(first.repeats)]
+    for index in range(size):
+        own = [records.get((index, repeat)) for repeat in range(first.repeats)]
         if any(record is None for record in own):
             break
         results += [record.result() for record in own if record is not None]
@@ -454,7 +511,7 @@ def _merge(
     summary = summarize_results(results, task.pass_threshold)
     run = first.run
     if several and ranks.rank == 0:
-        run = f"steps/{_reserved(task.home / 'steps', task.step)}"
-        EvalReport(results, summary, first.config).save(task.home / run)
+        run = f"steps/{_reserve_name(task.run_dir / 'steps', task.step)}"
+        EvalReport(results, summary, first.config).save(task.run_dir / run)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)

@@ -1,9 +1,9 @@
-"""What an eval beside a training has to have done in the thread that trains.
+"""What an eval in the background has to have run in the trainer's thread.
 
-Some things are global to a process: random state, torch's switches, the capture of CUDA graphs.
-An eval in a thread of its own must not touch them while training runs; in the thread that trains,
-between two steps, it may. That thread comes by now and then (`run_all`): at every step, and
-whenever it waits for evals. No other thread runs errands, whoever waits in it.
+Random state, torch's switches and the capture of CUDA graphs are global to a process. An eval in a
+thread of its own must not touch them while training runs; in the trainer's thread, between two
+steps, it may. That thread runs what is due at every step, and whenever it waits for evals. No other
+thread does.
 """
 
 from __future__ import annotations
@@ -13,99 +13,95 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-class NobodyCame(Exception):
-    """The training is over, and nobody does errands any more."""
+class TrainerGone(Exception):
+    """Training is over, so that nothing runs in its thread any more."""
 
 
-class _Errand:
-    def __init__(self, work: Callable[[], Any], given_up: Callable[[], bool]) -> None:
-        self._work = work
-        self.given_up = given_up
-        self._done = threading.Event()
-        self._given: Any = None
-        self._problem: BaseException | None = None
+class TrainerThread:
+    """Calls that wait for the trainer's thread.
 
-    def run(self) -> None:
-        try:
-            self._given = self._work()
-        except Exception as problem:  # noqa: BLE001 - raised where it was asked for
-            self._problem = problem
-        except BaseException:  # Ctrl-C is the trainer's
-            self._problem = NobodyCame("training was interrupted while it was done in its thread")
-            raise
-        finally:
-            self._done.set()
+    Args:
+        notify: Called, in the thread that asks, when there is something to run.
+    """
 
-    def give_up(self) -> None:
-        self._problem = NobodyCame("training ended before it could be done in its thread")
-        self._done.set()
-
-    def wait(self) -> Any:
-        self._done.wait()
-        try:
-            if self._problem is not None:
-                raise self._problem
-            return self._given
-        finally:
-            self._given = self._problem = None  # else it and its traceback hold each other
-
-
-class Errands:
-    """`changed` is called, in the thread that asks, when there is something to do."""
-
-    def __init__(self, changed: Callable[[], object]) -> None:
-        self._changed = changed
+    def __init__(self, notify: Callable[[], object]) -> None:
+        self._notify = notify
         self._lock = threading.Lock()
-        self._waiting: deque[_Errand] = deque()
+        self._calls: deque[tuple[Callable[[], Any], Callable[[], bool], Future[Any]]] = deque()
         self._closed = False
-        self._trainer = threading.get_ident()
-
-    def is_trainer_here(self) -> bool:
-        return threading.get_ident() == self._trainer
-
-    def trainer_is_here(self) -> None:
-        """This is the thread that trains; until somebody says so, the one that made this is."""
-        self._trainer = threading.get_ident()
+        self._ident = threading.get_ident()
 
     @property
-    def due(self) -> bool:
-        """Whether there is something to be done in this very thread."""
-        return bool(self._waiting) and self.is_trainer_here()
+    def is_current(self) -> bool:
+        """Whether this is the trainer's thread."""
+        return threading.get_ident() == self._ident
 
-    def ask(self, work: Callable[[], T], given_up: Callable[[], bool] = lambda: False) -> T:
-        """Have it done in the thread that trains; waits for that. Where nobody wants it any more,
-        it is not done (NobodyCame)."""
-        errand = _Errand(work, given_up)
+    def adopt_current(self) -> None:
+        """Take this thread for the trainer's. Until then it is the one that made this object."""
+        self._ident = threading.get_ident()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is something to run in this very thread."""
+        return bool(self._calls) and self.is_current
+
+    def call(self, function: Callable[[], T], is_given_up: Callable[[], bool]) -> T:
+        """Have a function called in the trainer's thread, and wait for it.
+
+        Args:
+            function: The function.
+            is_given_up: Whether its result is not wanted any more, so that it is not called.
+
+        Returns:
+            What it returns. What it raises is raised here.
+
+        Raises:
+            TrainerGone: It will not be called.
+        """
+        future: Future[T] = Future()
         with self._lock:
             if self._closed:
-                errand.give_up()
-            else:
-                self._waiting.append(errand)
-        self._changed()
-        found: T = errand.wait()
-        return found
+                raise TrainerGone("training ended before it could be run in its thread")
+            self._calls.append((function, is_given_up, future))
+        self._notify()
+        try:
+            return future.result()
+        finally:
+            del future  # it and the traceback of its exception would hold each other
 
-    def run_all(self, until: float = math.inf) -> None:
-        """What is due here; none is begun after that time (`time.monotonic`)."""
-        while self.due and time.monotonic() < until:
+    def run_calls(self, until: float = math.inf) -> None:
+        """Run what is due, if this is the trainer's thread.
+
+        Args:
+            until: None is begun after that time (`time.monotonic`).
+        """
+        while self.has_calls and time.monotonic() < until:
             with self._lock:
-                if not self._waiting:
+                if not self._calls:
                     return
-                errand = self._waiting.popleft()
-            if errand.given_up():
-                errand.give_up()
-            else:
-                errand.run()
+                function, is_given_up, future = self._calls.popleft()
+            if is_given_up():
+                future.set_exception(TrainerGone("the eval was given up on"))
+                continue
+            try:
+                future.set_result(function())
+            except Exception as problem:  # noqa: BLE001 - raised where it was asked for
+                future.set_exception(problem)
+            except BaseException:  # Ctrl-C is the trainer's
+                future.set_exception(TrainerGone("training was interrupted"))
+                raise
 
     def close(self) -> None:
+        """Training is over: what waits is told so."""
         with self._lock:
             self._closed = True
-            left = list(self._waiting)
-            self._waiting.clear()
-        for errand in left:
-            errand.give_up()
+            calls = list(self._calls)
+            self._calls.clear()
+        for _, _, future in calls:
+            future.set_exception(TrainerGone("training ended before it could be run in its thread"))

@@ -27,9 +27,7 @@ from weakref import WeakKeyDictionary
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker_cookbook.package import cookbook
 from heldout.integrations.tinker_cookbook.steps import Cadence, current_step, sampler_path
-from heldout.training.dispatcher import AsyncEvalDispatcher
-from heldout.training.installed import get_async_eval_dispatcher
-from heldout.training.pending import Scheduled
+from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
 
 log = logging.getLogger("heldout")
 
@@ -252,7 +250,7 @@ def _with_late_rows(setup_logging: Any) -> Any:
         names = [b.evaluator.name for b in builders if hasattr(b, "evaluator")]
         training = TrainingLog(made, "test/" if is_distillation(type(config)) else "", names)
         _logs[dispatcher] = training
-        dispatcher.on_visit(training.close_when_drained)
+        dispatcher.on_poll(training.close_when_drained)
         return made
 
     return replaced

@@ -16,7 +16,7 @@ import msgspec
 
 from heldout.store.rundir import RunDir
 from heldout.training.curve import CurvePoint, read_points
-from heldout.training.curve_file import Home, home_of
+from heldout.training.curve_file import CurveFile, open_curve_file
 
 Summary = dict[str, int | float | bool | None]
 _METRICS = {
@@ -51,19 +51,19 @@ def metrics_of(summary: Summary | None, prefix: str) -> dict[str, float]:
 
 # --- The curve of a training that waits ---------------------------------------------------------
 
-_latest: WeakKeyDictionary[Home, dict[str, int]] = WeakKeyDictionary()
+_latest: WeakKeyDictionary[CurveFile, dict[str, int]] = WeakKeyDictionary()
 """The step that each eval of this start of the training is at."""
 
 
-def entered(run_dir: Path, owner: Any) -> Home:
+def entered(run_dir: Path, owner: Any) -> CurveFile:
     """The directory, held for as long as its owner lives."""
-    home = home_of(run_dir, owner)
-    home.enter()
+    home = open_curve_file(run_dir, owner)
+    home.enter(resume=True)
     home.write_bare_config()
     return home
 
 
-def record(home: Home, point: CurvePoint) -> CurvePoint:
+def record(home: CurveFile, point: CurvePoint) -> CurvePoint:
     """The point as it was written: of this start of the training, or of a new one where its step
     has gone back."""
     latest = _latest.setdefault(home, {})
@@ -72,7 +72,7 @@ def record(home: Home, point: CurvePoint) -> CurvePoint:
         home.begin_session()
     latest[point.label] = point.step
     point = msgspec.structs.replace(point, session=home.session)
-    home.record(point)
+    home.append(point)
     return point
 
 

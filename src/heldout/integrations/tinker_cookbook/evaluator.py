@@ -27,11 +27,9 @@ from heldout.integrations.tinker_cookbook.package import cookbook
 from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.training.curve import CurvePoint
-from heldout.training.curve_file import Home
-from heldout.training.dispatcher import AsyncEvalDispatcher
-from heldout.training.installed import get_async_eval_dispatcher
-from heldout.training.pending import PendingEval, Scheduled
-from heldout.training.results import skip_of
+from heldout.training.curve_file import CurveFile
+from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
+from heldout.training.results import pending_point, skip_of
 from heldout.training.run_eval import describe
 from heldout.types import Sample
 
@@ -105,7 +103,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             pass_threshold=pass_threshold,
         )
         self._given_step = step
-        self._home: Home | None = None
+        self._home: CurveFile | None = None
         self._measured: dict[int, Scheduled | bool] = {}
         """By step: what has been scheduled, or whether there was a result."""
         self._previous: int | None = None
@@ -247,7 +245,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         except Exception as problem:
             log.warning("eval %r of step %s failed", self.name, step.number, exc_info=problem)
             why = without_key(describe(problem))
-            pending = PendingEval(self.name, step.number, "")
+            pending = pending_point(self.name, step.number)
             point = skip_of(pending, why, time.monotonic() - began)
         if self.run_dir is None:
             return point

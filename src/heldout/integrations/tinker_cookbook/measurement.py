@@ -25,8 +25,7 @@ from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.training.curve import CurvePoint
-from heldout.training.pending import PendingEval
-from heldout.training.results import point_of
+from heldout.training.results import pending_point, point_of
 from heldout.training.samples import checked
 from heldout.types import Sample
 
@@ -88,7 +87,7 @@ class Measurement:
         }
         about = {key: value for key, value in about.items() if value is not None}
         report = await self.report(client, directory, about, prefix=f"{step.number:08d}")
-        pending = PendingEval(self._name, step.number, "")
+        pending = pending_point(self._name, step.number)
         # In a thread: a large report would hold up the loop, and the training in it.
         point = await anyio.to_thread.run_sync(
             point_of, report, pending, time.monotonic() - began, directory

@@ -218,7 +218,8 @@ class Worker:
                 return Loaded(number, weights, problem=str(problem), logged=self._logged)
             return Loaded(number, weights, describe_runner(runner))
         if isinstance(request, Measure):
-            found = measure(self._task(request), Alone()) or Measured(0, skipped="nothing was run")
+            found = measure(self._task(request), lambda: self._model, Alone())
+            assert isinstance(found, Measured)
             left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
             return Ended.of(number, found, worn=left, logged=self._logged)
         raise InvalidInput(f"nobody has asked for a {type(request).__name__}")
@@ -262,13 +263,11 @@ class Worker:
         return Task(
             step=request.step,
             samples=request.samples,
-            builder=self._runner,
-            getter=lambda: self._model,
-            home=Path(request.home),
+            size=len(request.samples),
+            runner_builder=self._runner,
+            run_dir=Path(request.home),
             pass_threshold=request.pass_threshold,
             seed=request.seed,
-            decide=lambda weights: len(request.samples),
-            admit=lambda functions: None,  # the training has said so after `Load`
             keep_going=keep_going,
         )
 

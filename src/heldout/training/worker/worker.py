@@ -27,7 +27,7 @@ import msgspec
 
 from heldout.errors import InvalidInput
 from heldout.store.journal import UNENCODABLE, plain_value
-from heldout.training.run_eval import Measured, Task, describe
+from heldout.training.run_eval import Known, Measured, Task, describe
 from heldout.training.snapshot import PolicyVersion
 from heldout.training.worker.process import WorkerGone, WorkerProcess
 from heldout.training.worker.protocol import (
@@ -199,7 +199,7 @@ class EvalWorker:
             raise
         return slot
 
-    def measure(self, task: Task, slot: Slot) -> Measured | None:
+    def measure(self, task: Task, slot: Slot) -> Measured | Known:
         """In any thread, one at a time: as `measure.measure`, of the weights in the slot."""
         if os.getpid() != self._maker:
             return Measured(0, skipped="the eval worker belongs to another process")
@@ -243,7 +243,7 @@ class EvalWorker:
 
     # --- One eval ---
 
-    def _measure(self, task: Task, path: Path, samples: list[Sample]) -> Measured | None:
+    def _measure(self, task: Task, path: Path, samples: list[Sample]) -> Measured | Known:
         self._start(task, path)
         number = self._send(Load, str(path), self._cast)
         loaded = self._wait(
@@ -255,13 +255,13 @@ class EvalWorker:
             reason = loaded.problem + self._see_log(loaded)
             return Measured(0, skipped=reason, weights=loaded.weights)
         try:
-            task.admit(loaded.functions)
-            size = task.decide(loaded.weights)
+            known = task.find_known(loaded.weights, loaded.functions)
         except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
             return Measured(0, skipped=describe(problem), weights=loaded.weights)
-        if size == 0:
-            return None
-        asked = (samples[:size], task.step, task.seed, task.pass_threshold, str(task.home))
+        if known is not None:
+            return known
+        size = task.size
+        asked = (samples[:size], task.step, task.seed, task.pass_threshold, str(task.run_dir))
         ended = self._run(task, self._send(Measure, *asked))
         if isinstance(ended, Refused):
             reason = ended.reason + self._see_log(ended)
@@ -304,7 +304,7 @@ class EvalWorker:
             self._process = WorkerProcess(
                 command,
                 environment=worker_environment(os.environ, self._environment),
-                log=self._log or task.home / LOG,
+                log=self._log or task.run_dir / LOG,
             )
             entries = [entry or str(Path.cwd()) for entry in sys.path]
             self._send(Begin, self.spec, entries, self._device, str(path))
