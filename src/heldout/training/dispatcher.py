@@ -44,7 +44,7 @@ from heldout.training.installed import (
     use_async_eval_dispatcher,
 )
 from heldout.training.loggers import Logger
-from heldout.training.loggers.guarded import Loggers, checked_loggers
+from heldout.training.loggers.base import Loggers, checked_loggers
 from heldout.training.pending import (
     Drained,
     Ended,

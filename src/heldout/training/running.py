@@ -24,7 +24,7 @@ from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint, encode_point
 from heldout.training.curve_file import Home
 from heldout.training.evalloop import EvalLoop
-from heldout.training.loggers.guarded import Loggers
+from heldout.training.loggers.base import Loggers
 from heldout.training.metrics import heartbeat_fields
 from heldout.training.pending import Offer, PendingEval, Queue, Scheduled
 from heldout.training.results import Known, Result, point_of, skip_of
