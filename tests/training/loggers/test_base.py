@@ -119,7 +119,7 @@ def test_a_logger_that_fails_loses_its_own_results_only(caplog: pytest.LogCaptur
     assert (kept.got, kept.lost) == (10, {})
     assert (failed.got, failed.lost) == (0, {"OSError: disk full": 5, "ValueError: odd": 5})
     assert not report.complete
-    said = [r for r in caplog.records if "Fails lost a result" in r.getMessage()]
+    said = [r for r in caplog.records if "Fails failed to store" in r.getMessage()]
     assert len(said) == 2  # once a kind
     assert all(r.exc_info for r in said)
     assert "lost 10" in caplog.records[-1].getMessage()
@@ -220,7 +220,7 @@ def test_close_does_not_wait_longer_than_it_may() -> None:
         loggers.log("e", step, {})
     assert hangs.entered.wait(60)
     (report,) = loggers.close(timeout=0.05)
-    assert report.lost == {"not stored 0.05 s after close (the first may be stored yet)": 3}
+    assert report.lost == {"not stored 0.05 s after close (the first may have arrived)": 3}
     hangs.released.set()
 
 

@@ -206,7 +206,6 @@ class LoggerThread:
 
     def put(self, name: str, step: int, fields: Fields) -> None:
         """Queue a result, or drop and count it."""
-        reason = None
         with self._lock:
             if self._closing:
                 reason = "came after close"
@@ -215,8 +214,10 @@ class LoggerThread:
             else:
                 self._unfinished += 1
                 self._queue.put((name, step, fields))
-        if reason is not None:
-            self._count_lost(reason)
+                reason = None
+            is_new_reason = self._count_lost(reason)
+        if is_new_reason:
+            self._warn_lost(reason, None)
         self._warn_if_slow()
 
     def start_closing(self) -> None:
@@ -233,7 +234,7 @@ class LoggerThread:
         with self._lock:
             self._abandoned = True
             if self._unfinished:
-                reason = f"not stored {timeout:g} s after close (the first may be stored yet)"
+                reason = f"not stored {timeout:g} s after close (the first may have arrived)"
                 self._lost[reason] += self._unfinished
             else:
                 self._problem = (
@@ -262,28 +263,34 @@ class LoggerThread:
             self._problem = self._problem or f"closing it failed ({_describe(problem)})"
 
     def _count_done(self, problem: BaseException | None) -> None:
+        reason = None
+        if problem is not None:
+            # By class, in the words of the first: messages often differ in a number only.
+            reason = self._reasons.setdefault(type(problem).__name__, _describe(problem))
         with self._lock:
             if self._abandoned:
                 return  # counted as lost already
             self._unfinished -= 1
-            self._got += problem is None
-        if problem is not None:
-            # By class, in the words of the first: messages often differ in a number only.
-            reason = self._reasons.setdefault(type(problem).__name__, _describe(problem))
-            self._count_lost(reason, problem)
+            self._got += reason is None
+            is_new_reason = self._count_lost(reason)
+        if is_new_reason:
+            self._warn_lost(reason, problem)
 
-    def _count_lost(self, reason: str, problem: BaseException | None = None) -> None:
-        """Count a lost result. The first of a kind is a warning, logged without the lock."""
-        with self._lock:
-            self._lost[reason] += 1
-            is_first = self._lost[reason] == 1
-        if is_first:
-            log.warning(
-                "heldout: %s lost a result: %s; further ones of this kind are only counted",
-                self.name,
-                reason,
-                exc_info=problem,
-            )
+    def _count_lost(self, reason: str | None) -> bool:
+        """Count a lost result, holding the lock; whether it is the first for that reason."""
+        if reason is None:
+            return False
+        self._lost[reason] += 1
+        return self._lost[reason] == 1
+
+    def _warn_lost(self, reason: str | None, problem: BaseException | None) -> None:
+        """Without the lock: a log handler may hang."""
+        log.warning(
+            "heldout: %s failed to store a result: %s; more of this kind are only counted",
+            self.name,
+            reason,
+            exc_info=problem,
+        )
 
     def _warn_if_slow(self) -> None:
         started = self._call_started

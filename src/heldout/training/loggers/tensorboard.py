@@ -10,6 +10,7 @@ Needs the package `tensorboard` alone, not torch.
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import time
@@ -52,8 +53,10 @@ class TensorboardLogger:
             raise InvalidInput(f"logdir is a folder, the trainer's, got {logdir!r:.100}")
         self._event_pb2, self._summary_pb2 = event_pb2, summary_pb2
         self._text_metadata, self._tensor_util = metadata, tensor_util
+        self._record_writer = RecordWriter
         self._points: list[tuple[int, bytes]] = []
-        """Step and event of every result, by step."""
+        """Step and record of every result, by step. A record has checksums, which TensorBoard
+        computes in Python: to write it again is to copy it."""
         self._latest: dict[str, int] = {}
         """The largest step of each series."""
         folder = Path(logdir) / run
@@ -63,24 +66,22 @@ class TensorboardLogger:
                 self._restore(event)
         # TensorBoard reads the files of a folder in the order of their names.
         unique = f"{time.time():020.9f}.{socket.gethostname()}.{os.getpid()}"
-        self._file = (folder / f"events.out.tfevents.{unique}").open("xb")
-        self._records = RecordWriter(self._file)
-        self._write(event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2"))
+        # What a full disk does not take stays in the buffer, so that no record is torn.
+        self._file = (folder / f"events.out.tfevents.{unique}").open("xb", buffering=2**20)
+        version = event_pb2.Event(wall_time=time.time(), file_version="brain.Event:2")
         # One of TensorBoard's loaders takes the first restart of a file for its start.
-        self._write(self._restart_event(_NO_STEP))
+        self._file.write(self._record(version) + self._restart_record(_NO_STEP))
         self._file.flush()
 
     def log(self, name: str, step: int, fields: Fields) -> None:
         """Write one result; it can be read when this returns."""
         event = self._result_event(name, step, fields)
         is_late = any(step <= self._latest.get(value.tag, -1) for value in event.summary.value)
-        self._remember(event)
+        record = self._remember(event)
         if is_late:
-            self._write(self._restart_event(step))
-            for _, record in self._points[self._position(step) :]:
-                self._records.write(record)
-        else:
-            self._write(event)
+            later = self._points[self._position(step) :]
+            record = self._restart_record(step) + b"".join(record for _, record in later)
+        self._file.write(record)
         self._file.flush()
 
     def close(self) -> None:
@@ -94,17 +95,21 @@ class TensorboardLogger:
         elif event.HasField("session_log"):
             del self._points[self._position(event.step) :]
 
-    def _remember(self, event: Any) -> None:
-        insort(self._points, (event.step, event.SerializeToString()), key=itemgetter(0))
+    def _remember(self, event: Any) -> bytes:
+        record = self._record(event)
+        insort(self._points, (event.step, record), key=itemgetter(0))
         for value in event.summary.value:
             self._latest[value.tag] = max(event.step, self._latest.get(value.tag, -1))
+        return record
 
     def _position(self, step: int) -> int:
         """Where the points from `step` on begin."""
         return bisect_left(self._points, step, key=itemgetter(0))
 
-    def _write(self, event: Any) -> None:
-        self._records.write(event.SerializeToString())
+    def _record(self, event: Any) -> bytes:
+        buffer = io.BytesIO()
+        self._record_writer(buffer).write(event.SerializeToString())
+        return buffer.getvalue()
 
     def _result_event(self, name: str, step: int, fields: Fields) -> Any:
         numbers, texts = split_fields(fields)
@@ -120,6 +125,7 @@ class TensorboardLogger:
         summary = self._summary_pb2.Summary(value=values)
         return self._event_pb2.Event(wall_time=time.time(), step=step, summary=summary)
 
-    def _restart_event(self, step: int) -> Any:
+    def _restart_record(self, step: int) -> bytes:
         start = self._event_pb2.SessionLog(status=self._event_pb2.SessionLog.START)
-        return self._event_pb2.Event(wall_time=time.time(), step=step, session_log=start)
+        event = self._event_pb2.Event(wall_time=time.time(), step=step, session_log=start)
+        return self._record(event)
