@@ -205,7 +205,7 @@ def test_a_logger_that_hangs_takes_none_of_the_time_of_the_others_at_the_end() -
     loggers = Loggers(hangs, keeps)
     loggers.log("e", 1, {})
     assert hangs.entered.wait(60)
-    hung, kept = loggers.close(timeout=0.2)
+    hung, kept = loggers.close(timeout=2)
     assert (hung.got, hung.n_lost) == (0, 1)
     assert (kept.got, kept.n_lost, kept.problem) == (1, 0, None)
     hangs.released.set()
@@ -298,15 +298,20 @@ FORKED = """
 import os, sys, threading
 from heldout.training.loggers import CallableLogger, Loggers
 
-taking, go_on = threading.Event(), threading.Event()
+taking, held, go_on = threading.Event(), threading.Event(), threading.Event()
 def slow(name, step, fields):
     taking.set()
     go_on.wait()
 loggers = Loggers(CallableLogger(slow))
 loggers.log("e", 1, {})
 taking.wait()
-with loggers._threads[0]._lock:  # as another thread might, at the wrong moment
-    child = os.fork()
+def hold():
+    with loggers._threads[0]._lock:
+        held.set()
+        go_on.wait()
+threading.Thread(target=hold).start()
+held.wait()
+child = os.fork()  # with a lock that nobody in the child will release
 if child == 0:
     loggers.log("e", 2, {})
     print("child:", loggers.close(), flush=True)
@@ -319,7 +324,7 @@ print("parent:", status, loggers.close())
 
 def test_a_forked_child_neither_logs_nor_waits() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=60, check=True
     )
     assert ran.stdout.splitlines() == [
         "child: CallableLogger: got 0, lost 0",
