@@ -47,7 +47,7 @@ from heldout.training.curve import CurvePoint, pending_points, read_points
 from heldout.training.curve_file import CurveFile, leave_curve_file, open_curve_file
 from heldout.training.distributed import is_first_process
 from heldout.training.loggers import Logger
-from heldout.training.loggers.guarded import Loggers, checked_loggers
+from heldout.training.loggers.base import Loggers, checked_loggers
 from heldout.training.metrics import heartbeat_fields
 from heldout.training.results import Result, pending_point, point_of, skip_of
 from heldout.training.run_eval import Known, describe

@@ -11,7 +11,7 @@ import pytest
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.loggers import MlflowLogger
-from heldout.training.loggers.mlflow import as_key
+from heldout.training.loggers.mlflow import valid_key
 from tests.training.loggers.scenario import RESULTS, SKIPPED, STEPS, fields_of, play, send
 
 pytestmark = [
@@ -100,8 +100,8 @@ def test_a_thread_without_a_run_is_told_what_to_do(mlflow_store: Any) -> None:
 
 
 def test_a_name_that_mlflow_refuses_is_spelled_so_that_it_takes_it(mlflow_store: Any) -> None:
-    assert as_key("e/metric_pass@1") == "e/metric_pass_x40_1"
-    assert as_key("e/metric_a b-c.d:é") == "e/metric_a b-c.d:_xe9_"
+    assert valid_key("e/metric_pass@1") == "e/metric_pass_x40_1"
+    assert valid_key("e/metric_a b-c.d:é") == "e/metric_a b-c.d:_xe9_"
     with mlflow.start_run() as run:
         MlflowLogger().log("e", 1, {"eval_metric_pass@1": 0.5, "eval_reward": 0.25})
     assert points(mlflow_store, run.info.run_id, "e/metric_pass_x40_1") == [(1, 0.5)]

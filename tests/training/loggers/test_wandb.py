@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import wandb
 
-from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.loggers import WandbLogger, WandbRowLogger
+from heldout.errors import InvalidInput
+from heldout.training.loggers import WandbLogger
 from tests.training.loggers.scenario import (
     RESULTS,
     SKIPPED,
@@ -17,7 +17,6 @@ from tests.training.loggers.scenario import (
     fields_of,
     play,
     send,
-    skip_of,
 )
 from tests.training.loggers.wandb_file import parsed, rows
 
@@ -136,56 +135,7 @@ def test_a_thousand_results_in_random_order(trainer: Any) -> None:
     assert found == {step: step / 100 for step in range(1000)}
 
 
-# --- Inside the trainer's rows ---
-
-
-def test_results_ride_on_the_rows_of_the_trainer(trainer: Any) -> None:
-    logger = WandbRowLogger(trainer)
-    play(lambda step: trainer.log({"loss": step, **logger.take()}, step=step), logger)
-    logger.close()
-    trainer.finish()
-    found = rows(folder(trainer))
-    assert [row["loss"] for row in found if "loss" in row] == list(STEPS)
-    evals = {row["rl_eval/step"]: row for row in found if "rl_eval/step" in row}
-    assert evals.keys() == {*RESULTS, SKIPPED}
-    assert {s: evals[s]["rl_eval/reward"] for s in RESULTS} == RESULTS
-    assert "rl_eval/reward" not in evals[SKIPPED]
-    assert evals[30]["loss"] == 51
-
-
-def test_results_that_wait_at_the_end_take_the_place_of_none(trainer: Any) -> None:
-    logger = WandbRowLogger(trainer)
-    for step in (1, 2, 3):
-        logger.log("rl_eval", step, fields_of(step))
-    trainer.log({"loss": 7, **logger.take()}, step=7)  # wandb's row stays open: there may be more
-    logger.close()
-    trainer.finish()
-    found = rows(folder(trainer))
-    assert [row["rl_eval/step"] for row in found] == [1, 2, 3]
-    assert [row["loss"] for row in found if "loss" in row] == [7]
-
-
-def test_no_more_results_wait_for_a_row_than_may(trainer: Any) -> None:
-    logger = WandbRowLogger(trainer, capacity=1)
-    logger.log("e", 1, {})
-    with pytest.raises(HeldoutError, match=r"add \*\*logger.take\(\) to each row"):
-        logger.log("e", 2, {})
-    assert logger.take() == {"e/step": 1}
-    assert logger.take() == {}
-
-
-def test_results_that_wait_when_the_run_is_over_are_said(trainer: Any) -> None:
-    logger = WandbRowLogger(trainer)
-    logger.log("e", 1, skip_of(1))
-    logger.log("e", 2, skip_of(2))
-    trainer.finish()
-    with pytest.raises(HeldoutError, match="2 results were still waiting"):
-        logger.close()
-
-
 def test_what_is_no_run_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="what wandb.init returned"):
-        WandbRowLogger("run-1")
     with pytest.raises(InvalidInput, match="got 'proj'; a project is named by project="):
         WandbLogger("proj")
     with pytest.raises(InvalidInput, match="what wandb.init returned, got 3"):
@@ -194,7 +144,7 @@ def test_what_is_no_run_is_refused() -> None:
 
 @pytest.mark.parametrize("way", ["step", "own step key", "commit=False"])
 def test_the_ways_not_taken_lose_points(trainer: Any, way: str) -> None:
-    """Why there are two others. If this fails, wandb has changed, and they may be needless."""
+    """Why results have a run of their own. If this fails, wandb has changed: it may be needless."""
 
     class Naive:
         def log(self, name: str, step: int, fields: Any) -> None:

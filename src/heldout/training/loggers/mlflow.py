@@ -1,7 +1,7 @@
 """MlflowLogger: results to MLflow, in the trainer's run.
 
-A metric of MLflow has the step that it is given, whenever it comes; nothing is dropped, and the
-latest value shown is that of the largest step. Text becomes tags, `<name>/reason/<step>`.
+MLflow stores a metric at the step that it is given, whenever it comes, and shows as the latest that
+of the largest step. Texts become tags, `<name>/reason/<step>`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,25 @@ from collections.abc import Callable
 from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.loggers import Fields
-from heldout.training.loggers.rows import Row
+from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
 
 class MlflowLogger:
-    """`run_id` is the trainer's run, or a function that returns it, for a run that begins later.
-    None is the active run of the thread that makes the logger: MLflow keeps one a thread, so the
-    thread that results come from has none. `tracking_uri` is the one that MLflow has when the run
-    is known, unless given."""
+    """Results in the trainer's run."""
 
     def __init__(
         self, run_id: str | Callable[[], str] | None = None, *, tracking_uri: str | None = None
     ) -> None:
+        """Log to MLflow.
+
+        Args:
+            run_id: The trainer's run, or a function that returns its id, for a run that begins
+                later. None is the active run of the thread that makes the logger.
+            tracking_uri: The store; None is the one that MLflow uses when the run is known.
+
+        Raises:
+            InvalidInput: MLflow is not installed, or this thread has no active run.
+        """
         try:
             import mlflow
             from mlflow.entities import Metric, RunTag
@@ -33,6 +39,7 @@ class MlflowLogger:
                 f"logging to MLflow needs the package ({problem}): pip install 'heldout[mlflow]'"
             ) from None
         if run_id is None:
+            # MLflow keeps an active run per thread, and results come from another one.
             active = mlflow.active_run()
             if active is None:
                 raise InvalidInput(
@@ -40,32 +47,45 @@ class MlflowLogger:
                     "give its run_id, or a function that returns it"
                 )
             run_id = active.info.run_id
-        self._run_id: Any = run_id
-        self._new_client: Callable[[], Any] = lambda: mlflow.MlflowClient(tracking_uri)
-        self._client = None if callable(run_id) else self._new_client()
         self._metric, self._tag = Metric, RunTag
+        self._new_client: Callable[[], Any] = lambda: mlflow.MlflowClient(tracking_uri)
+        self._run_id = run_id
+        self._client: Any = None if callable(run_id) else self._new_client()
 
     def log(self, name: str, step: int, fields: Fields) -> None:
-        row = Row.of(name, step, fields)
+        """Store one result, in one transaction.
+
+        Raises:
+            HeldoutError: The function that returns the run's id returned None.
+        """
+        if callable(self._run_id):
+            run_id = self._run_id()
+            if run_id is None:
+                raise HeldoutError("the function that was to return MLflow's run id returned None")
+            self._run_id, self._client = run_id, self._new_client()
+        numbers, texts = split_fields(fields)
         now = int(time.time() * 1000)
-        numbers, texts = row.keyed(row.numbers), row.keyed(row.texts)
-        metrics = [self._metric(as_key(key), v, now, row.step) for key, v in numbers.items()]
-        tags = [self._tag(as_key(f"{key}/{row.step}"), text) for key, text in texts.items()]
-        client = self._the_client()
-        client.log_batch(self._run_id, metrics=metrics, tags=tags)
+        metrics = [
+            self._metric(valid_key(key), value, now, step)
+            for key, value in with_prefix(name, numbers).items()
+        ]
+        tags = [
+            self._tag(valid_key(f"{key}/{step}"), text)
+            for key, text in with_prefix(name, texts).items()
+        ]
+        self._client.log_batch(self._run_id, metrics=metrics, tags=tags)
 
     def close(self) -> None:
-        """The run is the trainer's; each result is stored when `log` returns."""
-
-    def _the_client(self) -> Any:
-        if self._client is None:
-            begun = self._run_id()
-            if begun is None:
-                raise HeldoutError("the function that was to return MLflow's run id returned None")
-            self._run_id, self._client = begun, self._new_client()
-        return self._client
+        """Nothing to do: results are stored when `log` returns, and the run is the trainer's."""
 
 
-def as_key(key: str) -> str:
-    """MLflow refuses a batch for one name with another character: `pass@1` is `pass_x40_1`."""
-    return re.sub(r"[^A-Za-z0-9_\-. :/]", lambda found: f"_x{ord(found[0]):x}_", key)
+def valid_key(key: str) -> str:
+    """Spell out what MLflow refuses in names: `pass@1` is `pass_x40_1`.
+
+    Args:
+        key: The name of a metric or tag.
+
+    Returns:
+        A name that MLflow takes.
+    """
+    return re.sub(r"[^A-Za-z0-9_\-. :/]", lambda match: f"_x{ord(match[0]):x}_", key)

@@ -1,8 +1,8 @@
 """TrackioLogger: results to trackio, in the trainer's run.
 
-A row of trackio has the step that it is given, whenever it comes; none is dropped for being late.
-What is dropped is a batch, the trainer's rows in it too, that trackio could not store at its one
-try: after 10 s of another process holding the project's lock, say. It keeps a note of it.
+trackio stores a row at the step that it is given, whenever it comes. It writes every half second
+and tries once: where another process holds the project's lock for 10 s, a batch of rows is lost,
+the trainer's and ours. trackio keeps a note of that, which `close` reports.
 """
 
 from __future__ import annotations
@@ -11,56 +11,70 @@ from collections.abc import Callable
 from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.training.loggers import Fields
-from heldout.training.loggers.rows import Row
+from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
-_LOST = {
+_LOST_ROWS = {
     "write-logs-to-sqlite",
     "write-logs-fragment",
     "persist-logs-locally",
     "persist-logs-fragment",
 }
-"""What trackio calls its warnings that rows are lost. Nothing that it promises: one that has no
-such note is one of which nothing is noticed."""
+"""What trackio calls its warnings that rows are lost. Private to trackio: where it has no such
+note, nothing is noticed."""
 
 
 class TrackioLogger:
-    """`run` is what `trackio.init` returned, or a function that returns it, for a run that begins
-    later. None is the run of the thread that makes the logger: trackio keeps one a thread, so the
-    thread that results come from has none.
+    """Results in the trainer's run.
 
-    The trainer must log with `step=`, as those of transformers and TRL do: one that leaves counting
-    to trackio would go on counting from the largest step of an eval.
+    The trainer must log with `step=`, as those of transformers and TRL do: trackio's own counter
+    would go on from the largest step of an eval.
     """
 
     def __init__(self, run: Any | Callable[[], Any] = None) -> None:
+        """Log to trackio.
+
+        Args:
+            run: What `trackio.init` returned, or a function that returns it, for a run that begins
+                later. None is the run of the thread that makes the logger.
+
+        Raises:
+            InvalidInput: trackio is not installed, or this thread has no run.
+        """
         try:
             from trackio import context_vars
         except ImportError as problem:
             raise InvalidInput(
                 f"logging to trackio needs the package ({problem}): pip install 'heldout[trackio]'"
             ) from None
-        run = run if run is not None else context_vars.current_run.get()
-        if run is None:
+        # trackio keeps a run per thread, and results come from another one.
+        self._run = run if run is not None else context_vars.current_run.get()
+        if self._run is None:
             raise InvalidInput(
                 "there is no trackio run in this thread; call trackio.init first, or give its run, "
                 "or a function that returns it"
             )
-        self._run = run
 
     def log(self, name: str, step: int, fields: Fields) -> None:
-        row = Row.of(name, step, fields)
+        """Log one row.
+
+        Raises:
+            HeldoutError: The function that returns the run returned None.
+        """
         if not hasattr(self._run, "log"):
-            begun = self._run()
-            if begun is None:
+            run = self._run()
+            if run is None:
                 raise HeldoutError("the function that was to return trackio's run returned None")
-            self._run = begun
-        self._run.log(row.keyed(row.values), step=row.step)
+            self._run = run
+        numbers, texts = split_fields(fields)
+        self._run.log(with_prefix(name, {**numbers, **texts}), step=step)
 
     def close(self) -> None:
-        """The run is the trainer's; finishing it sends what waits. What trackio cannot store after
-        this it says in a warning of its own, and to nobody else."""
-        if _LOST.intersection(getattr(self._run, "_warned_failures", ())):
+        """Check that trackio stored all rows so far. The run stays open: it is the trainer's.
+
+        Raises:
+            HeldoutError: trackio could not store some.
+        """
+        if _LOST_ROWS.intersection(getattr(self._run, "_warned_failures", ())):
             raise HeldoutError(
                 "trackio could not store some rows of this run, of the trainer or of evals; its "
                 "own warning says why, and the curve in the run directory has the results"

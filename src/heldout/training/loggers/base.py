@@ -1,0 +1,408 @@
+"""What every logger builds on: the protocol, a thread per logger, and the fields of a result.
+
+`Loggers` gives each logger a thread and a bounded queue of its own. `Loggers.log` copies a result
+into every queue and returns: it neither waits nor raises. A logger that raises has lost that
+result; one that hangs keeps only its own results waiting. What a logger did not get is counted by
+reason, the first of each kind is a warning, and `close` reports all of it.
+
+A call that holds Python's global interpreter lock stops every thread; no queue helps against that.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import os
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Protocol, TypeVar
+
+from heldout.errors import InvalidInput, printable_error
+
+log = logging.getLogger("heldout")
+
+SLOW_SECONDS = 120.0
+"""A call of a logger that takes longer than this is a warning."""
+MAX_TEXT = 2000
+"""Characters of a text that are sent to a tracker."""
+_SKIP_NUMBERS = ("skipped", "seconds", "lag_steps")
+
+Fields = Mapping[str, float | int | bool | str | None]
+"""A result as `heartbeat_fields` flattens it: `eval_reward`, `eval_n`, `lag_steps`…"""
+V = TypeVar("V")
+
+
+class Logger(Protocol):
+    """Where results go. Called from one thread, which is not the trainer's."""
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        """Store one result or skip. May raise and may be slow: `Loggers` handles both.
+
+        Args:
+            name: The eval.
+            step: The step that the result belongs to. Steps come in any order.
+            fields: The result, flat.
+        """
+
+    def close(self) -> None:
+        """Store what is still buffered. Called once, after the last result."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggerReport:
+    """What one logger got.
+
+    Attributes:
+        logger: Its class, numbered where there are several.
+        got: How many results it stored.
+        lost: How many it did not store, by reason.
+        problem: What went wrong when it was closed: it may not have stored all that it got.
+    """
+
+    logger: str
+    got: int
+    lost: dict[str, int] = field(default_factory=dict)
+    problem: str | None = None
+
+    @property
+    def n_lost(self) -> int:
+        """How many results it did not store."""
+        return sum(self.lost.values())
+
+    @property
+    def complete(self) -> bool:
+        """Whether it stored every result."""
+        return not self.lost and self.problem is None
+
+    def __str__(self) -> str:
+        line = f"{self.logger}: got {self.got}, lost {self.n_lost}"
+        if self.lost:
+            line += f" ({'; '.join(f'{n} × {reason}' for reason, n in self.lost.items())})"
+        return f"{line}; {self.problem}" if self.problem else line
+
+
+@dataclass(frozen=True, slots=True)
+class LoggersReport:
+    """What each of several loggers got, in the order of `Loggers(...)`.
+
+    Attributes:
+        loggers: One report per logger.
+    """
+
+    loggers: tuple[LoggerReport, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every logger stored every result."""
+        return all(report.complete for report in self.loggers)
+
+    def __iter__(self) -> Iterator[LoggerReport]:
+        return iter(self.loggers)
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.loggers))
+
+
+class Loggers:
+    """Several loggers, none of which holds up training or another."""
+
+    def __init__(self, *loggers: Logger, capacity: int = 1000) -> None:
+        """Start a thread for each logger.
+
+        Args:
+            loggers: Objects with `log(name, step, fields)` and `close()`.
+            capacity: How many results may wait for one logger; further ones are dropped, counted.
+
+        Raises:
+            InvalidInput: One of them is not a logger, or `capacity` is below 1.
+        """
+        if capacity < 1:
+            raise InvalidInput(f"capacity is a whole number >= 1, got {capacity!r}")
+        checked = checked_loggers(loggers)
+        self._pid = os.getpid()
+        self._closed = False
+        self._threads = [
+            LoggerThread(name, logger, capacity)
+            for name, logger in zip(_names(checked), checked, strict=True)
+        ]
+        # What still waits when a script ends without close() would be lost without a word.
+        atexit.register(self.close)
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        """Queue a result for every logger. Neither waits nor raises.
+
+        Args:
+            name: The eval.
+            step: The step that the result belongs to.
+            fields: The result, flat. Each logger gets a copy.
+        """
+        if os.getpid() != self._pid:  # no threads here, and locks may be held for ever
+            log.warning(
+                "heldout: %s of step %s is not logged: these loggers belong to process %s, and "
+                "this is a forked child; make others here",
+                name,
+                step,
+                self._pid,
+            )
+            return
+        for thread in self._threads:
+            thread.put(name, step, dict(fields))
+
+    def close(self, timeout: float = 60.0) -> LoggersReport:
+        """Let every logger store what waits for it, and close it. In a forked child, do nothing.
+
+        Args:
+            timeout: Seconds for all of them together. What still waits then is lost, and counted.
+
+        Returns:
+            One report per logger. Those that are not complete are warnings, too.
+        """
+        is_first = not self._closed and os.getpid() == self._pid
+        if is_first:
+            self._closed = True
+            atexit.unregister(self.close)
+            deadline = time.monotonic() + timeout
+            for thread in self._threads:
+                thread.start_closing()
+            for thread in self._threads:
+                thread.wait_closed(deadline, timeout)
+        report = LoggersReport(tuple(thread.report() for thread in self._threads))
+        if is_first:
+            for logger in report:
+                if not logger.complete:
+                    log.warning("heldout: not every result was logged: %s", logger)
+        return report
+
+    def __enter__(self) -> Loggers:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+
+class LoggerThread:
+    """One logger, the results that wait for it, and the thread that hands them over."""
+
+    def __init__(self, name: str, logger: Logger, capacity: int) -> None:
+        self.name = name
+        self._logger, self._capacity = logger, capacity
+        # None ends the thread. The bound is checked in put(), so that None always fits.
+        self._queue: queue.Queue[tuple[str, int, Fields] | None] = queue.Queue()
+        self._lock = threading.Lock()
+        self._unfinished = self._got = 0
+        self._lost: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+        self._problem: str | None = None
+        self._closing = self._abandoned = self._warned_of_slow = False
+        self._call_started: float | None = None
+        self._thread = threading.Thread(target=self._run, name=f"heldout {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, name: str, step: int, fields: Fields) -> None:
+        """Queue a result, or drop and count it."""
+        with self._lock:
+            if self._closing:
+                reason = "came after close"
+            elif self._queue.qsize() >= self._capacity:
+                reason = f"{self._capacity} others were waiting already"
+            else:
+                self._unfinished += 1
+                self._queue.put((name, step, fields))
+                reason = None
+            is_new_reason = self._count_lost(reason)
+        if is_new_reason:
+            self._warn_lost(reason, None)
+        self._warn_if_slow()
+
+    def start_closing(self) -> None:
+        """Close the logger after what waits now."""
+        with self._lock:
+            self._closing = True
+            self._queue.put(None)
+
+    def wait_closed(self, deadline: float, timeout: float) -> None:
+        """Wait until the logger is closed; at the deadline, count what it does not have."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._thread.is_alive():
+            return
+        with self._lock:
+            self._abandoned = True
+            if self._unfinished:
+                reason = f"not stored {timeout:g} s after close (the first may have arrived)"
+                self._lost[reason] += self._unfinished
+            else:
+                self._problem = (
+                    f"close did not return in {timeout:g} s, so that some of what it got may not "
+                    "be stored"
+                )
+
+    def report(self) -> LoggerReport:
+        """Count what the logger got so far. Takes no lock: it works in a forked child, too."""
+        return LoggerReport(self.name, self._got, dict(self._lost), self._problem)
+
+    def _run(self) -> None:
+        while (result := self._queue.get()) is not None and not self._abandoned:
+            self._call_started = time.monotonic()
+            try:
+                self._logger.log(*result)
+            except BaseException as problem:  # noqa: BLE001 - counted; training must not be hurt
+                self._count_done(problem)
+            else:
+                self._count_done(None)
+            self._call_started = None
+        # An abandoned logger, too, should its call return: it may hold a file or a run.
+        try:
+            self._logger.close()
+        except BaseException as problem:  # noqa: BLE001 - reported; training must not be hurt
+            self._problem = self._problem or f"closing it failed ({_describe(problem)})"
+
+    def _count_done(self, problem: BaseException | None) -> None:
+        reason = None
+        if problem is not None:
+            # By class, in the words of the first: messages often differ in a number only.
+            reason = self._reasons.setdefault(type(problem).__name__, _describe(problem))
+        with self._lock:
+            if self._abandoned:
+                return  # counted as lost already
+            self._unfinished -= 1
+            self._got += reason is None
+            is_new_reason = self._count_lost(reason)
+        if is_new_reason:
+            self._warn_lost(reason, problem)
+
+    def _count_lost(self, reason: str | None) -> bool:
+        """Count a lost result, holding the lock; whether it is the first for that reason."""
+        if reason is None:
+            return False
+        self._lost[reason] += 1
+        return self._lost[reason] == 1
+
+    def _warn_lost(self, reason: str | None, problem: BaseException | None) -> None:
+        """Without the lock: a log handler may hang."""
+        log.warning(
+            "heldout: %s failed to store a result: %s; more of this kind are only counted",
+            self.name,
+            reason,
+            exc_info=problem,
+        )
+
+    def _warn_if_slow(self) -> None:
+        started = self._call_started
+        if self._warned_of_slow or started is None or time.monotonic() - started <= SLOW_SECONDS:
+            return
+        self._warned_of_slow = True
+        log.warning(
+            "heldout: a call of %s has not returned for more than %g s; training and other loggers "
+            "go on, and up to %d results wait for it",
+            self.name,
+            SLOW_SECONDS,
+            self._capacity,
+        )
+
+
+def checked_loggers(loggers: Iterable[Logger]) -> tuple[Logger, ...]:
+    """Check a list of loggers.
+
+    Args:
+        loggers: Objects with `log(name, step, fields)` and `close()`.
+
+    Returns:
+        All of them.
+
+    Raises:
+        InvalidInput: It is not a list of loggers; the message says what to write.
+    """
+    if _is_logger(loggers) or isinstance(loggers, type) or not isinstance(loggers, Iterable):
+        hint = "; put it into a list: [logger]" if _is_logger(loggers) else ""
+        raise InvalidInput(f"loggers are several, in a list, got {loggers!r:.100}{hint}")
+    checked = tuple(loggers)
+    for logger in checked:
+        if _is_logger(logger):
+            continue
+        hint = ""
+        if isinstance(logger, type):
+            hint = f". It is a class: make one, {logger.__name__}(…)"
+        elif callable(logger):
+            hint = ". CallableLogger(fn) makes one of a function"
+        raise InvalidInput(
+            f"a logger has log(name, step, fields) and close(), got {logger!r:.100}{hint}"
+        )
+    return checked
+
+
+def split_fields(fields: Fields) -> tuple[dict[str, float | int], dict[str, str]]:
+    """Split a result into what trackers can plot and what they can only show.
+
+    Names lose `eval_`; `step` and what is None are left out. `skipped` is 1 where there is no
+    result, and then no other number could be taken for a score. `partial` is 1 where the result is
+    of fewer samples, and `partial_reason` says why. What is neither a finite number nor a text is
+    named in `left_out`.
+
+    Args:
+        fields: A result as `heartbeat_fields` flattens it.
+
+    Returns:
+        Finite numbers, and texts of at most `MAX_TEXT` characters.
+    """
+    numbers: dict[str, float | int] = {}
+    texts: dict[str, str] = {}
+    left_out: list[str] = []
+    for long_name, value in fields.items():
+        name = long_name.removeprefix("eval_")
+        if value is None or name == "step":
+            continue
+        if isinstance(value, str):
+            texts[name] = _clean_text(value)
+        elif isinstance(value, Real) and math.isfinite(value):
+            numbers[name] = int(value) if isinstance(value, Integral) else float(value)
+        else:
+            left_out.append(f"{name}={value!r:.40}")
+    if "partial" in texts:
+        numbers["partial"], texts["partial_reason"] = 1, texts.pop("partial")
+    if left_out:
+        texts["left_out"] = _clean_text(", ".join(left_out))
+    if numbers.get("skipped"):
+        numbers = {name: numbers[name] for name in _SKIP_NUMBERS if name in numbers}
+    else:
+        numbers.pop("skipped", None)
+    return numbers, texts
+
+
+def with_prefix(name: str, fields: Mapping[str, V]) -> dict[str, V]:
+    """Name fields `<name>/<field>`, as trackers group them."""
+    return {f"{name}/{key}": value for key, value in fields.items()}
+
+
+def one_line(text: str) -> str:
+    """Spell out line ends and terminal codes: a reason may quote a model's text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _clean_text(text: str) -> str:
+    """Shorten it, and spell out lone surrogates, which no tracker can encode."""
+    return text[:MAX_TEXT].encode("utf-8", "backslashreplace").decode()
+
+
+def _describe(problem: BaseException) -> str:
+    message = " ".join(printable_error(problem).split())[:200]
+    return one_line(f"{type(problem).__name__}: {message}")
+
+
+def _is_logger(candidate: object) -> bool:
+    methods = (getattr(candidate, "log", None), getattr(candidate, "close", None))
+    return all(map(callable, methods)) and not isinstance(candidate, type)
+
+
+def _names(loggers: tuple[Logger, ...]) -> list[str]:
+    """Name each logger by its class, numbered where there are several of it."""
+    classes = [type(logger).__name__ for logger in loggers]
+    return [
+        name if classes.count(name) == 1 else f"{name} {classes[: index + 1].count(name)}"
+        for index, name in enumerate(classes)
+    ]
