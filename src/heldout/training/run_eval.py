@@ -47,7 +47,13 @@ from heldout.summary import Summary, summarize_results
 from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import EvalHistory
 from heldout.training.distributed import Alone, Ranks, RanksApart
-from heldout.training.runner import Answer, Runner, RunnerBuilder, describe_runner
+from heldout.training.runner import (
+    Answer,
+    EpisodeRunner,
+    Runner,
+    RunnerBuilder,
+    describe_runner,
+)
 from heldout.training.trainer_thread import TrainerGone
 from heldout.types import EvalResult, Sample
 from heldout.weights import fingerprint
@@ -160,6 +166,7 @@ class Part(msgspec.Struct):
     rows: int = 1
     run: str | None = None
     config: dict[str, Any] = {}
+    has_passes: bool = True
 
 
 def measure(task: Task, get_model: Callable[[], Any], ranks: Ranks) -> Measured | Known | None:
@@ -278,7 +285,7 @@ def describe(problem: BaseException) -> str:
 # --- One rank's part ----------------------------------------------------------------------------
 
 
-def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner:
+def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner | EpisodeRunner:
     """Make the runner of a model.
 
     Args:
@@ -296,7 +303,7 @@ def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner:
         runner = builder(model)
     except Exception as problem:
         raise InvalidInput(f"runner_builder: {describe(problem)}") from problem
-    if not isinstance(runner, Runner):
+    if not isinstance(runner, Runner | EpisodeRunner):
         raise InvalidInput(f"runner_builder returns a heldout.training.Runner, got {runner!r:.100}")
     return runner
 
@@ -304,11 +311,13 @@ def build_runner(builder: RunnerBuilder | None, model: Any) -> Runner:
 def _run_part(
     task: Task,
     model: Any,
-    runner: Runner,
+    runner: Runner | EpisodeRunner,
     indices: Sequence[int],
     ranks: Ranks,
     run_in_trainer: RunInTrainer | None,
 ) -> Part:
+    if isinstance(runner, EpisodeRunner):
+        return _play_episodes(task, runner)
     if not indices:  # more ranks than samples
         return Part(repeats=runner.repeats)
     with ExitStack() as stack:
@@ -332,6 +341,15 @@ def _run_part(
         part.records = [Record.of(index_of[r.sample_id], r) for r in report.results]
         part.run, part.config = f"steps/{name}", report.config
         return part
+
+
+def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
+    report = runner.play()
+    name = _reserve_name(task.run_dir / "steps", task.step)
+    report.save(task.run_dir / "steps" / name)
+    index_of = {sample.id: index for index, sample in enumerate(task.samples)}
+    records = [Record.of(index_of[r.sample_id], r) for r in report.results]
+    return Part(records, run=f"steps/{name}", config=report.config, has_passes=runner.has_passes)
 
 
 def _answer_in_background(
@@ -509,6 +527,8 @@ def _merge(
             f"sample {results[-1].sample_id!r}: {results[-1].error}"
         )
     summary = summarize_results(results, task.pass_threshold)
+    if not first.has_passes:
+        summary |= {key: None for key in summary if key.startswith("pass_rate")}
     run = first.run
     if several and ranks.rank == 0:
         run = f"steps/{_reserve_name(task.run_dir / 'steps', task.step)}"

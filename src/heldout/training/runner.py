@@ -24,6 +24,7 @@ from heldout.fingerprints import describe_callable, describe_tokenizer
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.reasoning import opened_reasoning, without_reasoning
 from heldout.scoring.rubrics import Rubric
+from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
 from heldout.types import Message, Metric, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
@@ -72,10 +73,22 @@ class Runner:
         return filtered(self.score_fn, answer_filter)
 
 
-RunnerBuilder = Callable[[Any], Runner]
+@dataclass(frozen=True, slots=True)
+class EpisodeRunner:
+    """Plays the episodes of an agent, which are the samples of its evals (`heldout.vector`)."""
+
+    play: Callable[[], EvalReport]
+    """Plays all of them: a report with one result per episode."""
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    """What makes the numbers, apart from the weights: the environment, the rule for success."""
+    has_passes: bool = True
+    """Whether the reward is success. Of returns there is no pass rate."""
 
 
-def describe_runner(runner: Runner) -> dict[str, Any]:
+RunnerBuilder = Callable[[Any], Runner | EpisodeRunner]
+
+
+def describe_runner(runner: Runner | EpisodeRunner) -> dict[str, Any]:
     """Everything that makes a runner's numbers, apart from the weights and the samples.
 
     Args:
@@ -84,6 +97,8 @@ def describe_runner(runner: Runner) -> dict[str, Any]:
     Returns:
         Parts by name, as JSON holds them. Two runners that differ in a part do not share a curve.
     """
+    if isinstance(runner, EpisodeRunner):
+        return dict(runner.identity)
     return {
         "score_fn": describe_callable(runner.score_fn),
         "prepare_messages": describe_callable(runner.prepare_messages),
@@ -139,6 +154,8 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
         `from_functions` and `in_rollout_window`); of any other the fingerprint of its code.
     """
     prototype = getattr(builder, "prototype", None)
+    if isinstance(prototype, EpisodeRunner):
+        return describe_runner(prototype)
     if not isinstance(prototype, Runner):
         return {"runner_builder": describe_callable(builder)}
     described = {**describe_runner(prototype), **getattr(builder, "functions", {})}
