@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from heldout.errors import EndpointError, FatalEndpointError
-from heldout.integrations.tinker_cookbook.package import cookbook
+from heldout.integrations.tinker.package import cookbook
 from heldout.toolcalls import call_id, next_call_number
 from heldout.types import ContentPart, Message, ToolCall, ToolSpec
 

@@ -10,16 +10,16 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker_cookbook.asynchronous import (
+from heldout.integrations.tinker.asynchronous import (
     AsyncBuilder,
     AsyncBuilders,
     install,
     is_distillation,
 )
-from heldout.integrations.tinker_cookbook.endpoint import without_key
-from heldout.integrations.tinker_cookbook.evaluator import HeldoutEvaluator
-from heldout.integrations.tinker_cookbook.package import cookbook, sdk
-from heldout.integrations.tinker_cookbook.steps import Cadence, Step
+from heldout.integrations.tinker.endpoint import without_key
+from heldout.integrations.tinker.evaluator import HeldoutEvaluator
+from heldout.integrations.tinker.package import cookbook, sdk
+from heldout.integrations.tinker.steps import Cadence, Step
 from heldout.training.run_eval import describe
 
 log = logging.getLogger("heldout")

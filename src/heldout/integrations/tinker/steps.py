@@ -21,7 +21,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from heldout.integrations.tinker_cookbook.package import cookbook
+from heldout.integrations.tinker.package import cookbook
 
 Source = Literal["task", "trace", "count", "checkpoint", "given"]
 

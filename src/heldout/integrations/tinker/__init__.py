@@ -15,8 +15,8 @@ that is. Nothing of the package is replaced unless `async_eval` asks for it (`as
 
 from __future__ import annotations
 
-from heldout.integrations.tinker_cookbook.endpoint import TinkerEndpoint
-from heldout.integrations.tinker_cookbook.evaluator import HeldoutEvaluator
-from heldout.integrations.tinker_cookbook.training import evaluate_final, with_heldout
+from heldout.integrations.tinker.endpoint import TinkerEndpoint
+from heldout.integrations.tinker.evaluator import HeldoutEvaluator
+from heldout.integrations.tinker.training import evaluate_final, with_heldout
 
 __all__ = ["HeldoutEvaluator", "TinkerEndpoint", "evaluate_final", "with_heldout"]

@@ -38,18 +38,18 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.integrations import tinker_cookbook as integration
+from heldout.integrations import tinker as integration
 from heldout.integrations import versions
-from heldout.integrations.tinker_cookbook import (
+from heldout.integrations.tinker import (
     HeldoutEvaluator,
     TinkerEndpoint,
     evaluate_final,
     package,
     with_heldout,
 )
-from heldout.integrations.tinker_cookbook.messages import theirs
-from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
-from heldout.integrations.tinker_cookbook.training import is_counted
+from heldout.integrations.tinker.messages import theirs
+from heldout.integrations.tinker.steps import Cadence, Step, current_step, sampler_path
+from heldout.integrations.tinker.training import is_counted
 from heldout.training import AsyncEvalDispatcher, CurvePoint, current_points, read_points
 from heldout.training.installed import use_async_eval_dispatcher
 from tests.integration.tinker_fake import (

@@ -25,8 +25,8 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker_cookbook.package import cookbook
-from heldout.integrations.tinker_cookbook.steps import Cadence, current_step, sampler_path
+from heldout.integrations.tinker.package import cookbook
+from heldout.integrations.tinker.steps import Cadence, current_step, sampler_path
 from heldout.training.dispatcher import AsyncEvalDispatcher
 from heldout.training.installed import get_async_eval_dispatcher
 from heldout.training.pending import Scheduled

@@ -19,8 +19,8 @@ import msgspec
 from heldout.config import EvalConfig, Sampling
 from heldout.engine import evaluate
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker_cookbook.endpoint import TinkerEndpoint, stop_sequences
-from heldout.integrations.tinker_cookbook.steps import Step
+from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences
+from heldout.integrations.tinker.steps import Step
 from heldout.items import EnvironmentFactory, PrepareMessages, ScoreFn
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir

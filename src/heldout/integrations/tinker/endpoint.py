@@ -21,8 +21,8 @@ from heldout.errors import (
     Unreachable,
     printable_error,
 )
-from heldout.integrations.tinker_cookbook.messages import ours, theirs
-from heldout.integrations.tinker_cookbook.package import sdk
+from heldout.integrations.tinker.messages import ours, theirs
+from heldout.integrations.tinker.package import sdk
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 tinker = sdk()

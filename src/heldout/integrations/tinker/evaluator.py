@@ -19,12 +19,12 @@ from weakref import WeakKeyDictionary, ref
 
 from heldout.config import Sampling
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker_cookbook.asynchronous import PASSED_OVER, logged, training_log
-from heldout.integrations.tinker_cookbook.curve import entered, metrics_of, points_at, record
-from heldout.integrations.tinker_cookbook.endpoint import without_key
-from heldout.integrations.tinker_cookbook.measurement import Measurement
-from heldout.integrations.tinker_cookbook.package import cookbook
-from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
+from heldout.integrations.tinker.asynchronous import PASSED_OVER, logged, training_log
+from heldout.integrations.tinker.curve import entered, metrics_of, points_at, record
+from heldout.integrations.tinker.endpoint import without_key
+from heldout.integrations.tinker.measurement import Measurement
+from heldout.integrations.tinker.package import cookbook
+from heldout.integrations.tinker.steps import Cadence, Step, current_step, sampler_path
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import Home
