@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import re
@@ -44,12 +45,10 @@ from heldout.integrations.tinker import (
     HeldoutEvaluator,
     TinkerEndpoint,
     evaluate_final,
-    package,
     with_heldout,
 )
-from heldout.integrations.tinker.messages import theirs
-from heldout.integrations.tinker.steps import Cadence, Step, current_step, sampler_path
-from heldout.integrations.tinker.training import is_counted
+from heldout.integrations.tinker.endpoint import to_renderer_messages
+from heldout.integrations.tinker.loops import Cadence, Step, is_counted, sampler_path
 from heldout.training import AsyncEvalDispatcher, CurvePoint, current_points, read_points
 from heldout.training.installed import use_async_eval_dispatcher
 from tests.integration.tinker_fake import (
@@ -108,6 +107,13 @@ def logged(log_path: Path) -> dict[int, dict[str, float]]:
         line["step"]: {k: v for k, v in line.items() if k.startswith("heldout/")} for line in lines
     }
     return {step: metrics for step, metrics in found.items() if metrics}
+
+
+SKIPPED = {"heldout/counting/skipped": 1.0}
+
+
+def untimed(metrics: dict[str, float]) -> dict[str, float]:
+    return {key: value for key, value in metrics.items() if not key.endswith("/seconds")}
 
 
 def curve(run_dir: Path) -> list[CurvePoint]:
@@ -257,7 +263,8 @@ def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
     broken = HeldoutEvaluator(SAMPLES, right, Broken(), name="broken", max_tokens=20)
     asyncio.run(train.main(with_heldout(rl_config(tmp_path), broken, evaluator())))
     found = logged(tmp_path)
-    assert {k: v for k, v in found[2].items() if "broken" in k} == {"heldout/broken/skipped": 1.0}
+    broken_row = {k: v for k, v in found[2].items() if "broken" in k}
+    assert untimed(broken_row) == {"heldout/broken/skipped": 1.0}
     assert found[2]["heldout/counting/reward"] == 0.4
     points = curve(tmp_path / "heldout")
     assert rewards(points, "broken") == {0: None, 2: None, 4: None}
@@ -269,7 +276,7 @@ def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
 def test_a_client_that_raises_gives_no_zero(service: FakeService, tmp_path: Path) -> None:
     service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
     asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    assert logged(tmp_path)[2] == {"heldout/counting/skipped": 1.0}
+    assert untimed(logged(tmp_path)[2]) == SKIPPED
     assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: None, 4: 0.8}
 
 
@@ -285,9 +292,9 @@ def test_an_item_that_errors_is_counted_and_named(service: FakeService, tmp_path
     assert metrics["heldout/counting/reward"] == 0.9
     assert metrics["heldout/counting/reward_scored"] == 1.0
     [point] = curve(tmp_path)
-    assert [(o.id, o.error) for o in point.outcomes if o.reward is None] == [
-        ("s3", "endpoint: RuntimeError: no luck")
-    ]
+    [(id, error)] = [(o.id, o.error) for o in point.outcomes if o.reward is None]
+    assert id == "s3"
+    assert (error or "").startswith("endpoint: RuntimeError: no luck")
 
 
 def test_what_fails_for_a_moment_is_tried_again(service: FakeService, tmp_path: Path) -> None:
@@ -307,7 +314,7 @@ def test_a_key_that_is_refused_ends_the_eval_at_once_and_is_not_written(
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     service.fails = lambda updates: refusal(401, f"the key {KEY} is unknown")
     careful = evaluator(step=lambda: 3, run_dir=tmp_path, max_concurrent=1)
-    assert asyncio.run(careful(FakeSampling(service, 5))) == {"heldout/counting/skipped": 1.0}
+    assert untimed(asyncio.run(careful(FakeSampling(service, 5)))) == SKIPPED
     assert len(service.asked) == 1
     [point] = curve(tmp_path)
     assert "(TINKER_API_KEY) is unknown" in (point.skipped or "")
@@ -338,7 +345,6 @@ def refusal(status: int, said: str = "no") -> Exception:
         (refusal(400, "prompt + max_tokens exceeds context window"), ContextFull),
         (tinker.RequestFailedError("x", "id", RequestErrorCategory.User), EndpointError),
         (tinker.RequestFailedError("x", "id", RequestErrorCategory.Server), TransientError),
-        (RuntimeError("x"), EndpointError),
     ],
 )
 def test_what_goes_wrong_is_sorted_as_for_any_endpoint(
@@ -955,7 +961,7 @@ def test_another_training_with_the_same_config_is_measured_anew(
         return finals
 
     first, second = asyncio.run(main())
-    assert first == second
+    assert untimed(first) == untimed(second)
     assert first["heldout/counting/reward"] == 1.0
     points = read_points(tmp_path / "heldout" / "curve.jsonl")
     assert [(p.step, p.skipped) for p in points] == [(s, None) for s in (0, 2, 4, 5)] * 2
@@ -1117,7 +1123,7 @@ def test_a_step_that_the_loop_traces_is_taken() -> None:
         context = trace.ScopeContext({"step": 12, "evaluator_name": "HeldoutEvaluator"})
         token = trace.trace_context.set(context)
         try:
-            return current_step(Cadence(5, 0, counted=True))
+            return Cadence(5, 0, counted=True).next_step()
         finally:
             trace.trace_context.reset(token)
 
@@ -1143,8 +1149,12 @@ def test_steps_that_were_due_are_known() -> None:
     assert Cadence(5, 0).missed(7, 15) == [10]
     assert Cadence(0, 0).missed(None, 10) == []
     assert Cadence(5, None).missed(None, 10) == []
-    assert Cadence(5, 7, counted=True).counted_step() == 10
-    assert Cadence(5, 7, counted=True).after_call().counted_step() == 15
+    counted = Cadence(5, 7, counted=True)
+
+    async def calls() -> list[Step | None]:
+        return [counted.next_step() for _ in range(2)]
+
+    assert asyncio.run(calls()) == [Step(10, "count"), Step(15, "count")]
 
 
 def test_a_counter_that_goes_back_is_another_start_for_all_evals_of_the_curve(
@@ -1253,7 +1263,7 @@ def test_messages_are_those_of_the_renderer() -> None:
         ),
         Message("tool", "14", tool_call_id="call00000"),
     ]
-    user, assistant, tool = theirs(given, (), renderer("qwen3"))
+    user, assistant, tool = to_renderer_messages(given, (), renderer("qwen3"))
     assert user == {"role": "user", "content": [{"type": "text", "text": "Twice?"}]}
     assert assistant["content"] == [
         {"type": "thinking", "thinking": "I ask."},
@@ -1268,7 +1278,7 @@ def test_messages_are_those_of_the_renderer() -> None:
         "name": "double",
     }
     with pytest.raises(EndpointError, match="text and images, got 'input_audio'"):
-        theirs([Message("user", [{"type": "input_audio"}])], (), renderer())
+        to_renderer_messages([Message("user", [{"type": "input_audio"}])], (), renderer())
 
 
 def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: Path) -> None:
@@ -1277,9 +1287,9 @@ def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: 
         run_dir=tmp_path,
         environment_factory=lambda sample: ToolEnvironment([double]),
     )
-    assert asyncio.run(plain(FakeSampling(service, 5))) == {"heldout/counting/skipped": 1.0}
+    assert untimed(asyncio.run(plain(FakeSampling(service, 5)))) == SKIPPED
     [point] = curve(tmp_path)
-    assert "RoleColonRenderer has no way to tell a model of tools" in (point.skipped or "")
+    assert "RoleColonRenderer has no format for tools" in (point.skipped or "")
 
 
 # --- The package, and the page ------------------------------------------------------------------
@@ -1289,7 +1299,7 @@ def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: 
 def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", lambda name: found)
     with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5\.8,<0\.6"):
-        package.cookbook("renderers")
+        importlib.reload(integration)
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1298,7 +1308,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(versions, "version", missing)
     with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5.8,<0.6'"):
-        package.cookbook("renderers")
+        importlib.reload(integration)
 
 
 def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:

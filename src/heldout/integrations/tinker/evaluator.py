@@ -10,49 +10,83 @@ could not run is a skip with its reason on the curve, and `…/skipped` in the m
 from __future__ import annotations
 
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary, ref
 
-from heldout.config import Sampling
+import anyio.to_thread
+import msgspec
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+
+from heldout.config import EvalConfig, Sampling
+from heldout.engine import evaluate
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker.asynchronous import PASSED_OVER, logged, training_log
-from heldout.integrations.tinker.curve import entered, metrics_of, points_at, record
-from heldout.integrations.tinker.endpoint import without_key
-from heldout.integrations.tinker.measurement import Measurement
-from heldout.integrations.tinker.package import cookbook
-from heldout.integrations.tinker.steps import Cadence, Step, current_step, sampler_path
+from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
+from heldout.integrations.tinker.loops import (
+    Cadence,
+    Step,
+    may_have_result,
+    passed_over,
+    running_step,
+    sampler_path,
+    schedule,
+    scheduled_metrics,
+)
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.training.curve import CurvePoint
-from heldout.training.curve_file import Home
-from heldout.training.dispatcher import AsyncEvalDispatcher
+from heldout.store.report import EvalReport
+from heldout.store.rundir import RunDir
+from heldout.training.curve import CurvePoint, read_points
+from heldout.training.curve_file import Home, home_of
 from heldout.training.installed import get_async_eval_dispatcher
+from heldout.training.metrics import number_fields
 from heldout.training.pending import PendingEval, Scheduled
-from heldout.training.results import skip_of
+from heldout.training.results import point_of, skip_of
 from heldout.training.run_eval import describe
+from heldout.training.samples import checked
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
 
-SamplingClientEvaluator: Any = cookbook("eval.evaluators").SamplingClientEvaluator
-
 _names: WeakKeyDictionary[Any, dict[str, ref[HeldoutEvaluator]]] = WeakKeyDictionary()
-"""Who has measured a client, by name: of two that share one, the loop would keep one result."""
+"""Evaluators that have measured a client, by name: the loop keeps one result of each name."""
+_latest: WeakKeyDictionary[Home, dict[str, int]] = WeakKeyDictionary()
+"""The step that each eval of a run directory has reached. All evaluators of one directory write as
+one attempt of the training: else each would take the points of the others for superseded ones."""
 
 
 class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
-    """An `EvalDefinition` is given as `samples`, with None as its score function.
+    """A heldout eval as an evaluator of tinker-cookbook.
 
-    `name` is what the eval is called: its metrics are `heldout/<name>/…`, its points on the
-    curve have it as their label. `renderer` is one of the package, for the model that trains;
-    `max_tokens` is the longest turn. Greedy unless `sampling` says otherwise.
+    Args:
+        samples: The held-out samples; or an `EvalDefinition`, with None as its score function.
+        score_fn: As for `evaluate`.
+        renderer: A renderer of the package, for the model that trains.
+        name: The eval's name: its metrics are `heldout/<name>/…`, its points on the curve have it
+            as their label.
+        max_tokens: The longest turn.
+        prepare_messages: As for `evaluate`.
+        environment_factory: As for `evaluate`.
+        sampling: How turns are sampled; greedy by default.
+        context_window: Tokens of prompt and turn together; turns are shortened to fit.
+        max_concurrent: As for `EvalConfig`, like all up to `pass_threshold`.
+        repeats: Attempts of each sample.
+        max_turns: Model turns of one conversation.
+        token_budget: Tokens of one conversation.
+        timeout: Seconds of one conversation.
+        retries: Further tries of a request that failed.
+        max_error_rate: The part of the samples that may error before the eval is a skip.
+        pass_threshold: The reward from which on a sample passes.
+        run_dir: Where the curve and the conversations go. `with_heldout` sets it where it is left
+            out; that of an installed dispatcher takes precedence.
+        step: Gives the step of the next call, for a training loop of your own.
 
-    `run_dir` is where the curve and the conversations go: `with_heldout` sets it where it is left
-    out, and that of an installed dispatcher comes first. `step` may be set for a loop of your own,
-    to a function that says which step the next call is about. The rest is `EvalConfig`'s.
+    Raises:
+        InvalidInput: A setting is invalid: now, and not at the first eval of a long training.
     """
 
     schedules_itself = True
@@ -82,19 +116,21 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     ) -> None:
         if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"name is letters, digits, _ and -, got {name!r}")
-        self.name = name
-        self.run_dir = None if run_dir is None else Path(run_dir).absolute()
-        self.cadence: Cadence | None = None
-        """What is known of the loop; `with_heldout` says it."""
-        given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-        self._measurement = Measurement(
-            name,
-            given.samples,
-            (given.score_fn, given.prepare_messages, given.environment_factory),
-            renderer,
-            max_tokens=max_tokens,
+        for method in ("build_generation_prompt", "parse_response", "get_stop_sequences"):
+            if not callable(getattr(renderer, method, None)):
+                raise InvalidInput(
+                    f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
+                )
+        if context_window is not None and context_window < 1:
+            raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
+        definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+        sampling = replace(sampling or Sampling(), max_tokens=max_tokens)
+        if sampling.temperature > 0 and sampling.seed is None:
+            sampling = replace(sampling, seed=0)  # the same weights, the same summary
+        stop_sequences(renderer, sampling)
+        self._config = EvalConfig(
             sampling=sampling,
-            context_window=context_window,
+            progress=False,
             max_concurrent=max_concurrent,
             repeats=repeats,
             max_turns=max_turns,
@@ -104,164 +140,209 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             max_error_rate=max_error_rate,
             pass_threshold=pass_threshold,
         )
+        self._definition = replace(definition, samples=tuple(checked(definition)))
+        self._endpoint = partial(
+            TinkerEndpoint, renderer=renderer, max_tokens=max_tokens, context_window=context_window
+        )
+        self.name, self.prefix = name, f"heldout/{name}"
+        self.run_dir = None if run_dir is None else Path(run_dir).absolute()
         self._given_step = step
+        self._cadence: Cadence | None = None
+        self._log_path: str | None = None
         self._home: Home | None = None
         self._measured: dict[int, Scheduled | bool] = {}
         """By step: what has been scheduled, or whether there was a result."""
         self._previous: int | None = None
-        self._log_path: str | None = None
         self._warned = False
-
-    @property
-    def prefix(self) -> str:
-        return f"heldout/{self.name}"
 
     # --- Called by the loop ---
 
     async def __call__(self, sampling_client: Any) -> dict[str, float]:
+        """Measure the weights that a sampling client is bound to.
+
+        Args:
+            sampling_client: The client, as the loop has it.
+
+        Returns:
+            The metrics; `…/scheduled` where they come later, `…/skipped` where there are none.
+        """
         try:
-            step = self._current_step()
-            if self.cadence is not None:
-                self.cadence = self.cadence.after_call()
-            self._claim(sampling_client)
-            if step is not None:
-                await self.note_missed(step)
+            step = self._next_step()
+            self._claim_name(sampling_client)
+            if step is None:
+                return await self._measure_without_step(sampling_client)
+            await self.note_missed(step.number)
             return await self.measure(sampling_client, step)
         except Exception as problem:
             log.warning("eval %r failed", self.name, exc_info=problem)
             return {f"{self.prefix}/skipped": 1.0}
 
-    def begin(self, cadence: Cadence, log_path: str) -> None:
-        """A training begins, in the way that `cadence` says; its checkpoints are in `log_path`.
-        Where its points could not be written, it does not begin."""
-        self.cadence, self._log_path = cadence, log_path
-        self._previous, self._measured = None, {}
-        dispatcher = get_async_eval_dispatcher()
-        if self.run_dir is not None and dispatcher is None:
-            self._home = entered(self.run_dir, self)
+    def begin(self, config: Any) -> None:
+        """Begin a training; one whose points could not be written does not begin.
 
-    def _current_step(self) -> Step | None:
+        Args:
+            config: The training's config.
+
+        Raises:
+            RunDirectoryError: The run directory holds a run of another kind.
+            RunBusy: Another process writes there.
+        """
+        self._cadence, self._log_path = Cadence.of(config), config.log_path
+        self._previous, self._measured = None, {}
+        if get_async_eval_dispatcher() is None:
+            self._enter_run_dir()
+
+    def _next_step(self) -> Step | None:
         if self._given_step is not None:
             return Step(self._given_step(), "given")
-        return current_step(self.cadence)
+        return running_step() if self._cadence is None else self._cadence.next_step()
 
-    def _claim(self, client: Any) -> None:
-        try:
-            mine = _names.setdefault(client, {}).setdefault(self.name, ref(self))
-        except TypeError:  # no weak references to it
-            return
-        other = mine()
+    def _claim_name(self, client: Any) -> None:
+        names = _names.setdefault(client, {})
+        other = names[self.name]() if self.name in names else None
         if other is not None and other is not self:
             raise InvalidInput(
                 f"another evaluator is called {self.name!r}, too, and measured these weights: one "
                 "of the two results would be lost. Give them different names"
             )
-        _names[client][self.name] = ref(self)
+        names[self.name] = ref(self)
 
-    async def note_missed(self, step: Step) -> None:
-        """Points that the loop has passed over become skips, so that the curve shows the gap."""
-        previous, self._previous = self._previous, step.number
-        if self.cadence is None or self.cadence.counted:
-            return
-        for missed in self.cadence.missed(previous, step.number):
-            await self.skip(missed, PASSED_OVER)
+    async def note_missed(self, step: int) -> None:
+        """Record a skip for every step that the loop has passed over before this one."""
+        previous, self._previous = self._previous, step
+        if self._cadence is not None and not self._cadence.counted:
+            for missed in self._cadence.missed(previous, step):
+                await self._run(passed_over, missed)
 
-    # --- One measurement ---
+    # --- One eval ---
 
     async def measure(
-        self,
-        client: Any,
-        step: Step | None,
-        *,
-        final: bool = False,
-        saved_at: str | None = None,
+        self, client: Any, step: Step, *, final: bool = False, saved_at: str | None = None
     ) -> dict[str, float]:
-        """Measure the weights that `client` is bound to, now or on the installed dispatcher."""
-        dispatcher = get_async_eval_dispatcher()
-        if step is None:
-            return await self._measure_nowhere(client)
+        """Measure weights of a known step, now or on the installed dispatcher.
+
+        Args:
+            client: The sampling client that is bound to them.
+            step: Their step.
+            final: Whether training ended with them.
+            saved_at: Where they are saved, if the caller knows.
+
+        Returns:
+            The metrics, as for a call.
+        """
         if saved_at is None and self._log_path is not None:
             saved_at = sampler_path(self._log_path, step.number)
-        directory = self._directory(dispatcher)
+        # An eval that runs later is not in the context that the dispatcher is installed in.
+        directory = self._directory()
         work = partial(
-            self._measurement.point, client, step, directory, final=final, saved_at=saved_at
+            self._measured_point, client, step, directory, final=final, saved_at=saved_at
         )
-        if dispatcher is None:
-            point = await self._here(work, step)
-            self._measured[step.number] = point.has_result
-            return metrics_of(point.summary, self.prefix)
-        training = training_log()
-        if training is not None:
-            metrics = partial(_metrics_of_point, prefix=self.prefix)
-            work = partial(logged, training, work, step.number, self.prefix, metrics)
-        scheduled = await dispatcher.aschedule(
-            work, step=step.number, name=self.name, saved_at=saved_at
-        )
-        if training is not None:
-            training.add(scheduled)
-        self._measured[step.number] = scheduled
-        # Where there was no place for it, it has ended already.
-        refused = scheduled.done() and not self.has_measured(step.number)
-        return {f"{self.prefix}/{'skipped' if refused else 'scheduled'}": 1.0}
+        outcome = await self._run(work, step.number, saved_at)
+        if isinstance(outcome, Scheduled):
+            self._measured[step.number] = outcome
+            return scheduled_metrics(self.name, outcome)
+        self._measured[step.number] = outcome.has_result
+        return self._metrics(outcome)
 
-    async def skip(self, step: int, why: str) -> dict[str, float]:
-        """There is to be no result for this step."""
+    async def skip(self, step: int, reason: str) -> dict[str, float]:
+        """Record that a step has no result.
+
+        Args:
+            step: The step.
+            reason: Why.
+
+        Returns:
+            The metrics of a skip.
+        """
 
         async def work() -> CurvePoint:
-            raise InvalidInput(why)
+            raise InvalidInput(reason)
 
-        dispatcher = get_async_eval_dispatcher()
-        if dispatcher is None:
-            await self._here(work, Step(step, "given"))
-        else:
-            await dispatcher.aschedule(work, step=step, name=self.name)
+        await self._run(work, step)
         return {f"{self.prefix}/skipped": 1.0}
 
     def has_measured(self, step: int, saved_at: str | None = None) -> bool:
-        """Whether this step has a result or will have one: of this training, or, where they were
-        saved in the same place, of these weights."""
-        found = self._measured.get(step, False)
-        if isinstance(found, Scheduled):
-            point = found.result(0)
-            found = not found.done() or (point is not None and point.has_result)
-        if found:
+        """Whether a step has a result or will have one.
+
+        Args:
+            step: The step.
+            saved_at: Where its weights are saved; a result of an earlier training then counts if
+                it is of the same ones.
+        """
+        measured = self._measured.get(step, False)
+        if may_have_result(measured) if isinstance(measured, Scheduled) else measured:
             return True
-        directory = self._directory(get_async_eval_dispatcher())
-        if saved_at is None or directory is None:
+        directory = self._directory()
+        curve = None if directory is None else RunDir(directory).curve
+        if saved_at is None or curve is None or not curve.exists():
             return False
         return any(
             point.has_result and (point.decoding or {}).get("sampler_path") == saved_at
-            for point in points_at(directory, self.name, step)
+            for point in read_points(curve)
+            if (point.label, point.step) == (self.name, step)
         )
 
-    def _directory(self, dispatcher: AsyncEvalDispatcher | None) -> Path | None:
-        """Where the curve is, and so its conversations."""
-        if dispatcher is not None and dispatcher.run_dir is not None:
-            return dispatcher.run_dir.absolute()
-        return self.run_dir
-
-    async def _here(self, work: Callable[[], Any], step: Step) -> CurvePoint:
+    async def _run(
+        self, work: Callable[[], Any], step: int, saved_at: str | None = None
+    ) -> CurvePoint | Scheduled:
+        """Run an eval here, or schedule it on the installed dispatcher."""
+        if get_async_eval_dispatcher() is not None:
+            return await schedule(
+                work, name=self.name, step=step, saved_at=saved_at, metrics_of=self._metrics
+            )
+        if self._home is None:
+            self._enter_run_dir()
         began = time.monotonic()
         try:
             point: CurvePoint = await work()
         except Exception as problem:
-            log.warning("eval %r of step %s failed", self.name, step.number, exc_info=problem)
-            why = without_key(describe(problem))
-            pending = PendingEval(self.name, step.number, "")
-            point = skip_of(pending, why, time.monotonic() - began)
-        if self.run_dir is None:
-            return point
-        try:
-            if self._home is None:
-                self._home = entered(self.run_dir, self)
-            return record(self._home, point)
-        except Exception as problem:
-            what = "eval %r of step %s could not be written to the curve in %s"
-            log.error(what, self.name, step.number, self.run_dir, exc_info=problem)
-            return point
+            log.warning("eval %r of step %s failed", self.name, step, exc_info=problem)
+            pending = PendingEval(self.name, step, "")
+            reason = without_key(describe(problem))
+            point = skip_of(pending, reason, time.monotonic() - began)
+        return point if self._home is None else _record(self._home, point)
 
-    async def _measure_nowhere(self, client: Any) -> dict[str, float]:
-        """The loop knows its step, and logs what it gets at it. The curve would need it, too."""
+    def _enter_run_dir(self) -> None:
+        """Hold the curve for as long as this evaluator lives."""
+        if self.run_dir is None:
+            return
+        self._home = home_of(self.run_dir, self)
+        self._home.enter()
+        self._home.write_bare_config()
+
+    def _metrics(self, point: CurvePoint) -> dict[str, float]:
+        return number_fields(point, f"{self.prefix}/")
+
+    async def _measured_point(
+        self,
+        client: Any,
+        step: Step,
+        directory: Path | None,
+        *,
+        final: bool,
+        saved_at: str | None,
+    ) -> CurvePoint:
+        """The point of an eval; whoever writes it fills in the session."""
+        about = {
+            "step": step.number,
+            "step_from": step.source,
+            "sampler_path": saved_at,
+            "sampling_session": getattr(client, "_sampling_session_id", None),
+        }
+        about = {key: value for key, value in about.items() if value is not None}
+        point = await self._point(client, directory, step.number, f"{step.number:08d}", about)
+        sampling = self._config.sampling
+        decoding = {
+            "way": "tinker",
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_new": sampling.max_tokens,
+            **about,
+        }
+        return msgspec.structs.replace(point, decoding=decoding, final=final)
+
+    async def _measure_without_step(self, client: Any) -> dict[str, float]:
+        """The loop logs the result at its own step. The curve would need to know it."""
         if not self._warned:
             self._warned = True
             log.warning(
@@ -269,14 +350,61 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
                 "not scheduled: the training waits, and logs it. Use with_heldout, or step=…",
                 self.name,
             )
-        try:
-            directory = self._directory(get_async_eval_dispatcher())
-            report = await self._measurement.report(client, directory)
-        except Exception as problem:
-            log.warning("eval %r failed", self.name, exc_info=problem)
-            return {f"{self.prefix}/skipped": 1.0}
-        return metrics_of(report.summary, self.prefix)
+        return self._metrics(await self._point(client, self._directory(), 0, "unplaced", {}))
+
+    async def _point(
+        self, client: Any, directory: Path | None, step: int, prefix: str, about: dict[str, Any]
+    ) -> CurvePoint:
+        began = time.monotonic()
+        report = await self._report(client, directory, prefix, about)
+        pending = PendingEval(self.name, step, "")
+        # In a thread: a large report would hold up the loop, and the training in it.
+        return await anyio.to_thread.run_sync(
+            point_of, report, pending, time.monotonic() - began, directory
+        )
+
+    async def _report(
+        self, client: Any, directory: Path | None, prefix: str, about: dict[str, Any]
+    ) -> EvalReport:
+        """The report; its conversations are in `<directory>/steps`, if there is a directory."""
+
+        async def run(parent: Path) -> EvalReport:
+            config = replace(
+                self._config,
+                endpoint=self._endpoint(client, about=about),
+                experiment_name=_unused_name(parent, f"{prefix}-{self.name}"),
+                output_dir=str(parent),
+            )
+            return await evaluate(self._definition, config)
+
+        if directory is not None:
+            return await run(directory / "steps")
+        with tempfile.TemporaryDirectory(prefix="heldout-") as parent:
+            report = await run(Path(parent))
+            return EvalReport(list(report.results), report.summary, report.config)
+
+    def _directory(self) -> Path | None:
+        """The run directory of the curve."""
+        dispatcher = get_async_eval_dispatcher()
+        if dispatcher is not None and dispatcher.run_dir is not None:
+            return dispatcher.run_dir.absolute()
+        return self.run_dir
 
 
-def _metrics_of_point(point: CurvePoint, prefix: str) -> dict[str, float]:
-    return metrics_of(point.summary, prefix)
+def _unused_name(parent: Path, name: str) -> str:
+    unused, number = name, 2
+    while RunDir(parent / unused).exists():
+        unused, number = f"{name}-{number}", number + 1
+    return unused
+
+
+def _record(home: Home, point: CurvePoint) -> CurvePoint:
+    """Write a point; one whose step has gone back is of a new attempt of the training."""
+    latest = _latest.setdefault(home, {})
+    if point.step < latest.get(point.label, 0):
+        latest.clear()
+        home.begin_session()
+    latest[point.label] = point.step
+    point = msgspec.structs.replace(point, session=home.session)
+    home.record(point)
+    return point

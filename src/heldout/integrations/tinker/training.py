@@ -1,36 +1,36 @@
-"""Evaluators into a training's config, and the weights that its loop never measures."""
+"""with_heldout puts evaluators into the config of a training; evaluate_final measures the weights
+that training ended with, which its loop never does."""
 
 from __future__ import annotations
 
 import json
 import logging
-from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import chz
+import tinker
+from tinker_cookbook import checkpoint_utils
+
 from heldout.errors import InvalidInput
-from heldout.integrations.tinker.asynchronous import (
-    AsyncBuilder,
-    AsyncBuilders,
-    install,
-    is_distillation,
-)
 from heldout.integrations.tinker.endpoint import without_key
 from heldout.integrations.tinker.evaluator import HeldoutEvaluator
-from heldout.integrations.tinker.package import cookbook, sdk
-from heldout.integrations.tinker.steps import Cadence, Step
+from heldout.integrations.tinker.loops import Step, with_async_evals
 from heldout.training.run_eval import describe
 
 log = logging.getLogger("heldout")
 
 
 class Builder:
-    """What a config holds of an evaluator. Its loop calls it once, as a training begins."""
+    """An evaluator in a config. The loop calls it once, as a training begins.
 
-    def __init__(self, evaluator: HeldoutEvaluator, log_path: str, cadence: Cadence) -> None:
-        self.evaluator = evaluator
-        self._log_path, self._cadence = log_path, cadence
+    Args:
+        evaluator: The evaluator.
+        config: The config that it was put into.
+    """
+
+    def __init__(self, evaluator: HeldoutEvaluator, config: Any) -> None:
+        self.evaluator, self._config = evaluator, config
 
     def to_dict(self) -> dict[str, Any]:
         """What the package logs of it, with the rest of the config."""
@@ -42,24 +42,30 @@ class Builder:
         return self
 
     def __call__(self) -> HeldoutEvaluator:
-        self.evaluator.begin(_begun(self._cadence, self._log_path), self._log_path)
+        self.evaluator.begin(self._config)
         return self.evaluator
 
 
 def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = False) -> Any:
-    """The config, of `rl.train`, `supervised.train` or `distillation`, with these evaluators beside
-    its own.
+    """Put evaluators into a config, next to those that it has.
 
-    Points go to `<log_path>/heldout` where an evaluator has no `run_dir`. Two evaluators of one
-    name are refused: their metrics would be one.
+    Args:
+        config: A config of `rl.train`, `supervised.train` or `distillation`.
+        evaluators: Their points go to `<log_path>/heldout` where they have no `run_dir`.
+        async_eval: Whether all evaluators of the training, and not these alone, run on the
+            dispatcher that is installed around it. Their metrics are logged at their steps with
+            the loop's own logger, which is closed when the dispatcher has drained.
 
-    `async_eval`: all evaluators of the training, and not these alone, run on the dispatcher that is
-    installed around it, and their metrics are logged at their steps with the loop's own logger,
-    which is closed when the dispatcher has drained.
+    Returns:
+        A new config.
+
+    Raises:
+        InvalidInput: Two evaluators have one name, so that their metrics would be one; or there is
+            none and `async_eval` is not set.
     """
     if not evaluators and not async_eval:
         raise InvalidInput("with_heldout(config, evaluator, …) takes at least one evaluator")
-    names = [each.name for each in evaluators_of(config)]
+    names = [evaluator.name for evaluator in evaluators_of(config)]
     for evaluator in evaluators:
         if not isinstance(evaluator, HeldoutEvaluator):
             raise InvalidInput(
@@ -72,47 +78,21 @@ def with_heldout(config: Any, *evaluators: HeldoutEvaluator, async_eval: bool = 
                 "metrics of one; give them different names"
             )
         names.append(evaluator.name)
-    log_path = config.log_path
     for evaluator in evaluators:
         if evaluator.run_dir is None:
-            if "://" in log_path:
+            if "://" in config.log_path:
                 raise InvalidInput(
-                    f"log_path is {log_path!r}, and a curve is a local file: give the evaluator "
-                    f"{evaluator.name!r} a run_dir"
+                    f"log_path is {config.log_path!r}, and a curve is a local file: give the "
+                    f"evaluator {evaluator.name!r} a run_dir"
                 )
-            evaluator.run_dir = (Path(log_path) / "heldout").absolute()
-    cadence = Cadence(config.eval_every, counted=is_counted(type(config)))
-    builders = [Builder(evaluator, log_path, cadence) for evaluator in evaluators]
-    theirs = config.evaluator_builders
-    # Whoever has asked for it once, and calls this again with further evaluators, still has.
-    async_eval = async_eval or isinstance(theirs, AsyncBuilders)
-    if not async_eval:
-        together = [*theirs, *builders]
-    else:
-        install()
-        if is_distillation(type(config)):
-            begin = partial(_begun, cadence, log_path)
-            ours = (Builder, AsyncBuilder)
-            theirs = [b if isinstance(b, ours) else AsyncBuilder(b, begin) for b in theirs]
-        together = AsyncBuilders([*theirs, *builders])
-    return import_module("chz").replace(config, evaluator_builders=together)
-
-
-COUNTED = (
-    "tinker_cookbook.supervised.train",
-    "tinker_cookbook.distillation.train_on_policy",
-    "tinker_cookbook.distillation.train_off_policy",
-    "tinker_cookbook.distillation.sdft",
-)
-"""Loops that evaluate at every multiple of `eval_every` and at no other step, one after the other.
-The RL loops do not, and need not be counted; that of DPO adds its last step."""
-
-
-def is_counted(config_type: type) -> bool:
-    return any(base.__module__ in COUNTED for base in config_type.__mro__)
+            evaluator.run_dir = (Path(config.log_path) / "heldout").absolute()
+    builders = [Builder(evaluator, config) for evaluator in evaluators]
+    config = chz.replace(config, evaluator_builders=[*config.evaluator_builders, *builders])
+    return with_async_evals(config) if async_eval else config
 
 
 def evaluators_of(config: Any) -> list[HeldoutEvaluator]:
+    """The evaluators that `with_heldout` has put into a config."""
     return [b.evaluator for b in config.evaluator_builders if isinstance(b, Builder)]
 
 
@@ -121,65 +101,50 @@ async def evaluate_final(
 ) -> dict[str, float]:
     """Measure the last weights that the training has saved, unless they have a result.
 
-    Call it after `main`, inside the dispatcher's block where there is one. The step is what the
-    checkpoint says, or `step`. Returns the metrics of all evaluators, as a loop would get them.
+    Call it after `main`, inside the dispatcher's block where there is one.
+
+    Args:
+        config: The config of `with_heldout`.
+        service_client: Makes the sampling client; by default a new `tinker.ServiceClient`.
+        step: The step of the weights, where the checkpoint does not say it.
+
+    Returns:
+        The metrics of all evaluators, as a loop would get them.
+
+    Raises:
+        InvalidInput: The config has no HeldoutEvaluator, there is no checkpoint, or its step is
+            not known.
     """
     evaluators = evaluators_of(config)
     if not evaluators:
         raise InvalidInput("the config has no HeldoutEvaluator; with_heldout puts it there")
-    utils = cookbook("checkpoint_utils")
-    last = utils.get_last_checkpoint(config.log_path, required_key="sampler_path")
+    last = checkpoint_utils.get_last_checkpoint(config.log_path, required_key="sampler_path")
     if last is None:
         raise InvalidInput(
             f"{config.log_path} has no checkpoint with sampler weights, so there is nothing to "
             "measure; the training saves one when it ends"
         )
-    found = Step(step, "given") if step is not None else _step_of(last, config)
+    of_step = Step(step, "given") if step is not None else _step_of(last, config)
     for evaluator in evaluators:
-        await evaluator.note_missed(found)
-    wanted = [e for e in evaluators if not e.has_measured(found.number, last.sampler_path)]
+        await evaluator.note_missed(of_step.number)
+    unmeasured = [e for e in evaluators if not e.has_measured(of_step.number, last.sampler_path)]
     metrics: dict[str, float] = {}
-    if not wanted:
+    if not unmeasured:
         return metrics
     try:
-        client = await _client(service_client, config, last.sampler_path)
-    except Exception as problem:  # noqa: BLE001 - the reason of the skip
-        why = without_key(f"sampling client: {describe(problem)}")
-        log.warning("the last weights cannot be sampled from: %s", why)
-        for evaluator in wanted:
-            metrics |= await evaluator.skip(found.number, why)
+        service = service_client or tinker.ServiceClient(base_url=config.base_url)
+        client = await service.create_sampling_client_async(model_path=last.sampler_path)
+    except Exception as problem:  # noqa: BLE001 - the training has ended well; this is a skip
+        reason = without_key(f"sampling client: {describe(problem)}")
+        log.warning("the last weights cannot be sampled from: %s", reason)
+        for evaluator in unmeasured:
+            metrics |= await evaluator.skip(of_step.number, reason)
         return metrics
-    for evaluator in wanted:
+    for evaluator in unmeasured:
         metrics |= await evaluator.measure(
-            client, found, final=last.name == "final", saved_at=last.sampler_path
+            client, of_step, final=last.name == "final", saved_at=last.sampler_path
         )
     return metrics
-
-
-async def _client(service_client: Any, config: Any, sampler_path: str) -> Any:
-    if service_client is None:
-        service_client = sdk().ServiceClient(base_url=config.base_url)
-    return await service_client.create_sampling_client_async(model_path=sampler_path)
-
-
-# --- Where training is --------------------------------------------------------------------------
-
-
-def _begun(cadence: Cadence, log_path: str) -> Cadence:
-    """That of a training which begins now."""
-    return Cadence(cadence.every, _first_step(log_path), cadence.counted)
-
-
-def _first_step(log_path: str) -> int | None:
-    """The step that a training of this log_path begins at; None where that cannot be known."""
-    last = cookbook("checkpoint_utils").get_last_checkpoint(log_path)
-    if last is None:
-        return 0
-    if last.epoch is None:
-        batch: int | None = last.batch
-        return batch
-    # The supervised loop counts batches within an epoch, but names its checkpoints by step.
-    return int(last.name) if last.name.isdecimal() else None
 
 
 def _step_of(checkpoint: Any, config: Any) -> Step:
@@ -211,9 +176,8 @@ def _last_logged(log_path: str, key: str) -> int | None:
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             row = json.loads(line)
-            step = row.get("step") if key in row else None
-        except (ValueError, AttributeError, TypeError):
+        except ValueError:
             continue  # a line that was cut off
-        if isinstance(step, int):
-            last = step
+        if key in row:
+            last = row["step"]
     return last
