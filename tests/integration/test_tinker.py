@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import chz
 import httpx
 import pytest
 import tinker
@@ -728,9 +729,12 @@ def test_distillation_goes_on_too_and_keeps_its_prefix(
         evaluator_builders=[lambda: Slow(service)],
     )
     config = with_heldout(config, evaluator(), async_eval=True)
+    builders = [*config.evaluator_builders, lambda: Slow(service)]
+    config = chz.replace(config, evaluator_builders=builders)
     asyncio.run(trained(service, train_off_policy.main, config, tmp_path / "evals", 5))
     points = curve(tmp_path / "evals")
     assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert metric(points, "Slow-2", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
     assert rows(tmp_path, "test/updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert rows(tmp_path, "test/heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
@@ -834,12 +838,25 @@ def test_by_default_training_goes_on_where_evals_pile_up(
 def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
     service: FakeService, tmp_path: Path
 ) -> None:
-    config = asynchronous(tmp_path, evaluator_builders=[lambda: Slow(service)])
+    asked_at: set[int] = set()
+
+    class Watched(Slow):
+        async def __call__(self, sampling_client: Any) -> dict[str, float]:
+            asked_at.add(sampling_client.updates)
+            return await super().__call__(sampling_client)
+
+    async def wait_for_evals(update: int) -> None:
+        # Else training may be over before the evaluation loop goes on.
+        while update == 5 and max(asked_at) < 4:
+            await asyncio.sleep(0)
+
+    config = asynchronous(tmp_path, evaluator_builders=[lambda: Watched(service)])
     config = with_heldout(config, async_eval=True)
 
     async def main() -> None:
         gate = service.gate = asyncio.Event()
         service.on_update = lambda updates: gate.set() if updates == 4 else None
+        service.before_update = wait_for_evals
         waits = AsyncEvalDispatcher(
             run_dir=tmp_path / "evals", max_pending=1, when_full="wait", max_running=1
         )
@@ -852,7 +869,20 @@ def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
     last = points[-1].step
     assert last >= 4
     assert [p.step for p in points] == list(range(last + 1))
-    assert any("still waiting for an earlier eval" in (p.skipped or "") for p in points)
+    assert "still waiting for an earlier eval" in (points[2].skipped or "")
+
+
+def test_a_config_with_another_list_of_builders_is_still_asynchronous(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator(), async_eval=True)
+    builders = [*config.evaluator_builders, lambda: Slow(service)]
+    config = chz.replace(config, evaluator_builders=builders)
+    assert type(config).__name__ == "Config"
+    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
+    points = curve(tmp_path / "evals")
+    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
 
 
 def test_async_eval_without_a_dispatcher_is_refused_as_the_training_begins(

@@ -13,6 +13,7 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,7 +39,6 @@ from heldout.integrations.tinker.loops import (
     scheduled_metrics,
 )
 from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.training.curve import CurvePoint, read_points
 from heldout.training.curve_file import Home, home_of
@@ -171,7 +171,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             self._claim_name(sampling_client)
             if step is None:
                 return await self._measure_without_step(sampling_client)
-            await self.note_missed(step.number)
+            await self.skip_missed(step.number)
             return await self.measure(sampling_client, step)
         except Exception as problem:
             log.warning("eval %r failed", self.name, exc_info=problem)
@@ -207,7 +207,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             )
         names[self.name] = ref(self)
 
-    async def note_missed(self, step: int) -> None:
+    async def skip_missed(self, step: int) -> None:
         """Record a skip for every step that the loop has passed over before this one."""
         previous, self._previous = self._previous, step
         if self._cadence is not None and not self._cadence.counted:
@@ -234,9 +234,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             saved_at = sampler_path(self._log_path, step.number)
         # An eval that runs later is not in the context that the dispatcher is installed in.
         directory = self._directory()
-        work = partial(
-            self._measured_point, client, step, directory, final=final, saved_at=saved_at
-        )
+        work = partial(self._point, client, step, directory, final=final, saved_at=saved_at)
         outcome = await self._run(work, step.number, saved_at)
         if isinstance(outcome, Scheduled):
             self._measured[step.number] = outcome
@@ -313,34 +311,6 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     def _metrics(self, point: CurvePoint) -> dict[str, float]:
         return number_fields(point, f"{self.prefix}/")
 
-    async def _measured_point(
-        self,
-        client: Any,
-        step: Step,
-        directory: Path | None,
-        *,
-        final: bool,
-        saved_at: str | None,
-    ) -> CurvePoint:
-        """The point of an eval; whoever writes it fills in the session."""
-        about = {
-            "step": step.number,
-            "step_from": step.source,
-            "sampler_path": saved_at,
-            "sampling_session": getattr(client, "_sampling_session_id", None),
-        }
-        about = {key: value for key, value in about.items() if value is not None}
-        point = await self._point(client, directory, step.number, f"{step.number:08d}", about)
-        sampling = self._config.sampling
-        decoding = {
-            "way": "tinker",
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "max_new": sampling.max_tokens,
-            **about,
-        }
-        return msgspec.structs.replace(point, decoding=decoding, final=final)
-
     async def _measure_without_step(self, client: Any) -> dict[str, float]:
         """The loop logs the result at its own step. The curve would need to know it."""
         if not self._warned:
@@ -350,38 +320,53 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
                 "not scheduled: the training waits, and logs it. Use with_heldout, or step=…",
                 self.name,
             )
-        return self._metrics(await self._point(client, self._directory(), 0, "unplaced", {}))
+        return self._metrics(await self._point(client, None, self._directory()))
 
     async def _point(
-        self, client: Any, directory: Path | None, step: int, prefix: str, about: dict[str, Any]
+        self,
+        client: Any,
+        step: Step | None,
+        directory: Path | None,
+        *,
+        final: bool = False,
+        saved_at: str | None = None,
     ) -> CurvePoint:
-        began = time.monotonic()
-        report = await self._report(client, directory, prefix, about)
-        pending = PendingEval(self.name, step, "")
-        # In a thread: a large report would hold up the loop, and the training in it.
-        return await anyio.to_thread.run_sync(
-            point_of, report, pending, time.monotonic() - began, directory
-        )
-
-    async def _report(
-        self, client: Any, directory: Path | None, prefix: str, about: dict[str, Any]
-    ) -> EvalReport:
-        """The report; its conversations are in `<directory>/steps`, if there is a directory."""
-
-        async def run(parent: Path) -> EvalReport:
+        """Run the eval; its conversations are in `<directory>/steps`, if there is a directory."""
+        began, sampling = time.monotonic(), self._config.sampling
+        about = {
+            "step": step and step.number,
+            "step_from": step and step.source,
+            "sampler_path": saved_at,
+            "sampling_session": getattr(client, "_sampling_session_id", None),
+        }
+        about = {key: value for key, value in about.items() if value is not None}
+        prefix = "unplaced" if step is None else f"{step.number:08d}"
+        pending = PendingEval(self.name, 0 if step is None else step.number, "")
+        with ExitStack() as stack:
+            if directory is not None:
+                parent = directory / "steps"
+            else:
+                temporary = tempfile.TemporaryDirectory(prefix="heldout-")
+                parent = Path(stack.enter_context(temporary))
             config = replace(
                 self._config,
                 endpoint=self._endpoint(client, about=about),
                 experiment_name=_unused_name(parent, f"{prefix}-{self.name}"),
                 output_dir=str(parent),
             )
-            return await evaluate(self._definition, config)
-
-        if directory is not None:
-            return await run(directory / "steps")
-        with tempfile.TemporaryDirectory(prefix="heldout-") as parent:
-            report = await run(Path(parent))
-            return EvalReport(list(report.results), report.summary, report.config)
+            report = await evaluate(self._definition, config)
+            # In a thread: a large report would hold up the loop, and the training in it.
+            point = await anyio.to_thread.run_sync(
+                point_of, report, pending, time.monotonic() - began, directory
+            )
+        decoding = {
+            "way": "tinker",
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_new": sampling.max_tokens,
+            **about,
+        }
+        return msgspec.structs.replace(point, decoding=decoding, final=final)
 
     def _directory(self) -> Path | None:
         """The run directory of the curve."""

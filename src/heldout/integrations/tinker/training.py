@@ -126,7 +126,7 @@ async def evaluate_final(
         )
     of_step = Step(step, "given") if step is not None else _step_of(last, config)
     for evaluator in evaluators:
-        await evaluator.note_missed(of_step.number)
+        await evaluator.skip_missed(of_step.number)
     unmeasured = [e for e in evaluators if not e.has_measured(of_step.number, last.sampler_path)]
     metrics: dict[str, float] = {}
     if not unmeasured:
