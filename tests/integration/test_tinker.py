@@ -293,9 +293,9 @@ def test_an_item_that_errors_is_counted_and_named(service: FakeService, tmp_path
     assert metrics["heldout/counting/reward"] == 0.9
     assert metrics["heldout/counting/reward_scored"] == 1.0
     [point] = curve(tmp_path)
-    [(id, error)] = [(o.id, o.error) for o in point.outcomes if o.reward is None]
-    assert id == "s3"
-    assert (error or "").startswith("endpoint: RuntimeError: no luck")
+    assert [(o.id, o.error) for o in point.outcomes if o.reward is None] == [
+        ("s3", "endpoint: RuntimeError: no luck")
+    ]
 
 
 def test_what_fails_for_a_moment_is_tried_again(service: FakeService, tmp_path: Path) -> None:
@@ -346,6 +346,7 @@ def refusal(status: int, said: str = "no") -> Exception:
         (refusal(400, "prompt + max_tokens exceeds context window"), ContextFull),
         (tinker.RequestFailedError("x", "id", RequestErrorCategory.User), EndpointError),
         (tinker.RequestFailedError("x", "id", RequestErrorCategory.Server), TransientError),
+        (RuntimeError("x"), EndpointError),
     ],
 )
 def test_what_goes_wrong_is_sorted_as_for_any_endpoint(
@@ -630,7 +631,8 @@ async def trained(service: FakeService, main: Any, config: Any, run_dir: Path, n
     service.gate = asyncio.Event()
     async with AsyncEvalDispatcher(run_dir=run_dir, max_pending=99) as evals:
         with use_async_eval_dispatcher(evals):
-            await main(config)
+            async with asyncio.timeout(120):  # a training that waits for its evals never ends
+                await main(config)
             assert service.updates == n
             assert read_points(run_dir / "curve.jsonl") == []
             service.gate.set()

@@ -89,7 +89,7 @@ class TinkerEndpoint:
             response = await self._client.sample_async(
                 prompt=prompt, num_samples=1, sampling_params=parameters
             )
-        except tinker.TinkerError as problem:
+        except Exception as problem:  # noqa: BLE001 - raised as what it is, without the key
             # Not from it: its text, key and all, would be in the log with every traceback.
             raise self._endpoint_error(problem) from None
         self._has_answered = True
@@ -115,14 +115,14 @@ class TinkerEndpoint:
             )
         return min(limit, left)
 
-    def _endpoint_error(self, problem: Any) -> EndpointError:
+    def _endpoint_error(self, problem: Exception) -> EndpointError:
         text = without_key(f"{type(problem).__name__}: {printable_error(problem)}")
         if isinstance(problem, tinker.APIConnectionError):
             return TransientError(text) if self._has_answered else Unreachable(text)
         if isinstance(problem, tinker.RequestFailedError):
             was_refused = str(problem.category).lower() == "user"
             return EndpointError(text) if was_refused else TransientError(text)
-        status = getattr(problem, "status_code", 0)
+        status = problem.status_code if isinstance(problem, tinker.APIStatusError) else 0
         if status in (400, 413, 422) and any(words in text.lower() for words in _TOO_LONG):
             return ContextFull(text)
         # A 403 is about the key until a request was allowed; after that, about this one request.
