@@ -29,10 +29,11 @@ from heldout.engine import evaluate
 from heldout.errors import InvalidInput
 from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
 from heldout.integrations.tinker.loops import (
+    PASSED_OVER,
     Cadence,
     Step,
+    fail,
     may_have_result,
-    passed_over,
     running_step,
     sampler_path,
     schedule,
@@ -212,7 +213,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         previous, self._previous = self._previous, step
         if self._cadence is not None and not self._cadence.counted:
             for missed in self._cadence.missed(previous, step):
-                await self._run(passed_over, missed)
+                await self.skip(missed, PASSED_OVER)
 
     # --- One eval ---
 
@@ -252,11 +253,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         Returns:
             The metrics of a skip.
         """
-
-        async def work() -> CurvePoint:
-            raise InvalidInput(reason)
-
-        await self._run(work, step)
+        await self._run(partial(fail, reason), step)
         return {f"{self.prefix}/skipped": 1.0}
 
     def has_measured(self, step: int, saved_at: str | None = None) -> bool:

@@ -249,9 +249,9 @@ PASSED_OVER = (
 )
 
 
-async def passed_over() -> Any:
-    """In place of an eval whose step the loop has passed over, so that the curve shows the gap."""
-    raise InvalidInput(PASSED_OVER)
+async def fail(reason: str) -> Any:
+    """In place of an eval that cannot run, so that the curve shows the gap, and the reason."""
+    raise InvalidInput(reason)
 
 
 async def schedule(
@@ -371,7 +371,7 @@ class TrainingLog:
         previous, self._previous[name] = self._previous.get(name), step
         if cadence is not None and previous is not None:
             for missed in cadence.missed(previous, step):
-                await schedule(passed_over, name=name, step=missed)
+                await schedule(partial(fail, PASSED_OVER), name=name, step=missed)
         scheduled = await schedule(run_in_context, name=name, step=step, saved_at=saved_at)
         return scheduled_metrics(name, scheduled)
 
