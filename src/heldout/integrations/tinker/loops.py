@@ -260,7 +260,7 @@ async def schedule(
     name: str,
     step: int,
     saved_at: str | None = None,
-    metrics_of: Callable[[Any], dict[str, float]] = dict,
+    metrics_of: Callable[[Any], dict[str, float]] = lambda result: result,
 ) -> Scheduled:
     """Schedule an eval on the installed dispatcher, and log its metrics with the training's logger
     if the training's evals are asynchronous.
@@ -270,7 +270,7 @@ async def schedule(
         name: The eval's name.
         step: The step that it belongs to.
         saved_at: Where the weights are saved.
-        metrics_of: Gives the metrics to log of what `run` returns.
+        metrics_of: Gives the metrics to log of what `run` returns; by default, that itself.
 
     Returns:
         The dispatcher's handle.
