@@ -19,7 +19,7 @@ export HF_HUB_DISABLE_TELEMETRY := 1
 # Trackers, tinker-cookbook and rliable want older packages than the rest is tested with, so what
 # needs them is run in an environment of its own, and nowhere else. A path that is not there is an
 # error.
-TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker_cookbook.py tests/stats/peers
+TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/stats/peers
 # Pages whose code those tests run.
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run

@@ -170,10 +170,18 @@ def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
     trainer.train()
     (row,) = eval_rows(trainer.state.log_history)
     assert row.pop("eval_heldout_seconds") >= 0
-    assert row.pop("eval_heldout_reward_ci_low") < 0.75 < row.pop("eval_heldout_reward_ci_high")
+    for mean in ("reward", "pass_rate", "metric_reward"):
+        low, high = (row.pop(f"eval_heldout_{mean}_ci_{end}") for end in ("low", "high"))
+        assert low < 0.75 < high
+    assert row.pop("eval_heldout_metric_twice_ci_low") < 1.5
+    assert row.pop("eval_heldout_metric_twice_ci_high") > 1.5
+    stderrs = ("reward_stderr", "metric_reward_stderr", "metric_twice_stderr")
+    assert all(row.pop(f"eval_heldout_{stderr}") > 0 for stderr in stderrs)
     assert row == {
         "eval_heldout_reward": 0.75,
         "eval_heldout_reward_scored": 0.75,
+        "eval_heldout_reward_min": 0.0,
+        "eval_heldout_reward_max": 1.0,
         "eval_heldout_pass_rate": 0.75,
         "eval_heldout_metric_reward": 0.75,
         "eval_heldout_metric_reward_n": 4,
@@ -182,6 +190,9 @@ def test_a_result_is_a_row_of_the_log_with_its_step(tmp_path: Path) -> None:
         "eval_heldout_n": 4,
         "eval_heldout_n_scored": 4,
         "eval_heldout_n_errors": 0,
+        "eval_heldout_n_truncated": 0,
+        "eval_heldout_final": 1,
+        "eval_heldout_effect": 0.05,
         "eval_heldout_best_step": 2,
         "eval_heldout_step": 2,
         "epoch": 0.5,

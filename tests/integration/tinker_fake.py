@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import count
@@ -78,6 +78,8 @@ class FakeService:
     fails: Callable[[int], Exception | None] = lambda updates: None
     """Of a greedy request on weights with so many updates."""
     on_update: Callable[[int], object] = lambda updates: None
+    before_update: Callable[[int], Awaitable[object]] | None = None
+    """Waited for before an update, by its number."""
     saved: dict[str, int] = field(default_factory=dict)
     updates: int = 0
     numbers: Any = field(default_factory=count)
@@ -128,6 +130,8 @@ class FakeTraining:
         return Future(SimpleNamespace(loss_fn_outputs=outputs, metrics={}))
 
     async def optim_step_async(self, _: Any) -> Future:
+        if self._service.before_update is not None:
+            await self._service.before_update(self._service.updates + 1)
         self._service.updates += 1
         self._service.on_update(self._service.updates)
         return Future(SimpleNamespace(metrics={}))

@@ -1,13 +1,152 @@
-"""A point as flat fields: for heartbeats, and as numbers for the rows of a trainer's log."""
+"""A curve point as flat metric fields, named once for every place that reports it.
+
+`point_fields` gives a point its names. Each consumer puts its own prefix before them:
+
+    heartbeats              eval_reward               (`step` and `lag_steps` have no prefix)
+    a trainer's log         eval_<name>_reward        numbers only, with `eval_<name>_step`
+    loggers                 <name>/reward             of `heldout.training.loggers`
+    tinker-cookbook's log   heldout/<name>/reward     numbers only
+"""
 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable
 from typing import Any, cast
 
 from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
+
+# --- The names ------------------------------------------------------------------------------------
+
+_FROM_SUMMARY = {
+    "reward": "mean",
+    "reward_ci_low": "ci_low",
+    "reward_ci_high": "ci_high",
+    "reward_stderr": "stderr",
+    "n": "n",
+    "n_errors": "n_errors",
+    "n_truncated": "n_truncated",
+    "reward_scored": "mean_scored",
+    "n_scored": "n_scored",
+    "pass_rate": "pass_rate",
+    "pass_rate_ci_low": "pass_rate_ci_low",
+    "pass_rate_ci_high": "pass_rate_ci_high",
+}
+"""Field of a point: key of its summary."""
+_FROM_VERDICT = {
+    "verdict": "kind",
+    "verdict_text": "text",
+    "verdict_since": "since",
+    "verdict_n": "n",
+    "gain": "gain",
+    "gain_ci_low": "ci_low",
+    "gain_ci_high": "ci_high",
+    "minimum_detectable": "minimum_detectable",
+    "effect": "effect",
+    "best_step": "best_step",
+}
+"""Field of a point: key of its verdict."""
+VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
+"""Verdicts as numbers. One that is inconclusive has none, and is left out."""
+
+
+def point_fields(point: CurvePoint) -> dict[str, Any]:
+    """Flatten a point into fields, without its step: that is where they are reported.
+
+    Args:
+        point: A result or a skip.
+
+    Returns:
+        Numbers, texts and flags by name. A number that is not known is None. A skip has
+        `skipped`, `reason` and `seconds`, and nothing that could be taken for a score.
+    """
+    fields: dict[str, Any] = {"seconds": point.seconds}
+    if point.lag_steps is not None:
+        fields["lag_steps"] = point.lag_steps
+    summary = point.summary
+    if summary is None:
+        return {**fields, "skipped": True, "reason": point.skipped}
+    fields |= {name: summary.get(key) for name, key in _FROM_SUMMARY.items()}
+    # The mean counts an errored item as 0, and so do these.
+    rewards = [value for value in (summary.get("min"), summary.get("max")) if value is not None]
+    if fields["n_errors"]:
+        rewards.append(0.0)
+    fields |= {"reward_min": min(rewards, default=None), "reward_max": max(rewards, default=None)}
+    fields |= {key: value for key, value in summary.items() if key.startswith("metric_")}
+    if point.final:
+        fields["final"] = True
+    if point.partial is not None:
+        fields["partial"] = point.partial
+    if point.asked < point.of:
+        fields["of"] = point.of
+    if point.verdict is not None:
+        fields |= {name: point.verdict.get(key) for name, key in _FROM_VERDICT.items()}
+    if point.stop is not None:
+        fields["stop"] = point.stop
+    return fields
+
+
+def number_fields(point: CurvePoint, prefix: str = "") -> dict[str, float]:
+    """Flatten a point into numbers, for a log that takes nothing else.
+
+    Args:
+        point: A result or a skip.
+        prefix: Put before every name.
+
+    Returns:
+        The finite numbers of `point_fields`; what is not known is left out. `skipped`, `final` and
+        `partial` are 1 where they apply, and `verdict` is a number of `VERDICTS`.
+    """
+    fields = point_fields(point)
+    if "partial" in fields:
+        fields["partial"] = 1.0
+    if "verdict" in fields:
+        fields["verdict"] = VERDICTS.get(str(fields["verdict"]))
+    return {f"{prefix}{key}": float(value) for key, value in fields.items() if _is_number(value)}
+
+
+def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
+    """Flatten a point into the fields of a heartbeat.
+
+    Args:
+        point: A result or a skip.
+
+    Returns:
+        `point_fields` with `eval_` before each name, but for `lag_steps`; and `step`.
+    """
+    fields: dict[str, Any] = {"step": point.step}
+    for key, value in point_fields(point).items():
+        fields[key if key == "lag_steps" else f"eval_{key}"] = value
+    return fields
+
+
+def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
+    """Flatten a point into a row of a trainer's log, whose reporters take numbers.
+
+    Args:
+        point: A result or a skip.
+        name: What the eval is called in the log.
+
+    Returns:
+        `number_fields` with `eval_<name>_` before each name; and the point's step.
+    """
+    prefix = f"eval_{name}_"
+    return {f"{prefix}step": point.step, **number_fields(point, prefix)}
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a float holds it; a monitor of the user's own may say anything in its verdict."""
+    if not isinstance(value, int | float):
+        return False
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+# --- Heartbeats ----------------------------------------------------------------------------------
 
 Heartbeat = Callable[..., object]
 """`heartbeat(name, fields)` or `heartbeat(name, **fields)`: name is the eval's label, or that with
@@ -50,102 +189,3 @@ def _takes(signature: inspect.Signature, *args: Any, **fields: Any) -> bool:
     except TypeError:
         return False
     return True
-
-
-def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
-    """What whoever watches gets to know of a point."""
-    fields: dict[str, Any] = {"step": point.step, "eval_seconds": point.seconds}
-    if point.lag_steps is not None:
-        fields["lag_steps"] = point.lag_steps
-    if point.summary is None:
-        return {**fields, "eval_skipped": True, "eval_reason": point.skipped}
-    summary = point.summary
-    # The mean reads an errored item as 0, and so do these.
-    errored = [0.0] if summary["n_errors"] else []
-    known = [value for value in (summary["min"], summary["max"]) if value is not None]
-    fields |= {
-        "eval_n": summary["n"],
-        "eval_n_scored": summary["n_scored"],
-        "eval_n_errors": summary["n_errors"],
-        "eval_n_truncated": summary["n_truncated"],
-        "eval_reward": summary["mean"],
-        "eval_reward_scored": summary["mean_scored"],
-        "eval_reward_ci_low": summary["ci_low"],
-        "eval_reward_ci_high": summary["ci_high"],
-        "eval_reward_min": min([*known, *errored], default=None),
-        "eval_reward_max": max([*known, *errored], default=None),
-        "eval_pass_rate": summary["pass_rate"],
-        **{f"eval_{key}": value for key, value in summary.items() if key.startswith("metric_")},
-    }
-    if point.final:
-        fields["eval_final"] = True
-    if point.partial is not None:
-        fields["eval_partial"] = point.partial
-    if point.asked < point.of:
-        fields["eval_of"] = point.of
-    if point.verdict is not None:
-        verdict = point.verdict
-        fields |= {
-            "eval_verdict": verdict.get("kind"),
-            "eval_verdict_text": verdict.get("text"),
-            "eval_verdict_since": verdict.get("since"),
-            "eval_verdict_n": verdict.get("n"),
-            "eval_gain": verdict.get("gain"),
-            "eval_gain_ci_low": verdict.get("ci_low"),
-            "eval_gain_ci_high": verdict.get("ci_high"),
-            "eval_minimum_detectable": verdict.get("minimum_detectable"),
-            "eval_effect": verdict.get("effect"),
-            "eval_best_step": verdict.get("best_step"),
-        }
-    if point.stop is not None:
-        fields["eval_stop"] = point.stop
-    return fields
-
-
-# --- Rows of a trainer's log ----------------------------------------------------------------------
-
-VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
-"""As numbers; "cannot tell" is none of them, and left out."""
-MOST = 1e300
-"""Beyond it, and for NaN, a verdict's number says nothing."""
-
-
-def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
-    """A point in numbers under `eval_<name>_…`, as reporters take them. Unknown ones are left
-    out, and a skip has none that could be taken for a score."""
-    fields: dict[str, float | None] = {"step": point.step, "seconds": point.seconds}
-    if point.summary is None:
-        fields["skipped"] = 1.0
-    else:
-        fields |= {
-            "reward": point.number("mean"),
-            "reward_scored": point.number("mean_scored"),
-            "reward_ci_low": point.number("ci_low"),
-            "reward_ci_high": point.number("ci_high"),
-            "pass_rate": point.number("pass_rate"),
-            "n": point.number("n"),
-            "n_errors": point.number("n_errors"),
-            "n_scored": point.number("n_scored"),
-            **{
-                f"metric_{m}{end}": point.number(f"metric_{m}{end}")
-                for m in point.metrics()
-                for end in ("", "_n")
-            },
-        }
-        if point.partial is not None:
-            fields["partial"] = 1.0
-        verdict = point.verdict or {}
-        fields |= {
-            "verdict": VERDICTS.get(str(verdict.get("kind"))),
-            "gain": _number(verdict.get("gain")),
-            "gain_ci_low": _number(verdict.get("ci_low")),
-            "gain_ci_high": _number(verdict.get("ci_high")),
-            "best_step": _number(verdict.get("best_step")),
-        }
-    return {f"eval_{name}_{key}": value for key, value in fields.items() if value is not None}
-
-
-def _number(value: Any) -> float | None:
-    """A monitor of the user's own, or a curve from anywhere, may say anything."""
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and abs(value) <= MOST else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import inspect
 import json
 import re
@@ -14,6 +15,7 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import chz
 import httpx
 import pytest
 import tinker
@@ -38,20 +40,17 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.integrations import tinker_cookbook as integration
+from heldout.integrations import tinker as integration
 from heldout.integrations import versions
-from heldout.integrations.tinker_cookbook import (
+from heldout.integrations.tinker import (
     HeldoutEvaluator,
     TinkerEndpoint,
     evaluate_final,
-    package,
     with_heldout,
 )
-from heldout.integrations.tinker_cookbook.messages import theirs
-from heldout.integrations.tinker_cookbook.steps import Cadence, Step, current_step, sampler_path
-from heldout.integrations.tinker_cookbook.training import is_counted
+from heldout.integrations.tinker.endpoint import to_renderer_messages
+from heldout.integrations.tinker.loops import Cadence, Step, is_counted, sampler_path
 from heldout.training import AsyncEvalDispatcher, CurvePoint, current_points, read_points
-from heldout.training.dispatcher import use_async_eval_dispatcher
 from tests.integration.tinker_fake import (
     MODEL,
     FakeSampling,
@@ -108,6 +107,13 @@ def logged(log_path: Path) -> dict[int, dict[str, float]]:
         line["step"]: {k: v for k, v in line.items() if k.startswith("heldout/")} for line in lines
     }
     return {step: metrics for step, metrics in found.items() if metrics}
+
+
+SKIPPED = {"heldout/counting/skipped": 1.0}
+
+
+def untimed(metrics: dict[str, float]) -> dict[str, float]:
+    return {key: value for key, value in metrics.items() if not key.endswith("/seconds")}
 
 
 def curve(run_dir: Path) -> list[CurvePoint]:
@@ -257,7 +263,8 @@ def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
     broken = HeldoutEvaluator(SAMPLES, right, Broken(), name="broken", max_tokens=20)
     asyncio.run(train.main(with_heldout(rl_config(tmp_path), broken, evaluator())))
     found = logged(tmp_path)
-    assert {k: v for k, v in found[2].items() if "broken" in k} == {"heldout/broken/skipped": 1.0}
+    broken_row = {k: v for k, v in found[2].items() if "broken" in k}
+    assert untimed(broken_row) == {"heldout/broken/skipped": 1.0}
     assert found[2]["heldout/counting/reward"] == 0.4
     points = curve(tmp_path / "heldout")
     assert rewards(points, "broken") == {0: None, 2: None, 4: None}
@@ -269,7 +276,7 @@ def test_one_that_cannot_run_is_a_skip_and_leaves_the_others_alone(
 def test_a_client_that_raises_gives_no_zero(service: FakeService, tmp_path: Path) -> None:
     service.fails = lambda updates: RuntimeError("overloaded") if updates == 2 else None
     asyncio.run(train.main(with_heldout(rl_config(tmp_path), evaluator())))
-    assert logged(tmp_path)[2] == {"heldout/counting/skipped": 1.0}
+    assert untimed(logged(tmp_path)[2]) == SKIPPED
     assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: None, 4: 0.8}
 
 
@@ -307,7 +314,7 @@ def test_a_key_that_is_refused_ends_the_eval_at_once_and_is_not_written(
     monkeypatch.setenv("TINKER_API_KEY", KEY)
     service.fails = lambda updates: refusal(401, f"the key {KEY} is unknown")
     careful = evaluator(step=lambda: 3, run_dir=tmp_path, max_concurrent=1)
-    assert asyncio.run(careful(FakeSampling(service, 5))) == {"heldout/counting/skipped": 1.0}
+    assert untimed(asyncio.run(careful(FakeSampling(service, 5)))) == SKIPPED
     assert len(service.asked) == 1
     [point] = curve(tmp_path)
     assert "(TINKER_API_KEY) is unknown" in (point.skipped or "")
@@ -479,13 +486,12 @@ def test_late_results_are_at_their_own_step(service: FakeService, tmp_path: Path
 
     async def main() -> None:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=home, loggers=[Logger()], max_pending=9) as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                assert service.updates == 5
-                assert read_points(home / "curve.jsonl") == []
-                assert await evaluate_final(config) == {"heldout/counting/scheduled": 1.0}
-                service.gate.set()
+        async with AsyncEvalDispatcher(run_dir=home, loggers=[Logger()], max_pending=9):
+            await train.main(config)
+            assert service.updates == 5
+            assert all(point.pending for point in read_points(home / "curve.jsonl"))
+            assert await evaluate_final(config) == {"heldout/counting/scheduled": 1.0}
+            service.gate.set()
 
     asyncio.run(main())
     points = curve(home)
@@ -504,9 +510,8 @@ def test_a_failing_eval_beside_the_training_is_a_skip(service: FakeService, tmp_
     config = with_heldout(rl_config(tmp_path), evaluator())
 
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+            await train.main(config)
 
     asyncio.run(main())
     assert rewards(curve(tmp_path / "evals")) == {0: 0.0, 2: None, 4: 0.8}
@@ -521,9 +526,8 @@ def test_one_that_the_dispatcher_has_no_place_for_is_a_skip(
         service.gate = asyncio.Event()
         evals = AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=1, when_full="skip")
         async with evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                service.gate.set()
+            await train.main(config)
+            service.gate.set()
 
     asyncio.run(main())
     assert logged(tmp_path) == {
@@ -538,10 +542,9 @@ def test_two_evals_of_one_training_share_the_curve(service: FakeService, tmp_pat
     config = with_heldout(rl_config(tmp_path), evaluator(), evaluator("again"))
 
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                await evaluate_final(config)
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+            await train.main(config)
+            await evaluate_final(config)
 
     asyncio.run(main())
     expected = {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
@@ -559,11 +562,10 @@ def test_a_slow_eval_loses_no_point_of_the_async_loop(service: FakeService, tmp_
 
     async def main() -> None:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=9) as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                service.gate.set()
-                await evaluate_final(config)
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=9):
+            await train.main(config)
+            service.gate.set()
+            await evaluate_final(config)
 
     asyncio.run(main())
     expected = {0: 0.0, 1: 0.2, 2: 0.4, 3: 0.6, 4: 0.8, 5: 1.0, 6: 1.0}
@@ -621,12 +623,12 @@ def metric(points: list[CurvePoint], label: str, name: str) -> dict[int, Any]:
 async def trained(service: FakeService, main: Any, config: Any, run_dir: Path, n: int) -> None:
     """Train while every eval is held up, and let them go when the training is over."""
     service.gate = asyncio.Event()
-    async with AsyncEvalDispatcher(run_dir=run_dir, max_pending=99) as evals:
-        with use_async_eval_dispatcher(evals):
+    async with AsyncEvalDispatcher(run_dir=run_dir, max_pending=99):
+        async with asyncio.timeout(120):  # a training that waits for its evals never ends
             await main(config)
-            assert service.updates == n
-            assert read_points(run_dir / "curve.jsonl") == []
-            service.gate.set()
+        assert service.updates == n
+        assert read_points(run_dir / "curve.jsonl") == []
+        service.gate.set()
 
 
 @pytest.mark.parametrize("mode", ["sync", "streamed", "async"])
@@ -722,9 +724,12 @@ def test_distillation_goes_on_too_and_keeps_its_prefix(
         evaluator_builders=[lambda: Slow(service)],
     )
     config = with_heldout(config, evaluator(), async_eval=True)
+    builders = [*config.evaluator_builders, lambda: Slow(service)]
+    config = chz.replace(config, evaluator_builders=builders)
     asyncio.run(trained(service, train_off_policy.main, config, tmp_path / "evals", 5))
     points = curve(tmp_path / "evals")
     assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert metric(points, "Slow-2", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
     assert rows(tmp_path, "test/updates") == {0: 0.0, 2: 2.0, 4: 4.0}
     assert rows(tmp_path, "test/heldout/counting/reward") == {0: 0.0, 2: 0.4, 4: 0.8}
@@ -790,9 +795,8 @@ def test_an_eval_that_is_not_drained_in_time_is_a_skip(
     async def main() -> None:
         service.gate = asyncio.Event()
         async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                drained = await evals.adrain(0)
+            await train.main(config)
+            drained = await evals.adrain(0)
         assert [(name, step) for name, step, _ in drained.abandoned] == [
             ("Slow", step) for step in (0, 2, 4)
         ]
@@ -812,10 +816,9 @@ def test_by_default_training_goes_on_where_evals_pile_up(
 
     async def main() -> None:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                service.gate.set()
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+            await train.main(config)
+            service.gate.set()
 
     asyncio.run(main())
     points = curve(tmp_path / "evals")
@@ -828,32 +831,57 @@ def test_by_default_training_goes_on_where_evals_pile_up(
 def test_points_that_the_async_loop_passes_over_are_skips_of_any_evaluator(
     service: FakeService, tmp_path: Path
 ) -> None:
-    config = asynchronous(tmp_path, evaluator_builders=[lambda: Slow(service)])
+    asked_at: set[int] = set()
+
+    class Watched(Slow):
+        async def __call__(self, sampling_client: Any) -> dict[str, float]:
+            asked_at.add(sampling_client.updates)
+            return await super().__call__(sampling_client)
+
+    async def wait_for_evals(update: int) -> None:
+        # Else training may be over before the evaluation loop goes on.
+        while update == 5 and max(asked_at) < 4:
+            await asyncio.sleep(0)
+
+    config = asynchronous(tmp_path, evaluator_builders=[lambda: Watched(service)])
     config = with_heldout(config, async_eval=True)
 
     async def main() -> None:
         gate = service.gate = asyncio.Event()
         service.on_update = lambda updates: gate.set() if updates == 4 else None
+        service.before_update = wait_for_evals
         waits = AsyncEvalDispatcher(
             run_dir=tmp_path / "evals", max_pending=1, when_full="wait", max_running=1
         )
-        async with waits as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
+        async with waits:
+            await train.main(config)
 
     asyncio.run(main())
     points = curve(tmp_path / "evals")
     last = points[-1].step
     assert last >= 4
     assert [p.step for p in points] == list(range(last + 1))
-    assert any("still waiting for an earlier eval" in (p.skipped or "") for p in points)
+    assert "still waiting for an earlier eval" in (points[2].skipped or "")
+
+
+def test_a_config_with_another_list_of_builders_is_still_asynchronous(
+    service: FakeService, tmp_path: Path
+) -> None:
+    config = with_heldout(rl_config(tmp_path), evaluator(), async_eval=True)
+    builders = [*config.evaluator_builders, lambda: Slow(service)]
+    config = chz.replace(config, evaluator_builders=builders)
+    assert type(config).__name__ == "Config"
+    asyncio.run(trained(service, train.main, config, tmp_path / "evals", 5))
+    points = curve(tmp_path / "evals")
+    assert metric(points, "Slow", "updates") == {0: 0.0, 2: 2.0, 4: 4.0}
+    assert rewards(points) == {0: 0.0, 2: 0.4, 4: 0.8}
 
 
 def test_async_eval_without_a_dispatcher_is_refused_as_the_training_begins(
     service: FakeService, tmp_path: Path
 ) -> None:
     config = with_heldout(rl_config(tmp_path), async_eval=True)
-    with pytest.raises(InvalidInput, match="use_async_eval_dispatcher"):
+    with pytest.raises(InvalidInput, match="AsyncEvalDispatcher"):
         asyncio.run(train.main(config))
 
 
@@ -864,11 +892,10 @@ def test_a_training_that_did_not_ask_for_it_waits_for_its_evaluators(
     other = rl_config(tmp_path / "other", evaluator_builders=[lambda: Slow(service)])
 
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(with_heldout(asked, async_eval=True))
-                service.updates = 0
-                await train.main(other)
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+            await train.main(with_heldout(asked, async_eval=True))
+            service.updates = 0
+            await train.main(other)
 
     asyncio.run(main())
     assert len(curve(tmp_path / "evals")) == 3
@@ -910,11 +937,10 @@ def test_an_async_loop_that_discards_stale_samples_ends_at_the_step_it_has_reach
     )
 
     async def main() -> None:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=99) as evals:
-            with use_async_eval_dispatcher(evals):
-                await train.main(config)
-                await evaluate_final(config)
-                await evaluate_final(config)  # what it has logged is no step of the training
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals", max_pending=99):
+            await train.main(config)
+            await evaluate_final(config)
+            await evaluate_final(config)  # what it has logged is no step of the training
 
     asyncio.run(main())
     checkpoints = (tmp_path / "checkpoints.jsonl").read_text().splitlines()
@@ -955,7 +981,7 @@ def test_another_training_with_the_same_config_is_measured_anew(
         return finals
 
     first, second = asyncio.run(main())
-    assert first == second
+    assert untimed(first) == untimed(second)
     assert first["heldout/counting/reward"] == 1.0
     points = read_points(tmp_path / "heldout" / "curve.jsonl")
     assert [(p.step, p.skipped) for p in points] == [(s, None) for s in (0, 2, 4, 5)] * 2
@@ -978,11 +1004,10 @@ def test_a_last_step_that_the_loop_has_measured_is_not_measured_again(
 
     async def beside() -> dict[str, float]:
         service.gate = asyncio.Event()
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "heldout", max_pending=9) as evals:
-            with use_async_eval_dispatcher(evals):
-                final = await main()
-                service.gate.set()
-                return final
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "heldout", max_pending=9):
+            final = await main()
+            service.gate.set()
+            return final
 
     assert asyncio.run(main() if waits else beside()) == {}
     assert rewards(curve(tmp_path / "heldout")) == {0: 0.0, 2: 0.4, 4: 0.8, 5: 1.0}
@@ -1102,9 +1127,8 @@ def test_without_a_step_there_is_a_result_and_no_point(
     alone = evaluator(run_dir=tmp_path)
 
     async def main() -> dict[str, float]:
-        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals") as evals:
-            with use_async_eval_dispatcher(evals):
-                return await alone(FakeSampling(service, 3))
+        async with AsyncEvalDispatcher(run_dir=tmp_path / "evals"):
+            return await alone(FakeSampling(service, 3))
 
     metrics = asyncio.run(main())
     assert metrics["heldout/counting/reward"] == pytest.approx(0.6)
@@ -1117,7 +1141,7 @@ def test_a_step_that_the_loop_traces_is_taken() -> None:
         context = trace.ScopeContext({"step": 12, "evaluator_name": "HeldoutEvaluator"})
         token = trace.trace_context.set(context)
         try:
-            return current_step(Cadence(5, 0, counted=True))
+            return Cadence(5, 0, counted=True).next_step()
         finally:
             trace.trace_context.reset(token)
 
@@ -1143,8 +1167,12 @@ def test_steps_that_were_due_are_known() -> None:
     assert Cadence(5, 0).missed(7, 15) == [10]
     assert Cadence(0, 0).missed(None, 10) == []
     assert Cadence(5, None).missed(None, 10) == []
-    assert Cadence(5, 7, counted=True).counted_step() == 10
-    assert Cadence(5, 7, counted=True).after_call().counted_step() == 15
+    counted = Cadence(5, 7, counted=True)
+
+    async def calls() -> list[Step | None]:
+        return [counted.next_step() for _ in range(2)]
+
+    assert asyncio.run(calls()) == [Step(10, "count"), Step(15, "count")]
 
 
 def test_a_counter_that_goes_back_is_another_start_for_all_evals_of_the_curve(
@@ -1253,7 +1281,7 @@ def test_messages_are_those_of_the_renderer() -> None:
         ),
         Message("tool", "14", tool_call_id="call00000"),
     ]
-    user, assistant, tool = theirs(given, (), renderer("qwen3"))
+    user, assistant, tool = to_renderer_messages(given, (), renderer("qwen3"))
     assert user == {"role": "user", "content": [{"type": "text", "text": "Twice?"}]}
     assert assistant["content"] == [
         {"type": "thinking", "thinking": "I ask."},
@@ -1268,7 +1296,7 @@ def test_messages_are_those_of_the_renderer() -> None:
         "name": "double",
     }
     with pytest.raises(EndpointError, match="text and images, got 'input_audio'"):
-        theirs([Message("user", [{"type": "input_audio"}])], (), renderer())
+        to_renderer_messages([Message("user", [{"type": "input_audio"}])], (), renderer())
 
 
 def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: Path) -> None:
@@ -1277,9 +1305,9 @@ def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: 
         run_dir=tmp_path,
         environment_factory=lambda sample: ToolEnvironment([double]),
     )
-    assert asyncio.run(plain(FakeSampling(service, 5))) == {"heldout/counting/skipped": 1.0}
+    assert untimed(asyncio.run(plain(FakeSampling(service, 5)))) == SKIPPED
     [point] = curve(tmp_path)
-    assert "RoleColonRenderer has no way to tell a model of tools" in (point.skipped or "")
+    assert "RoleColonRenderer has no format for tools" in (point.skipped or "")
 
 
 # --- The package, and the page ------------------------------------------------------------------
@@ -1289,7 +1317,7 @@ def test_a_renderer_that_knows_no_tools_says_so(service: FakeService, tmp_path: 
 def test_another_version_is_refused(found: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", lambda name: found)
     with pytest.raises(InvalidInput, match=rf"tinker-cookbook {found} .*takes >=0\.5\.8,<0\.6"):
-        package.cookbook("renderers")
+        importlib.reload(integration)
 
 
 def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1298,7 +1326,7 @@ def test_a_package_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(versions, "version", missing)
     with pytest.raises(InvalidInput, match="pip install 'tinker-cookbook>=0.5.8,<0.6'"):
-        package.cookbook("renderers")
+        importlib.reload(integration)
 
 
 def test_the_clients_of_the_service_take_what_the_fakes_take() -> None:
@@ -1317,7 +1345,7 @@ def test_the_example_of_the_module_runs(service: FakeService, tmp_path: Path) ->
     example = textwrap.dedent(re.findall(r"(?:^    .*\n)+", integration.__doc__ or "", re.M)[0])
     names = {**vars(integration), "train": train}
     names |= {"AsyncEvalDispatcher": AsyncEvalDispatcher, "samples": SAMPLES, "score_fn": right}
-    names |= {"use_async_eval_dispatcher": use_async_eval_dispatcher, "renderer": renderer()}
+    names |= {"renderer": renderer()}
     example = example.replace("…", repr(str(tmp_path / "evals")))
     exec(f"async def main(config):\n{textwrap.indent(example, '    ')}", names)
     asyncio.run(names["main"](rl_config(tmp_path)))

@@ -1,0 +1,391 @@
+"""HeldoutEvaluator: a heldout eval that the loops of tinker-cookbook can call.
+
+With a dispatcher in use it is scheduled on the sampling client it was given, which stays bound
+to its weights, and the loop goes on. Without one the loop waits, and gets the numbers.
+
+It never raises into the loop, where one failing evaluator takes the others with it. An eval that
+could not run is a skip with its reason on the curve, and `…/skipped` in the metrics: never a 0.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import anyio.to_thread
+import msgspec
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+
+from heldout.config import EvalConfig, Sampling
+from heldout.engine import evaluate
+from heldout.errors import InvalidInput
+from heldout.integrations.tinker.endpoint import TinkerEndpoint, stop_sequences, without_key
+from heldout.integrations.tinker.loops import (
+    PASSED_OVER,
+    Cadence,
+    Step,
+    fail,
+    may_have_result,
+    running_step,
+    sampler_path,
+    schedule,
+    scheduled_metrics,
+)
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.store.rundir import RunDir
+from heldout.training.curve import CurvePoint, read_points
+from heldout.training.curve_file import CurveFile, open_curve_file
+from heldout.training.dispatcher import Scheduled, get_async_eval_dispatcher
+from heldout.training.metrics import number_fields
+from heldout.training.results import pending_point, point_of, skip_of
+from heldout.training.run_eval import describe
+from heldout.training.samples import checked
+from heldout.types import Sample
+
+log = logging.getLogger("heldout")
+
+_names: WeakKeyDictionary[Any, dict[str, ref[HeldoutEvaluator]]] = WeakKeyDictionary()
+"""Evaluators that have measured a client, by name: the loop keeps one result of each name."""
+_latest: WeakKeyDictionary[CurveFile, dict[str, int]] = WeakKeyDictionary()
+"""The step that each eval of a run directory has reached. All evaluators of one directory write as
+one attempt of the training: else each would take the points of the others for superseded ones."""
+
+
+class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
+    """A heldout eval as an evaluator of tinker-cookbook.
+
+    Args:
+        samples: The held-out samples; or an `EvalDefinition`, with None as its score function.
+        score_fn: As for `evaluate`.
+        renderer: A renderer of the package, for the model that trains.
+        name: The eval's name: its metrics are `heldout/<name>/…`, its points on the curve have it
+            as their label.
+        max_tokens: The longest turn.
+        prepare_messages: As for `evaluate`.
+        environment_factory: As for `evaluate`.
+        sampling: How turns are sampled; greedy by default.
+        context_window: Tokens of prompt and turn together; turns are shortened to fit.
+        max_concurrent: As for `EvalConfig`, like all up to `pass_threshold`.
+        repeats: Attempts of each sample.
+        max_turns: Model turns of one conversation.
+        token_budget: Tokens of one conversation.
+        timeout: Seconds of one conversation.
+        retries: Further tries of a request that failed.
+        max_error_rate: The part of the samples that may error before the eval is a skip.
+        pass_threshold: The reward from which on a sample passes.
+        run_dir: Where the curve and the conversations go. `with_heldout` sets it where it is left
+            out; that of the dispatcher in use takes precedence.
+        step: Gives the step of the next call, for a training loop of your own.
+
+    Raises:
+        InvalidInput: A setting is invalid: now, and not at the first eval of a long training.
+    """
+
+    schedules_itself = True
+
+    def __init__(
+        self,
+        samples: Iterable[Sample] | EvalDefinition,
+        score_fn: ScoreFn | None,
+        renderer: Any,
+        *,
+        name: str,
+        max_tokens: int,
+        prepare_messages: PrepareMessages | None = None,
+        environment_factory: EnvironmentFactory | None = None,
+        sampling: Sampling | None = None,
+        context_window: int | None = None,
+        max_concurrent: int = 64,
+        repeats: int = 1,
+        max_turns: int = 16,
+        token_budget: int | None = None,
+        timeout: float | None = 600.0,
+        retries: int = 4,
+        max_error_rate: float | None = None,
+        pass_threshold: float = 0.5,
+        run_dir: str | Path | None = None,
+        step: Callable[[], int] | None = None,
+    ) -> None:
+        if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
+            raise InvalidInput(f"name is letters, digits, _ and -, got {name!r}")
+        for method in ("build_generation_prompt", "parse_response", "get_stop_sequences"):
+            if not callable(getattr(renderer, method, None)):
+                raise InvalidInput(
+                    f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
+                )
+        if context_window is not None and context_window < 1:
+            raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
+        definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+        sampling = replace(sampling or Sampling(), max_tokens=max_tokens)
+        if sampling.temperature > 0 and sampling.seed is None:
+            sampling = replace(sampling, seed=0)  # the same weights, the same summary
+        stop_sequences(renderer, sampling)
+        self._config = EvalConfig(
+            sampling=sampling,
+            progress=False,
+            max_concurrent=max_concurrent,
+            repeats=repeats,
+            max_turns=max_turns,
+            token_budget=token_budget,
+            timeout=timeout,
+            retries=retries,
+            max_error_rate=max_error_rate,
+            pass_threshold=pass_threshold,
+        )
+        self._definition = replace(definition, samples=tuple(checked(definition)))
+        self._endpoint = partial(
+            TinkerEndpoint, renderer=renderer, max_tokens=max_tokens, context_window=context_window
+        )
+        self.name, self.prefix = name, f"heldout/{name}"
+        self.run_dir = None if run_dir is None else Path(run_dir).absolute()
+        self._given_step = step
+        self._cadence: Cadence | None = None
+        self._log_path: str | None = None
+        self._file: CurveFile | None = None
+        self._measured: dict[int, Scheduled | bool] = {}
+        """By step: what has been scheduled, or whether there was a result."""
+        self._previous: int | None = None
+        self._warned = False
+
+    # --- Called by the loop ---
+
+    async def __call__(self, sampling_client: Any) -> dict[str, float]:
+        """Measure the weights that a sampling client is bound to.
+
+        Args:
+            sampling_client: The client, as the loop has it.
+
+        Returns:
+            The metrics; `…/scheduled` where they come later, `…/skipped` where there are none.
+        """
+        try:
+            step = self._next_step()
+            self._claim_name(sampling_client)
+            if step is None:
+                return await self._measure_without_step(sampling_client)
+            await self.skip_missed(step.number)
+            return await self.measure(sampling_client, step)
+        except Exception as problem:
+            log.warning("eval %r failed", self.name, exc_info=problem)
+            return {f"{self.prefix}/skipped": 1.0}
+
+    def begin(self, config: Any) -> None:
+        """Begin a training; one whose points could not be written does not begin.
+
+        Args:
+            config: The training's config.
+
+        Raises:
+            RunDirectoryError: The run directory holds a run of another kind.
+            RunBusy: Another process writes there.
+        """
+        self._cadence, self._log_path = Cadence.of(config), config.log_path
+        self._previous, self._measured = None, {}
+        if get_async_eval_dispatcher() is None:
+            self._enter_run_dir()
+
+    def _next_step(self) -> Step | None:
+        if self._given_step is not None:
+            return Step(self._given_step(), "given")
+        return running_step() if self._cadence is None else self._cadence.next_step()
+
+    def _claim_name(self, client: Any) -> None:
+        names = _names.setdefault(client, {})
+        other = names[self.name]() if self.name in names else None
+        if other is not None and other is not self:
+            raise InvalidInput(
+                f"another evaluator is called {self.name!r}, too, and measured these weights: one "
+                "of the two results would be lost. Give them different names"
+            )
+        names[self.name] = ref(self)
+
+    async def skip_missed(self, step: int) -> None:
+        """Record a skip for every step that the loop has passed over before this one."""
+        previous, self._previous = self._previous, step
+        if self._cadence is not None and not self._cadence.counted:
+            for missed in self._cadence.missed(previous, step):
+                await self.skip(missed, PASSED_OVER)
+
+    # --- One eval ---
+
+    async def measure(
+        self, client: Any, step: Step, *, final: bool = False, saved_at: str | None = None
+    ) -> dict[str, float]:
+        """Measure weights of a known step, now or on the dispatcher in use.
+
+        Args:
+            client: The sampling client that is bound to them.
+            step: Their step.
+            final: Whether training ended with them.
+            saved_at: Where they are saved, if the caller knows.
+
+        Returns:
+            The metrics, as for a call.
+        """
+        if saved_at is None and self._log_path is not None:
+            saved_at = sampler_path(self._log_path, step.number)
+        # An eval that runs later is not in the context that the dispatcher is in use in.
+        directory = self._directory()
+        work = partial(self._point, client, step, directory, final=final, saved_at=saved_at)
+        outcome = await self._run(work, step.number, saved_at)
+        if isinstance(outcome, Scheduled):
+            self._measured[step.number] = outcome
+            return scheduled_metrics(self.name, outcome)
+        self._measured[step.number] = outcome.has_result
+        return self._metrics(outcome)
+
+    async def skip(self, step: int, reason: str) -> dict[str, float]:
+        """Record that a step has no result.
+
+        Args:
+            step: The step.
+            reason: Why.
+
+        Returns:
+            The metrics of a skip.
+        """
+        await self._run(partial(fail, reason), step)
+        return {f"{self.prefix}/skipped": 1.0}
+
+    def has_measured(self, step: int, saved_at: str | None = None) -> bool:
+        """Whether a step has a result or will have one.
+
+        Args:
+            step: The step.
+            saved_at: Where its weights are saved; a result of an earlier training then counts if
+                it is of the same ones.
+        """
+        measured = self._measured.get(step, False)
+        if may_have_result(measured) if isinstance(measured, Scheduled) else measured:
+            return True
+        directory = self._directory()
+        curve = None if directory is None else RunDir(directory).curve
+        if saved_at is None or curve is None or not curve.exists():
+            return False
+        return any(
+            point.has_result and (point.decoding or {}).get("sampler_path") == saved_at
+            for point in read_points(curve)
+            if (point.label, point.step) == (self.name, step)
+        )
+
+    async def _run(
+        self, work: Callable[[], Any], step: int, saved_at: str | None = None
+    ) -> CurvePoint | Scheduled:
+        """Run an eval here, or schedule it on the dispatcher in use."""
+        if get_async_eval_dispatcher() is not None:
+            return await schedule(
+                work, name=self.name, step=step, saved_at=saved_at, metrics_of=self._metrics
+            )
+        if self._file is None:
+            self._enter_run_dir()
+        began = time.monotonic()
+        try:
+            point: CurvePoint = await work()
+        except Exception as problem:
+            log.warning("eval %r of step %s failed", self.name, step, exc_info=problem)
+            pending = pending_point(self.name, step)
+            reason = without_key(describe(problem))
+            point = skip_of(pending, reason, time.monotonic() - began)
+        return point if self._file is None else _record(self._file, point)
+
+    def _enter_run_dir(self) -> None:
+        """Hold the curve for as long as this evaluator lives."""
+        if self.run_dir is None:
+            return
+        self._file = open_curve_file(self.run_dir, self)
+        self._file.enter(resume=True)  # the loop says which run it continues
+        self._file.write_bare_config()
+
+    def _metrics(self, point: CurvePoint) -> dict[str, float]:
+        return number_fields(point, f"{self.prefix}/")
+
+    async def _measure_without_step(self, client: Any) -> dict[str, float]:
+        """The loop logs the result at its own step. The curve would need to know it."""
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                "eval %r: nothing says which step the weights are of, so it has no curve and is "
+                "not scheduled: the training waits, and logs it. Use with_heldout, or step=…",
+                self.name,
+            )
+        return self._metrics(await self._point(client, None, self._directory()))
+
+    async def _point(
+        self,
+        client: Any,
+        step: Step | None,
+        directory: Path | None,
+        *,
+        final: bool = False,
+        saved_at: str | None = None,
+    ) -> CurvePoint:
+        """Run the eval; its conversations are in `<directory>/steps`, if there is a directory."""
+        began, sampling = time.monotonic(), self._config.sampling
+        about = {
+            "step": step and step.number,
+            "step_from": step and step.source,
+            "sampler_path": saved_at,
+            "sampling_session": getattr(client, "_sampling_session_id", None),
+        }
+        about = {key: value for key, value in about.items() if value is not None}
+        prefix = "unplaced" if step is None else f"{step.number:08d}"
+        pending = pending_point(self.name, 0 if step is None else step.number)
+        with ExitStack() as stack:
+            if directory is not None:
+                parent = directory / "steps"
+            else:
+                temporary = tempfile.TemporaryDirectory(prefix="heldout-")
+                parent = Path(stack.enter_context(temporary))
+            config = replace(
+                self._config,
+                endpoint=self._endpoint(client, about=about),
+                experiment_name=_unused_name(parent, f"{prefix}-{self.name}"),
+                output_dir=str(parent),
+            )
+            report = await evaluate(self._definition, config)
+            # In a thread: a large report would hold up the loop, and the training in it.
+            point = await anyio.to_thread.run_sync(
+                point_of, report, pending, time.monotonic() - began, directory
+            )
+        decoding = {
+            "way": "tinker",
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "max_new": sampling.max_tokens,
+            **about,
+        }
+        return msgspec.structs.replace(point, decoding=decoding, final=final)
+
+    def _directory(self) -> Path | None:
+        """The run directory of the curve."""
+        dispatcher = get_async_eval_dispatcher()
+        if dispatcher is not None and dispatcher.run_dir is not None:
+            return dispatcher.run_dir.absolute()
+        return self.run_dir
+
+
+def _unused_name(parent: Path, name: str) -> str:
+    unused, number = name, 2
+    while RunDir(parent / unused).exists():
+        unused, number = f"{name}-{number}", number + 1
+    return unused
+
+
+def _record(file: CurveFile, point: CurvePoint) -> CurvePoint:
+    """Write a point; one whose step has gone back is of a new attempt of the training."""
+    latest = _latest.setdefault(file, {})
+    if point.step < latest.get(point.label, 0):
+        latest.clear()
+        file.begin_session()
+    latest[point.label] = point.step
+    point = msgspec.structs.replace(point, session=file.session)
+    file.append(point)
+    return point
