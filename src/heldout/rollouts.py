@@ -276,7 +276,7 @@ class _BatchedEngine:
         try:
             await request.ready.wait()
         finally:
-            if request in self._waiting:  # cancelled before its batch began
+            if request.outcome is None and request in self._waiting:  # cancelled before its batch
                 self._waiting.remove(request)
         if isinstance(request.outcome, BaseException):
             raise request.outcome
@@ -288,11 +288,11 @@ class _BatchedEngine:
         self._notify()
 
     def _notify(self) -> None:
-        if self._waiting:
-            self._any_waiting.set()
         if len(self._waiting) >= self._conversations:
             self._any_waiting.set()
             self._all_waiting.set()
+        elif len(self._waiting) == 1:
+            self._any_waiting.set()
 
     async def serve(self) -> None:
         """Generate batch after batch, until no conversation is left."""
