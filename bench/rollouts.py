@@ -144,11 +144,11 @@ def rendering(mode: str, turns: int) -> dict[str, Any]:
     messages = [Message("user", " ".join([SENTENCE] * 10))]
     for turn in range(turns):
         start = time.perf_counter()
-        transcript.advance(messages, ())
+        transcript.add_messages(messages, ())
         spent.append(time.perf_counter() - start)
         text = f"turn {turn}: " + " ".join([SENTENCE] * 7)
         ids = tokenizer(text, add_special_tokens=False)["input_ids"]
-        done = transcript.accept(Generated([*ids, tokenizer.eos_token_id], None, text))
+        done = transcript.add_turn(Generated([*ids, tokenizer.eos_token_id], None, text))
         messages += [done.message, Message("user", f"reply {turn}: " + " ".join([SENTENCE] * 7))]
     trace = transcript.trace()
     assert trace is not None

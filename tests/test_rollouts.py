@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from heldout import Message, Metric, Reply, Sample, Score, Stop, Trajectory
 from heldout.environments import ToolEnvironment
 from heldout.errors import EndpointError, InvalidInput
-from heldout.rollouts import Rollout, _Engine, rollout_batch, rollout_one
+from heldout.rollouts import Rollout, _BatchedEngine, rollout_batch, rollout_one
 from heldout.tokens import Generated
 
 from .toy import END, Counter, decode, engine, forgetful, parse, plain, render
@@ -121,7 +121,7 @@ def test_what_goes_wrong_in_one_rollout_is_its_error_as_in_a_batch() -> None:
     [
         ({"max_turns": 0}, "max_turns is at least 1"),
         ({"per_turn_max_tokens": 0}, "per_turn_max_tokens is at least 1"),
-        ({"examples": ["x"]}, "starts from a Sample, got 'x'"),
+        ({"samples": ["x"]}, "starts from a Sample, got 'x'"),
         ({"segments": "guess"}, "'suffix' or 'boundary'"),
     ],
 )
@@ -132,7 +132,7 @@ def test_what_could_not_be_meant_is_refused_before_anything_runs(
         raise AssertionError("it ran")
 
     arguments: dict[str, Any] = {
-        "examples": [sample()],
+        "samples": [sample()],
         "environment_factory": never,
         "render": render,
         "generate": never,
@@ -162,26 +162,23 @@ def test_every_call_carries_all_that_wait_whatever_turn_they_are_in() -> None:
     assert sizes == [12, 9, 6, 3]
 
 
-@pytest.mark.parametrize(("linger", "calls"), [(20.0, [2]), (0.0, [1, 1])])
-def test_a_call_waits_a_moment_for_those_who_are_just_coming(
-    linger: float, calls: list[int]
-) -> None:
+@pytest.mark.parametrize(("wait", "calls"), [(20.0, [2]), (0.0, [1, 1])])
+def test_a_call_waits_a_moment_for_those_who_are_just_coming(wait: float, calls: list[int]) -> None:
     sizes: list[int] = []
 
-    async def call(turns: list[Any]) -> None:
-        sizes.append(len(turns))
-        for turn in turns:
-            turn.outcome = Generated([END])
+    async def call(prompts: list[list[int]], max_tokens: list[int]) -> list[Generated]:
+        sizes.append(len(prompts))
+        return [Generated([END])] * len(prompts)
 
     async def main() -> None:
-        engine = _Engine(call, active=2)
-        engine._linger = linger
+        engine = _BatchedEngine(call, conversations=2)
+        engine._wait = wait
 
         async def ask(later: int) -> None:
             for _ in range(later):
                 await anyio.lowlevel.checkpoint()
-            await engine.turn([1], 1)
-            engine.finished()
+            await engine.generate([1], 1)
+            engine.remove_conversation()
 
         async with anyio.create_task_group() as group:
             group.start_soon(engine.serve)

@@ -39,9 +39,9 @@ def talk(account: Transcript, said: list[str], replies: list[Message]) -> list[M
     """A whole conversation; the messages of it."""
     messages = list(ASK)
     for turn, text in enumerate(said):
-        account.advance(messages, ())
+        account.add_messages(messages, ())
         ids = [*encode(text), END]
-        messages.append(account.accept(Generated(ids, [-0.5] * len(ids))).message)
+        messages.append(account.add_turn(Generated(ids, [-0.5] * len(ids))).message)
         messages += replies[turn : turn + 1]
     return messages
 
@@ -61,10 +61,10 @@ def test_the_models_tokens_and_the_environments_are_told_apart(segments: str) ->
 @pytest.mark.parametrize("segments", ["suffix", "boundary"])
 def test_a_cut_off_turn_is_closed_by_the_environments_tokens(segments: str) -> None:
     account = transcript(segments=segments)
-    account.advance(ASK, ())
-    message = account.accept(Generated(encode("abc"), None, None, "length")).message
-    account.advance([*ASK, message, Message("user", "go")], ())
-    account.accept(Generated([END]))
+    account.add_messages(ASK, ())
+    message = account.add_turn(Generated(encode("abc"), None, None, "length")).message
+    account.add_messages([*ASK, message, Message("user", "go")], ())
+    account.add_turn(Generated([END]))
     trace = account.trace()
     assert trace is not None
     assert decode(trace.completion_ids) == "abc<end><user>go<end><assistant><end>"
@@ -74,10 +74,10 @@ def test_a_cut_off_turn_is_closed_by_the_environments_tokens(segments: str) -> N
 
 def test_a_template_that_rewrites_earlier_turns_is_refused_with_place_and_both_readings() -> None:
     account = transcript(forgetful, decode=decode, parse=None)
-    account.advance(ASK, ())
-    message = account.accept(Generated([*encode("thought/a"), END], None, "thought/a")).message
+    account.add_messages(ASK, ())
+    message = account.add_turn(Generated([*encode("thought/a"), END], None, "thought/a")).message
     with pytest.raises(RenderMismatch) as refused:
-        account.advance([*ASK, message, Message("user", "go")], ())
+        account.add_messages([*ASK, message, Message("user", "go")], ())
     said = str(refused.value)
     assert "position 4" in said
     assert "'thought/'" in said
@@ -103,41 +103,41 @@ def test_tokens_that_their_tokenizer_would_split_otherwise_are_refused_or_kept()
         return plain([i for i in ids if i != 9999]) + ("ab" if 9999 in ids else "")
 
     strict = transcript(decode=read)
-    strict.advance(ASK, ())
-    said = [*ASK, strict.accept(Generated(odd)).message, Message("user", "go")]
+    strict.add_messages(ASK, ())
+    said = [*ASK, strict.add_turn(Generated(odd)).message, Message("user", "go")]
     with pytest.raises(RenderMismatch, match="position 4"):
-        strict.advance(said, ())
+        strict.add_messages(said, ())
     kept = transcript(decode=read, segments="boundary")
-    kept.advance(ASK, ())
-    kept.accept(Generated(odd))
-    ids = kept.advance(said, ())
+    kept.add_messages(ASK, ())
+    kept.add_turn(Generated(odd))
+    ids = kept.add_messages(said, ())
     assert ids[4:6] == odd
     assert decode(ids[6:]) == "<user>go<end><assistant>"
 
 
 def test_a_reply_that_would_overflow_the_engine_ends_it_before_the_engine_sees_it() -> None:
     account = transcript(longest=12)
-    assert len(account.advance(ASK, ())) == 4
-    assert account.room == 8
-    message = account.accept(Generated([*encode("abc"), END])).message
+    assert len(account.add_messages(ASK, ())) == 4
+    assert account.max_turn_tokens == 8
+    message = account.add_turn(Generated([*encode("abc"), END])).message
     said = [*ASK, message, Message("user", "tell me more")]
     with pytest.raises(ContextFull, match="23 tokens, and the engine takes 12"):
-        account.advance(said, ())
+        account.add_messages(said, ())
     trace = account.trace()
     assert trace is not None
     assert decode(trace.completion_ids) == "abc<end>"
     # A prompt that leaves no room for a single token is refused in the same way.
     with pytest.raises(ContextFull):
-        transcript(longest=4).advance(ASK, ())
+        transcript(longest=4).add_messages(ASK, ())
 
 
 def test_a_turn_may_use_what_is_left_and_no_more() -> None:
     account = transcript(longest=9, per_turn=50)
-    account.advance(ASK, ())
-    assert account.room == 5
+    account.add_messages(ASK, ())
+    assert account.max_turn_tokens == 5
     with pytest.raises(EndpointError, match="returned 6 tokens, where 1 to 5"):
-        account.accept(Generated(encode("abcdef")))
-    assert account.accept(Generated(encode("abcde"))).finish_reason == "length"
+        account.add_turn(Generated(encode("abcdef")))
+    assert account.add_turn(Generated(encode("abcde"))).finish_reason == "length"
 
 
 @pytest.mark.parametrize(
@@ -150,24 +150,24 @@ def test_a_turn_may_use_what_is_left_and_no_more() -> None:
 )
 def test_what_does_not_align_is_refused_where_it_is_made(generated: Generated, said: str) -> None:
     account = transcript()
-    account.advance(ASK, ())
+    account.add_messages(ASK, ())
     with pytest.raises(EndpointError, match=said):
-        account.accept(generated)
+        account.add_turn(generated)
     assert account.trace() is None
 
 
 @pytest.mark.parametrize("generated", [Generated(["a"]), Generated([END], [None])])  # type: ignore[list-item]
 def test_ids_and_logprobs_that_are_no_numbers_are_refused(generated: Generated) -> None:
     account = transcript()
-    account.advance(ASK, ())
+    account.add_messages(ASK, ())
     with pytest.raises(EndpointError, match="no numbers"):
-        account.accept(generated)
+        account.add_turn(generated)
 
 
 def test_numbers_come_out_of_arrays_as_numbers() -> None:
     account = transcript()
-    account.advance(ASK, ())
-    account.accept(Generated(np.array([*encode("a"), END]), np.array([-0.5, -0.25])))
+    account.add_messages(ASK, ())
+    account.add_turn(Generated(np.array([*encode("a"), END]), np.array([-0.5, -0.25])))
     trace = account.trace()
     assert trace is not None
     assert [type(i) for i in trace.completion_ids] == [int, int]
@@ -186,11 +186,11 @@ def test_a_turn_that_would_end_twice_is_refused() -> None:
 
     doubling.ends = frozenset({END})  # type: ignore[attr-defined]
     account = transcript(doubling, decode=decode, parse=None)
-    account.advance(ASK, ())
-    message = account.accept(Generated([*encode("a"), END])).message
+    account.add_messages(ASK, ())
+    message = account.add_turn(Generated([*encode("a"), END])).message
     assert message.text == "a<end>"
     with pytest.raises(RenderMismatch, match="would end twice"):
-        account.advance([*ASK, message, Message("user", "go")], ())
+        account.add_messages([*ASK, message, Message("user", "go")], ())
 
 
 def test_a_turn_that_fills_its_room_and_ends_is_not_cut_off() -> None:
@@ -199,20 +199,20 @@ def test_a_turn_that_fills_its_room_and_ends_is_not_cut_off() -> None:
 
     ended.ends = frozenset({END})  # type: ignore[attr-defined]
     account = transcript(ended, per_turn=2)
-    account.advance(ASK, ())
-    assert account.accept(Generated([*encode("a"), END])).finish_reason == "stop"
+    account.add_messages(ASK, ())
+    assert account.add_turn(Generated([*encode("a"), END])).finish_reason == "stop"
 
 
 @pytest.mark.parametrize("segments", ["suffix", "boundary"])
 def test_a_turn_ends_with_the_first_token_that_completes_a_stop(segments: Any) -> None:
     account = transcript(segments=segments, stop=["xy", "z"])
-    account.advance(ASK, ())
+    account.add_messages(ASK, ())
     written = encode("abxycz")
-    completion = account.accept(Generated(written, [-0.5] * len(written)))
+    completion = account.add_turn(Generated(written, [-0.5] * len(written)))
     assert completion.message == Message("assistant", "ab")
     assert completion.finish_reason == "stop"
-    account.advance([*ASK, completion.message, Message("user", "go")], ())
-    account.accept(Generated([*encode("c"), END], [-0.5, -0.5]))
+    account.add_messages([*ASK, completion.message, Message("user", "go")], ())
+    account.add_turn(Generated([*encode("c"), END], [-0.5, -0.5]))
     trace = account.trace()
     assert trace is not None
     assert decode(trace.completion_ids) == "abxy<end><user>go<end><assistant>c<end>"
@@ -230,17 +230,17 @@ def test_what_is_no_list_of_stops_is_refused(stop: Any) -> None:
 
 def test_logprobs_for_some_turns_only_are_refused() -> None:
     account = transcript()
-    account.advance(ASK, ())
-    message = account.accept(Generated([*encode("a"), END], [-1.0, -1.0])).message
-    account.advance([*ASK, message, Message("user", "go")], ())
+    account.add_messages(ASK, ())
+    message = account.add_turn(Generated([*encode("a"), END], [-1.0, -1.0])).message
+    account.add_messages([*ASK, message, Message("user", "go")], ())
     with pytest.raises(EndpointError, match="some turns and none for others"):
-        account.accept(Generated([END]))
+        account.add_turn(Generated([END]))
 
 
 def test_words_that_no_turn_followed_are_not_in_the_trace() -> None:
     account = transcript()
     messages = talk(account, ["a"], [Message("user", "go")])
-    account.advance(messages, ())  # and then, say, the engine failed
+    account.add_messages(messages, ())  # and then, say, the engine failed
     trace = account.trace()
     assert trace is not None
     assert decode(trace.completion_ids) == "a<end>"
@@ -248,9 +248,9 @@ def test_words_that_no_turn_followed_are_not_in_the_trace() -> None:
 
 def test_tokens_without_text_and_without_a_way_to_read_them_are_refused() -> None:
     account = transcript(decode=None, parse=None)
-    account.advance(ASK, ())
+    account.add_messages(ASK, ())
     with pytest.raises(InvalidInput, match="pass decode="):
-        account.accept(Generated([END]))
+        account.add_turn(Generated([END]))
 
 
 def test_a_render_that_takes_tools_is_told_of_them() -> None:
@@ -261,7 +261,7 @@ def test_a_render_that_takes_tools_is_told_of_them() -> None:
         return render(messages, prompt)
 
     account = transcript(with_tools)
-    account.advance(ASK, [ToolSpec("add")])
+    account.add_messages(ASK, [ToolSpec("add")])
     assert told == [(ToolSpec("add"),)]
 
 
@@ -289,8 +289,8 @@ def test_calls_are_numbered_through_the_conversation() -> None:
     # What the opening has is not used again either.
     account = transcript(parse=numbered)
     opening = [*ASK, numbered("xy", 3), *ASK]
-    account.advance(opening, ())
-    [call] = account.accept(Generated([*encode("a"), END])).message.tool_calls
+    account.add_messages(opening, ())
+    [call] = account.add_turn(Generated([*encode("a"), END])).message.tool_calls
     assert call.id == "call00005"
 
 
@@ -312,8 +312,8 @@ def test_a_parse_is_given_what_it_takes() -> None:
 
     for reader in (by_name, anything, by_place, partial(Message, "assistant")):
         account = transcript(parse=reader)
-        account.advance(ASK, tools)
-        assert account.accept(Generated([*encode("a"), END])).message == Message("assistant", "a")
+        account.add_messages(ASK, tools)
+        assert account.add_turn(Generated([*encode("a"), END])).message == Message("assistant", "a")
     assert given == [(tools, "<user>q<assistant>"), {}, None]
 
 
@@ -332,9 +332,9 @@ def test_the_ids_of_calls_do_not_make_a_boundary_be_found_anew() -> None:
     counts = []
     for turn in range(4):
         renders.clear()
-        account.advance(messages, ())
+        account.add_messages(messages, ())
         counts.append(len(renders))
-        messages.append(account.accept(Generated([*encode("!add {}"), END])).message)
+        messages.append(account.add_turn(Generated([*encode("!add {}"), END])).message)
         answer = Message("tool", "2", tool_call_id=call_id(turn))
         messages.append(answer)
     assert counts[1] > 1
@@ -364,10 +364,10 @@ def test_a_template_that_renders_nothing_for_a_reply_is_refused() -> None:
         return render(heard, prompt and len(heard) == len(messages))
 
     account = transcript(deaf)
-    account.advance(ASK, ())
-    message = account.accept(Generated([*encode("a"), END])).message
+    account.add_messages(ASK, ())
+    message = account.add_turn(Generated([*encode("a"), END])).message
     with pytest.raises(RenderMismatch, match=r"the reply \(tool\) to no tokens"):
-        account.advance([*ASK, message, Message("tool", "x", tool_call_id="1")], ())
+        account.add_messages([*ASK, message, Message("tool", "x", tool_call_id="1")], ())
 
 
 # --- Boundaries of awkward templates ---
@@ -384,10 +384,10 @@ def test_a_template_whose_text_melts_into_the_turn_has_no_boundary() -> None:
         return [*ids, ROLES["assistant"]] if prompt else ids
 
     account = transcript(melting, segments="boundary")
-    account.advance(ASK, ())
-    message = account.accept(Generated(encode("a"))).message
+    account.add_messages(ASK, ())
+    message = account.add_turn(Generated(encode("a"))).message
     with pytest.raises(RenderMismatch, match="no boundary of its own"):
-        account.advance([*ASK, message, Message("user", "go")], ())
+        account.add_messages([*ASK, message, Message("user", "go")], ())
 
 
 def test_a_template_that_wants_the_call_before_a_tools_answer_gets_it() -> None:
@@ -408,17 +408,17 @@ def test_a_template_that_wants_the_call_before_a_tools_answer_gets_it() -> None:
         return decode([i for i in ids if i not in (END, call_end)])
 
     account = transcript(strict, segments="boundary", decode=read)
-    account.advance(ASK, ())
+    account.add_messages(ASK, ())
     written = '!add {"by": 2}'
-    message = account.accept(Generated([*encode(written), call_end])).message
+    message = account.add_turn(Generated([*encode(written), call_end])).message
     assert message.tool_calls == (ToolCall("call00000", "add", '{"by": 2}'),)
     for _ in range(2):  # the second time from what was found out the first time
         answer = Message("tool", "total 2", tool_call_id="call00000")
-        ids = account.advance([*ASK, message, answer], ())
+        ids = account.add_messages([*ASK, message, answer], ())
         assert decode(ids[4 + len(written) + 1 :]) == "<tool>addtotal 2<end><assistant>"
         account = transcript(strict, segments="boundary", decode=read)
-        account.advance(ASK, ())
-        account.accept(Generated([*encode(written), call_end]))
+        account.add_messages(ASK, ())
+        account.add_turn(Generated([*encode(written), call_end]))
 
 
 @given(
@@ -441,9 +441,9 @@ def test_both_modes_give_the_same_tokens_where_a_template_allows_both(
         account = transcript(segments=segments)
         messages = list(ASK)
         for text, role, reply, cut in turns:
-            account.advance(messages, ())
+            account.add_messages(messages, ())
             ids = encode(text) if cut and text else [*encode(text), END]
-            messages.append(account.accept(Generated(ids, [-0.25] * len(ids))).message)
+            messages.append(account.add_turn(Generated(ids, [-0.25] * len(ids))).message)
             messages.append(Message(role, reply))
         traces.append(account.trace())
     assert traces[0] == traces[1]

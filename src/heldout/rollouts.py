@@ -1,13 +1,13 @@
-"""Training rollouts: the turn loop over a policy that works in tokens, one or many at a time.
+"""Training rollouts: the turn loop of an eval, over an engine that works in tokens.
 
     rollouts = rollout_batch(samples, make_environment, render, generate,
                              max_turns=6, per_turn_max_tokens=256, score_fn=score)
 
-`generate(prompts, max_tokens)` is given every conversation that waits for the model, whatever
-turn it is in, and is always called in the thread that called this; the conversations themselves,
-their environments and their tools live in an event loop in a thread of its own. So an engine that
-is tied to its thread (a CUDA device, a trainer's contexts) is not surprised, tools run while it
-works, and none of it minds being called from a notebook's running loop.
+`generate(prompts, max_tokens)` gets every conversation that waits for the model, whatever turn it
+is in, and is always called in the thread that called this. Conversations, environments and tools
+run in an event loop in a thread of its own. So an engine that is tied to its thread (a CUDA device,
+a trainer's contexts) works as usual, tools run while it generates, and all of it can be called from
+a notebook's running loop.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from heldout.tokens import Generated, Transcript
 from heldout.types import Completion, Message, Sample, Score, ToolSpec, Trajectory
 
 Generate = Callable[[list[list[int]], list[int]], Any]
-"""`generate(prompts, max_tokens)`: ids to go on from, and how many tokens each may add.
+"""`generate(prompts, max_tokens)`: the ids to continue, and how many tokens each may add.
 
 Returns, in order, a `Generated` for each (or a tuple like one), or the exception that a single
 one failed with. Plain or async. What it raises itself ends all rollouts.
@@ -44,9 +44,9 @@ one failed with. Plain or async. What it raises itself ends all rollouts.
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """A finished rollout: its tokens for a trainer, its reward and metrics, or its error.
+    """A finished rollout: its tokens for a trainer, and its reward and metrics, or its error.
 
-    One that failed has no reward: None, never 0. What it had come to by then is in `trajectory`.
+    A failed one has no reward: None, never 0. `trajectory` is as far as it got.
     """
 
     sample: Sample
@@ -56,6 +56,7 @@ class Rollout:
 
     @property
     def prompt_ids(self) -> tuple[int, ...]:
+        """The tokens that the first turn was generated from."""
         return self.trajectory.tokens.prompt_ids if self.trajectory.tokens else ()
 
     @property
@@ -65,6 +66,7 @@ class Rollout:
 
     @property
     def logprobs(self) -> tuple[float, ...] | None:
+        """Of the model's tokens; 0.0 at the environment's. None if the engine reports none."""
         return self.trajectory.tokens.logprobs if self.trajectory.tokens else ()
 
     @property
@@ -74,16 +76,18 @@ class Rollout:
 
     @property
     def reward(self) -> float | None:
+        """The score's reward; None without a score."""
         return None if self.score is None else self.score.reward
 
     @property
     def metrics(self) -> dict[str, float]:
+        """The score's metrics by name."""
         return {} if self.score is None else {m.name: m.value for m in self.score.metrics}
 
 
 def rollout_one(
-    example: Sample,
-    env: Environment | None,
+    sample: Sample,
+    environment: Environment | None,
     render: Render,
     generate: Generate,
     max_turns: int,
@@ -91,47 +95,48 @@ def rollout_one(
     engine_max_len: int | None = None,
     *,
     score_fn: ScoreFn | None = None,
-    prepare_messages: PrepareMessages | None = None,
-    segments: Segments = "suffix",
-    decode: Decode | None = None,
-    parse: Parse | None = None,
-    stop: Sequence[str] = (),
-    timeout: float | None = None,
-    backend: Literal["asyncio", "trio"] = "asyncio",
+    **settings: Any,
 ) -> Rollout:
-    """Roll out one sample with its environment; one that fails has an error, as in a batch.
+    """Roll out one sample with its environment.
 
-    `score_fn` is the environment's own `score` where it has one and none is given.
+    Args:
+        sample: The sample.
+        environment: Its environment, which is closed in any case; None makes it one turn.
+        render: As in `rollout_batch`.
+        generate: As in `rollout_batch`.
+        max_turns: As in `rollout_batch`.
+        per_turn_max_tokens: As in `rollout_batch`.
+        engine_max_len: As in `rollout_batch`.
+        score_fn: Scores the rollout; by default the environment's own `score`, if it has one.
+        **settings: The other arguments of `rollout_batch`.
+
+    Returns:
+        The rollout; one that failed has an error.
     """
-    unused = [env] if env is not None else []
-
-    def hand_over(sample: Sample) -> Environment:
-        return unused.pop()
-
+    unused = [] if environment is None else [environment]
     [rollout] = rollout_batch(
-        [example],
-        hand_over if unused else None,
+        [sample],
+        (lambda sample: unused.pop()) if unused else None,
         render,
         generate,
         max_turns,
         per_turn_max_tokens,
         engine_max_len,
-        score_fn=score_fn or getattr(env, "score", None),
-        prepare_messages=prepare_messages,
-        segments=segments,
-        decode=decode,
-        parse=parse,
-        stop=stop,
-        timeout=timeout,
-        backend=backend,
+        score_fn=score_fn or getattr(environment, "score", None),
+        **settings,
     )
-    for environment in unused:  # it never came to that, and an environment is always closed
-        in_own_thread(partial(anyio.run, _close, environment, backend=backend)).join()
+    for never_opened in unused:
+        backend = settings.get("backend", "asyncio")
+        in_own_thread(partial(anyio.run, _close, never_opened, backend=backend)).join()
     return rollout
 
 
+async def _close(environment: Environment) -> None:
+    await settle(environment.close())
+
+
 def rollout_batch(
-    examples: Sequence[Sample] | EvalDefinition,
+    samples: Sequence[Sample] | EvalDefinition,
     environment_factory: EnvironmentFactory | None,
     render: Render,
     generate: Generate,
@@ -147,205 +152,187 @@ def rollout_batch(
     stop: Sequence[str] = (),
     timeout: float | None = None,
     backend: Literal["asyncio", "trio"] = "asyncio",
-    on_problem: Callable[[BaseException], object] | None = None,
 ) -> list[Rollout]:
-    """Roll out many samples together, each with an environment of its own; results in their order.
+    """Roll out many samples together, each with an environment of its own.
 
-    All advance at once: a slow tool holds up its own conversation only, and one that fails is a
-    `Rollout` with an error. `timeout` bounds one rollout in seconds; `engine_max_len` is the
-    length, prompt and reply included, that the engine can read: a conversation that would get
-    longer ends with the limit `context`. A turn ends with the first token that completes one of the
-    texts in `stop`; what the engine wrote after it is dropped. With a deterministic engine the
-    tokens are those of running them one by one. An `EvalDefinition` in the place of the samples
-    brings its score function, messages and environments along.
+    A slow tool holds up its own conversation only, and one that fails is a `Rollout` with an error.
+    With a deterministic engine the tokens are those of running the samples one by one.
+
+    Args:
+        samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
+            and environments.
+        environment_factory: Makes a sample's environment; None makes rollouts one turn.
+        render: `render(messages, add_generation_prompt) -> ids`: the chat template.
+        generate: The engine; see `Generate`.
+        max_turns: The most model turns of a rollout.
+        per_turn_max_tokens: The most tokens of a model turn.
+        engine_max_len: The most tokens that the engine can read, prompt and turn together. A
+            conversation that would get longer ends with the limit `context`.
+        score_fn: Scores a finished rollout.
+        prepare_messages: Makes a sample's opening messages.
+        segments: How an environment's reply is put into tokens: `suffix` or `boundary`.
+        decode: Turns ids into text, where neither the engine nor `render` does.
+        parse: Turns text into a message with its tool calls.
+        stop: Texts that end a turn with the first token that completes one of them.
+        timeout: Seconds for one rollout.
+        backend: The event loop that conversations run in.
+
+    Returns:
+        The rollouts in the order of the samples.
+
+    Raises:
+        InvalidInput: An argument is refused, before anything runs.
+        EndpointError: `generate` returned something else than a row for each prompt.
     """
-    if isinstance(examples, EvalDefinition):
-        given = EvalDefinition.of(examples, score_fn, prepare_messages, environment_factory)
-        examples, score_fn = list(given.samples), given.score_fn
-        prepare_messages = given.prepare_messages
-        environment_factory = given.environment_factory
+    if isinstance(samples, EvalDefinition):
+        definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+        samples, score_fn = list(definition.samples), definition.score_fn
+        prepare_messages = definition.prepare_messages
+        environment_factory = definition.environment_factory
     for name, value in (("max_turns", max_turns), ("per_turn_max_tokens", per_turn_max_tokens)):
         if value < 1:
             raise InvalidInput(f"{name} is at least 1, got {value}")
     if timeout is not None and timeout <= 0:
         raise InvalidInput(f"timeout is above 0 seconds, or None, got {timeout}")
-    for example in examples:
-        if not isinstance(example, Sample):
-            raise InvalidInput(f"a rollout starts from a Sample, got {example!r:.200}")
-    if not examples:
-        return []
+    for sample in samples:
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
     template = Template(render, segments=segments, decode=decode, parse=parse, stop=stop)
+    rollouts: dict[int, Rollout] = {}
 
-    async def one(example: Sample, engine: _Engine) -> Rollout:
+    async def run_one(index: int, engine: _BatchedEngine) -> None:
         transcript = Transcript(
             template, per_turn_max_tokens=per_turn_max_tokens, engine_max_len=engine_max_len
         )
 
         async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-            ids = transcript.advance(messages, tools)
-            return transcript.accept(await engine.turn(ids, transcript.room))
+            ids = transcript.add_messages(messages, tools)
+            return transcript.add_turn(await engine.generate(ids, transcript.max_turn_tokens))
 
-        item = await attempt(
-            example,
-            policy,
-            prepare_messages=prepare_messages,
-            environment_factory=environment_factory,
-            score_fn=score_fn,
-            max_turns=max_turns,
-            timeout=timeout,
-            tokens=transcript.trace,
-        )
-        if item.problem is not None and on_problem is not None:
-            on_problem(item.problem)
-        return Rollout(example, item.trajectory, item.score, item.error)
+        try:
+            item = await attempt(
+                samples[index],
+                policy,
+                prepare_messages=prepare_messages,
+                environment_factory=environment_factory,
+                score_fn=score_fn,
+                max_turns=max_turns,
+                timeout=timeout,
+                tokens=transcript.trace,
+            )
+        finally:
+            engine.remove_conversation()
+        rollouts[index] = Rollout(samples[index], item.trajectory, item.score, item.error)
 
-    return _Together(examples, one, generate, backend).run()
+    async def run_all(here: Here) -> None:
+        async def call(prompts: list[list[int]], max_tokens: list[int]) -> Any:
+            if is_async(generate):
+                return await generate(prompts, max_tokens)
+            return await here(partial(generate, prompts, max_tokens))
+
+        engine = _BatchedEngine(call, len(samples))
+        async with anyio.create_task_group() as group:
+            for index in range(len(samples)):
+                group.start_soon(run_one, index, engine)
+            group.start_soon(engine.serve)
+
+    if samples:
+        run_beside(run_all, backend=backend)
+    return [rollouts[index] for index in range(len(samples))]
 
 
-async def _close(environment: Environment) -> None:
-    await settle(environment.close())
+# --- Batches ------------------------------------------------------------------------------------
 
-
-# --- The engine's side --------------------------------------------------------------------------
-
-LINGER_SHARE = 0.1
-LONGEST_LINGER_SECONDS = 0.05
-"""How long a call waits for conversations that are about to ask: a share of what the last call
-took, counted from the last one that came."""
+WAIT_SHARE = 0.1
+MAX_WAIT_SECONDS = 0.05
+"""How long a batch waits for conversations that are about to ask: a share of the time that the
+last call took, counted from the last request."""
 
 
 @dataclass(eq=False, slots=True)
-class _Turn:
+class _Request:
     ids: list[int]
     max_tokens: int
     ready: anyio.Event
     outcome: Generated | BaseException | None = None
 
 
-class _Engine:
-    """Collects the turns that wait and has them generated together, in the event loop's thread."""
-
-    def __init__(self, call: Callable[[list[_Turn]], Awaitable[None]], active: int) -> None:
-        self._call = call
-        self._waiting: list[_Turn] = []
-        self._active = active
-        self._someone, self._everyone = anyio.Event(), anyio.Event()
-        self._linger = 0.002
-
-    async def turn(self, ids: list[int], max_tokens: int) -> Generated:
-        turn = _Turn(ids, max_tokens, anyio.Event())
-        self._waiting.append(turn)
-        self._look()
-        try:
-            await turn.ready.wait()
-        finally:
-            if turn.outcome is None and turn in self._waiting:  # cancelled before it was its turn
-                self._waiting.remove(turn)
-        if isinstance(turn.outcome, BaseException):
-            raise turn.outcome
-        assert turn.outcome is not None
-        return turn.outcome
-
-    def finished(self) -> None:
-        """One conversation less that could ask."""
-        self._active -= 1
-        self._look()
-
-    def _look(self) -> None:
-        if len(self._waiting) >= self._active:
-            self._someone.set()
-            self._everyone.set()
-        elif len(self._waiting) == 1:
-            self._someone.set()
-
-    async def serve(self) -> None:
-        """Generate for whoever waits, as long as there is anyone who might."""
-        while self._active:
-            await self._someone.wait()
-            waiting = 0
-            while waiting != len(self._waiting) < self._active:
-                # Others are still with their tools. If they are just coming, one call does for
-                # all; two that alternate would never find together again.
-                waiting = len(self._waiting)
-                with anyio.move_on_after(self._linger):
-                    await self._everyone.wait()
-            turns, self._waiting = self._waiting, []
-            self._someone, self._everyone = anyio.Event(), anyio.Event()
-            if turns:
-                started = time.perf_counter()
-                await self._call(turns)
-                took = time.perf_counter() - started
-                self._linger = min(LINGER_SHARE * took, LONGEST_LINGER_SECONDS)
-                for turn in turns:
-                    turn.ready.set()
-
-
-class _Together:
-    """The two threads: the caller's, which generates, and the conversations'."""
+class _BatchedEngine:
+    """Collects the turns that conversations ask for, and has them generated together."""
 
     def __init__(
-        self,
-        examples: Sequence[Sample],
-        one: Callable[[Sample, _Engine], Awaitable[Rollout]],
-        generate: Generate,
-        backend: str,
+        self, call: Callable[[list[list[int]], list[int]], Awaitable[Any]], conversations: int
     ) -> None:
-        self._examples, self._one, self._generate, self._backend = examples, one, generate, backend
-        self._rollouts: list[Rollout | None] = [None] * len(examples)
-        self._problem: BaseException | None = None
+        self._call = call
+        self._waiting: list[_Request] = []
+        self._conversations = conversations
+        self._any_waiting, self._all_waiting = anyio.Event(), anyio.Event()
+        self._wait = 0.002
 
-    def run(self) -> list[Rollout]:
+    async def generate(self, ids: list[int], max_tokens: int) -> Generated:
+        request = _Request(ids, max_tokens, anyio.Event())
+        self._waiting.append(request)
+        self._notify()
         try:
-            run_beside(self._main, backend=self._backend)
-        except Exception:
-            if self._problem is None:
-                raise
-        if self._problem is not None:
-            raise self._problem  # by itself, not in the group that it came in
-        return [rollout for rollout in self._rollouts if rollout is not None]
+            await request.ready.wait()
+        finally:
+            if request.outcome is None and request in self._waiting:  # cancelled before its batch
+                self._waiting.remove(request)
+        if isinstance(request.outcome, BaseException):
+            raise request.outcome
+        assert request.outcome is not None
+        return request.outcome
 
-    async def _main(self, here: Here) -> None:
-        async def call(turns: list[_Turn]) -> None:
-            generate = partial(
-                self._generate, [t.ids for t in turns], [t.max_tokens for t in turns]
-            )
-            try:
-                _hand_out(turns, await (generate() if is_async(self._generate) else here(generate)))
-            except Exception as problem:
-                self._problem = problem
-                raise
+    def remove_conversation(self) -> None:
+        self._conversations -= 1
+        self._notify()
 
-        engine = _Engine(call, len(self._examples))
+    def _notify(self) -> None:
+        if len(self._waiting) >= self._conversations:
+            self._any_waiting.set()
+            self._all_waiting.set()
+        elif len(self._waiting) == 1:
+            self._any_waiting.set()
 
-        async def one(place: int) -> None:
-            try:
-                self._rollouts[place] = await self._one(self._examples[place], engine)
-            finally:
-                engine.finished()
+    async def serve(self) -> None:
+        """Generate batch after batch, until no conversation is left."""
+        while self._conversations:
+            await self._any_waiting.wait()
+            known = 0
+            while known != len(self._waiting) < self._conversations:
+                # The others are busy with their tools. If they ask within a moment, one call does
+                # for all; two groups that alternate would never find together again.
+                known = len(self._waiting)
+                with anyio.move_on_after(self._wait):
+                    await self._all_waiting.wait()
+            batch, self._waiting = self._waiting, []
+            self._any_waiting, self._all_waiting = anyio.Event(), anyio.Event()
+            if batch:
+                started = time.perf_counter()
+                rows = await self._call([r.ids for r in batch], [r.max_tokens for r in batch])
+                seconds = time.perf_counter() - started
+                self._wait = min(WAIT_SHARE * seconds, MAX_WAIT_SECONDS)
+                for request, outcome in zip(batch, _check_rows(rows, len(batch)), strict=True):
+                    request.outcome = outcome
+                    request.ready.set()
 
-        async with anyio.create_task_group() as group:
-            for place in range(len(self._examples)):
-                group.start_soon(one, place)
-            group.start_soon(engine.serve)
 
-
-def _hand_out(turns: list[_Turn], rows: Any) -> None:
+def _check_rows(rows: Any, count: int) -> list[Generated | BaseException]:
+    """Return what an engine returned as one turn, or exception, for each prompt."""
     if not isinstance(rows, Iterable):
         raise EndpointError(f"generate returns a list, a row for each prompt, got {rows!r:.100}")
-    rows = list(rows)
-    if len(rows) != len(turns):
-        raise EndpointError(
-            f"generate was given {len(turns)} prompts and returned {len(rows)} rows"
-        )
-    for turn, row in zip(turns, rows, strict=True):
-        turn.outcome = row if isinstance(row, BaseException) else _generated(row)
-
-
-def _generated(row: Any) -> Generated:
-    ids = row[0] if isinstance(row, tuple) and 0 < len(row) <= 4 else None
-    if not isinstance(ids, Iterable) or isinstance(ids, str):
-        raise EndpointError(
-            "generate returns, for each prompt, Generated(ids, logprobs, …) or a tuple "
-            f"(ids, logprobs), got {row!r:.100}"
-        )
-    return row if isinstance(row, Generated) else Generated(*row)
+    checked: list[Generated | BaseException] = []
+    for row in rows:
+        ids = row[0] if isinstance(row, tuple) and 0 < len(row) <= 4 else None
+        if isinstance(row, BaseException):
+            checked.append(row)
+        elif isinstance(ids, Iterable) and not isinstance(ids, str):
+            checked.append(row if isinstance(row, Generated) else Generated(*row))
+        else:
+            raise EndpointError(
+                "generate returns, for each prompt, Generated(ids, logprobs, …) or a tuple "
+                f"(ids, logprobs), got {row!r:.100}"
+            )
+    if len(checked) != count:
+        raise EndpointError(f"generate was given {count} prompts and returned {len(checked)} rows")
+    return checked

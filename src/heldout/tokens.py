@@ -1,7 +1,6 @@
-"""A rollout's account in tokens: what the model saw, what it wrote, and which is which.
+"""A rollout in tokens: what the model read, what it wrote, and which token is whose.
 
-Filled turn by turn by a policy that works in tokens. Everything that must align is checked here,
-where it is made.
+A `Transcript` grows turn by turn. Whatever has to align is checked here, where tokens are added.
 """
 
 from __future__ import annotations
@@ -16,63 +15,80 @@ from heldout.types import Completion, Message, TokenTrace, ToolSpec, Usage
 
 
 class Generated(NamedTuple):
-    """One row of what an engine returns; a plain tuple of ids and logprobs will do."""
+    """A model turn as an engine returns it; a plain tuple (ids, logprobs) will do."""
 
     ids: Sequence[int]
-    """The model's turn, the token that ends it included."""
+    """The tokens of the turn, the one that ends it included."""
     logprobs: Sequence[float] | None = None
-    """Of those ids, one each; None if the engine does not say."""
+    """One per id; None if the engine does not report them."""
     message: str | Message | None = None
-    """The turn as text, or as the message it means; None has the ids decoded."""
+    """The turn as text, or as a parsed message; None has the ids decoded."""
     finish_reason: str | None = None
-    """`stop`, `length`, …; None reads a turn that used all it was allowed as `length`, unless it
-    ends in a token that is known to end turns."""
+    """`stop`, `length`, …; None makes a turn that used all its tokens a `length`, unless it ends
+    in a token that is known to end turns."""
 
 
 class Transcript:
-    """The tokens of one rollout as they grow."""
+    """The tokens of one rollout as they grow.
+
+    Args:
+        template: The chat template that renders the conversation.
+        per_turn_max_tokens: The most tokens that a model turn may have.
+        engine_max_len: The most tokens that the engine can read, the next turn included; None
+            sets no limit.
+    """
 
     def __init__(
         self, template: Template, *, per_turn_max_tokens: int, engine_max_len: int | None = None
     ) -> None:
         self._template = template
-        self._told: ToldTemplate | None = None
-        self._per_turn, self._longest = per_turn_max_tokens, engine_max_len
-        self._seen: list[Message] = []
+        self._with_tools: ToldTemplate | None = None
+        self._per_turn, self._max_length = per_turn_max_tokens, engine_max_len
+        self._messages: list[Message] = []
         """The conversation as it is rendered: the model's turns as it wrote them."""
-        self._meant = Message("assistant", "")
-        """The model's last turn as it was understood."""
+        self._last_turn = Message("assistant", "")
+        """The model's last turn as it was parsed."""
+        self._truncated = False
+        """Whether that turn was cut off."""
         self._next_call = 0
         """The number of the next tool call: ids are not used twice in a conversation."""
-        self._cut_off = False
-        self._ids: list[int] = []
         self._prompt_length = 0
+        self._ids: list[int] = []
         self._mask: list[int] = []
         self._logprobs: list[float] | None = None
-        self.room = 0
-        """How many tokens the model's next turn may have."""
+        self.max_turn_tokens = 0
+        """The most tokens that the model's next turn may have."""
 
-    def advance(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """Take in what was said since the model's last turn; all ids, for it to go on from.
+    def add_messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+        """Add what was said since the model's last turn.
 
-        Raises `ContextFull` before anything is added that the engine could not read.
+        Args:
+            messages: The whole conversation so far.
+            tools: The tools that the model may call.
+
+        Returns:
+            All tokens so far, for the engine to continue.
+
+        Raises:
+            ContextFull: The engine could not read that many; nothing was added.
+            RenderMismatch: The template cannot render the messages after the tokens so far.
         """
-        new = messages[len(self._seen) :]
-        if self._told is None:
-            self._told = self._template.told(tools)
-            segment = self._told.prompt(new)
+        new = messages[len(self._messages) :]
+        if self._with_tools is None:
+            self._with_tools = self._template.told(tools)
+            segment = self._with_tools.prompt(new)
         else:
-            segment = self._told.segment(
-                self._seen, new, self._ids, self._meant, cut_off=self._cut_off
+            segment = self._with_tools.segment(
+                self._messages, new, self._ids, self._last_turn, cut_off=self._truncated
             )
         length = len(self._ids) + len(segment)
-        room = self._per_turn
-        if self._longest is not None:
-            room = min(room, self._longest - length)
-            if room < 1:
+        max_tokens = self._per_turn
+        if self._max_length is not None:
+            max_tokens = min(max_tokens, self._max_length - length)
+            if max_tokens < 1:
                 raise ContextFull(
                     f"the conversation has {length} tokens, and the engine takes "
-                    f"{self._longest}, the next turn included"
+                    f"{self._max_length}, the next turn included"
                 )
         if not self._ids:
             self._prompt_length = length
@@ -80,67 +96,65 @@ class Transcript:
             self._mask += [0] * len(segment)
             if self._logprobs is not None:
                 self._logprobs += [0.0] * len(segment)
-        self._seen += new
+        self._messages += new
         self._next_call = max(self._next_call, next_call_number(new))
         self._ids += segment
-        self.room = room
+        self.max_turn_tokens = max_tokens
         return list(self._ids)
 
-    def accept(self, generated: Generated) -> Completion:
-        """Add the model's turn."""
-        try:
-            # Out of tensors and arrays, whose numbers are not equal to numbers.
-            ids = [int(i) for i in generated.ids]
-            logprobs = None
-            if generated.logprobs is not None:
-                logprobs = [float(logprob) for logprob in generated.logprobs]
-        except (TypeError, ValueError) as problem:
+    def add_turn(self, generated: Generated) -> Completion:
+        """Add a turn of the model.
+
+        Args:
+            generated: What the engine returned. What follows a stop text is dropped.
+
+        Returns:
+            The turn as a parsed message, why it ended, and how many tokens it took.
+
+        Raises:
+            EndpointError: The engine returned too many tokens, or logprobs that do not align.
+        """
+        ids, logprobs = _read_numbers(generated)
+        if not 0 < len(ids) <= self.max_turn_tokens:
             raise EndpointError(
-                f"the engine returned ids or logprobs that are no numbers: {problem}"
-            ) from None
-        if not 0 < len(ids) <= self.room:
-            raise EndpointError(
-                f"the engine returned {len(ids)} tokens, where 1 to {self.room} were asked for"
+                f"the engine returned {len(ids)} tokens, where 1 to {self.max_turn_tokens} were "
+                "asked for"
             )
         if logprobs is not None and len(logprobs) != len(ids):
             raise EndpointError(
                 f"the engine returned {len(ids)} tokens and {len(logprobs)} logprobs: one each "
                 "is needed"
             )
-        stopped = self._template.ends_early(ids)
-        if stopped is not None:
-            ids = ids[:stopped]
-            logprobs = None if logprobs is None else logprobs[:stopped]
         if not self._mask:
             self._logprobs = None if logprobs is None else []
         if (logprobs is None) != (self._logprobs is None):
             raise EndpointError("the engine gave logprobs for some turns and none for others")
+        filled = len(ids) == self.max_turn_tokens and ids[-1] not in self._template.ends
+        finish_reason = generated.finish_reason or ("length" if filled else "stop")
+        stop = self._template.ends_early(ids)
+        if stop is not None:
+            ids, finish_reason = ids[:stop], "stop"
         message, as_written = self._template.read(
             generated.message,
             ids,
             first=self._next_call,
-            tools=self._told.tools if self._told is not None else (),
+            tools=self._with_tools.tools if self._with_tools is not None else (),
             prompt=self._ids,
         )
         usage = Usage(len(self._ids), len(ids))
-        self._meant = message
+        self._last_turn, self._truncated = message, finish_reason == "length"
         self._next_call = max(self._next_call, next_call_number([message]))
-        self._seen.append(as_written)
+        self._messages.append(as_written)
         self._ids += ids
         self._mask += [1] * len(ids)
         if self._logprobs is not None and logprobs is not None:
-            self._logprobs += logprobs
-        filled = len(ids) == self.room and ids[-1] not in self._template.ends
-        finish = generated.finish_reason or ("length" if filled else "stop")
-        if stopped is not None:
-            finish = "stop"
-        self._cut_off = finish == "length"
-        return Completion(message, finish, usage)
+            self._logprobs += logprobs[: len(ids)]
+        return Completion(message, finish_reason, usage)
 
     def trace(self) -> TokenTrace | None:
-        """The rollout up to the model's last token; None if it has not written any.
+        """Return the rollout up to the model's last token; None if it has written none.
 
-        An environment's words that no turn followed are no part of it: the engine never saw them.
+        What an environment said after that is left out: the model never read it.
         """
         if not self._mask:
             return None
@@ -154,3 +168,16 @@ class Transcript:
             None if self._logprobs is None else tuple(self._logprobs[:end]),
             tuple(self._mask[:end]),
         )
+
+
+def _read_numbers(generated: Generated) -> tuple[list[int], list[float] | None]:
+    """Return the ids and logprobs as plain numbers, out of tensors and arrays."""
+    try:
+        ids = [int(i) for i in generated.ids]
+        if generated.logprobs is None:
+            return ids, None
+        return ids, [float(logprob) for logprob in generated.logprobs]
+    except (TypeError, ValueError) as problem:
+        raise EndpointError(
+            f"the engine returned ids or logprobs that are no numbers: {problem}"
+        ) from None

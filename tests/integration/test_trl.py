@@ -12,7 +12,7 @@ import random
 import sys
 import types
 from collections.abc import Callable, Iterator
-from importlib import metadata
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,16 +36,17 @@ from heldout import (
 from heldout.endpoints.local import LocalEndpoint
 from heldout.environments import ToolEnvironment
 from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
+from heldout.integrations import versions
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import (
     build_rollout_func,
-    generation,
-    in_rollout_window,
+    engines,
+    in_rollout_phase,
     reward_from_rollout,
     to_dataset,
     where_scored,
 )
-from heldout.integrations.trl import rollout as ours
+from heldout.integrations.trl import rollout_func as ours
 from heldout.integrations.verifiers import from_verifiers
 from heldout.rollouts import Rollout
 from heldout.scoring import Rubric, grade_number, part
@@ -411,7 +412,7 @@ def test_a_sampled_turn_is_what_trl_itself_would_have_drawn(make_trainer: MakeTr
     samples = [Sample("short", {"question": "?"}), *SAMPLES[:3]]
     prompts = [row["prompt"] for row in to_dataset(samples)]
     trainer.model.train()
-    render = ours._renderer(trainer)
+    render = ours._make_renderer(trainer)
     ids = [list(render([Message("user", s.input["question"])], True)) for s in samples]
     torch.manual_seed(5)
     theirs, _ = trainer._generate_single_turn(ids, None, {}, 1)
@@ -442,7 +443,7 @@ def test_rows_of_one_batch_have_limits_of_their_own(make_trainer: MakeTrainer) -
     """Also one so near the end of the context that it cannot go on as long as the others."""
     trainer = make_trainer()
     trainer.model.eval()
-    ids = ours._renderer(trainer)([Message("user", "what is 1 plus 2 ?")], True)
+    ids = ours._make_renderer(trainer)([Message("user", "what is 1 plus 2 ?")], True)
     almost_full = [ids[0]] * (CONTEXT - 3 - len(ids)) + ids
     prompts, limits = [ids, almost_full, ids, ids[2:]], [16, 3, 2, 16]
     positions: list[int] = []
@@ -450,9 +451,9 @@ def test_rows_of_one_batch_have_limits_of_their_own(make_trainer: MakeTrainer) -
         lambda module, args, kwargs: positions.append(int(kwargs["position_ids"].max())),
         with_kwargs=True,
     )
-    with generation.by_transformers(trainer, greedy=True) as generate:
-        together = generate(prompts, limits)
-        alone = [generate([p], [n])[0] for p, n in zip(prompts, limits, strict=True)]
+    generate = engines.make_generate(trainer, greedy=True)
+    together = generate(prompts, limits)
+    alone = [generate([p], [n])[0] for p, n in zip(prompts, limits, strict=True)]
     assert together == alone
     assert max(positions) < CONTEXT
     assert [row.finish_reason for row in together] == ["stop", "length", "length", "stop"]
@@ -506,7 +507,6 @@ def test_a_failed_rollout_has_no_reward_and_trains_no_token(make_trainer: MakeTr
     for place, sum_ in enumerate(order):
         ids, mask = output["completion_ids"][place], output["env_mask"][place]
         assert len(ids) == len(mask) > 0
-        assert f"what is 0 plus {sum_} ?" in tokenizer.decode(output["prompt_ids"][place])
         if sum_ == 0:
             assert output["heldout_error"][place] is None
             assert output["heldout_reward"][place] is not None
@@ -517,7 +517,9 @@ def test_a_failed_rollout_has_no_reward_and_trains_no_token(make_trainer: MakeTr
             assert 1 not in mask
         if sum_ == 1:  # it had not said anything yet
             assert "no such room" in output["heldout_error"][place]
-            assert ids == [tokenizer.eos_token_id]
+            assert ids == output["prompt_ids"][place] == [tokenizer.eos_token_id]
+        else:
+            assert f"what is 0 plus {sum_} ?" in tokenizer.decode(output["prompt_ids"][place])
         if sum_ == 2:
             assert "cannot score this" in output["heldout_error"][place]
             assert len(ids) > 1
@@ -527,7 +529,9 @@ def test_a_failed_rollout_has_no_reward_and_trains_no_token(make_trainer: MakeTr
     assert row["reward"] == pytest.approx(np.mean(scored))
 
 
-def test_a_prompt_that_is_too_long_fails_alone_and_is_cut(make_trainer: MakeTrainer) -> None:
+def test_a_prompt_that_is_too_long_fails_alone(
+    make_trainer: MakeTrainer,
+) -> None:
     long = Sample("long", {"question": "what " * 200}, 0)
     trainer = make_trainer()
     trainer.model.eval()
@@ -535,7 +539,8 @@ def test_a_prompt_that_is_too_long_fails_alone_and_is_cut(make_trainer: MakeTrai
     output = rollouts(samples)([row["prompt"] for row in to_dataset(samples)], trainer)
     assert "takes 96" in output["heldout_error"][0]
     assert output["heldout_error"][1] is None
-    assert len(output["prompt_ids"][0]) + len(output["completion_ids"][0]) == CONTEXT
+    assert output["prompt_ids"][0] == output["completion_ids"][0] == [2]
+    assert output["env_mask"][0] == [0]
 
 
 def test_if_all_rollouts_fail_training_stops_and_says_why(make_trainer: MakeTrainer) -> None:
@@ -598,24 +603,24 @@ VARIED = [
 def test_prompts_are_found_again_after_arrow_has_given_all_rows_all_fields() -> None:
     dataset = to_dataset(VARIED)
     assert dataset["sample_id"][:] == [sample.id for sample in VARIED]
-    found = ours._by_prompt(ours._items(VARIED, None), "refuse")
+    found = ours._index_by_prompt(ours._prepare_items(VARIED, None), "refuse")
     row = prompts_of(dataset)[0]
     assert "tool_calls" in row[0]  # None, added by Arrow
     for prompt, sample in zip(prompts_of(dataset), VARIED, strict=True):
-        assert ours._find(prompt, found).sample is sample
+        assert ours._find_item(prompt, found).sample is sample
 
 
 def test_prompts_are_found_in_a_dataset_that_somebody_else_made() -> None:
-    found = ours._by_prompt(ours._items(VARIED, None), "refuse")
+    found = ours._index_by_prompt(ours._prepare_items(VARIED, None), "refuse")
     text, history = VARIED[0], VARIED[1]
-    assert ours._find("what is 1 plus 1 ?", found).sample is text
+    assert ours._find_item("what is 1 plus 1 ?", found).sample is text
     named = ({"content": "what is 1 plus 1 ?", "role": "user", "name": None, "weight": 3},)
-    assert ours._find(named, found).sample is text
+    assert ours._find_item(named, found).sample is text
     as_json = [dict(message) for message in history.input["messages"]]
     call = {"type": "function", "id": "c1", "function": {"arguments": '{"b":1, "a":1}'}}
     call["function"]["name"] = "add"  # type: ignore[index]
     as_json[2] = {"role": "assistant", "content": "", "tool_calls": [call]}
-    assert ours._find(as_json, found).sample is history
+    assert ours._find_item(as_json, found).sample is history
 
 
 def test_prepare_messages_makes_the_prompts_and_is_asked_once_a_sample(
@@ -673,7 +678,7 @@ def test_samples_that_share_a_prompt_are_refused_when_built() -> None:
 
 def test_of_samples_that_share_a_prompt_the_first_can_be_taken_with_a_warning() -> None:
     with pytest.warns(UserWarning, match="2 prompts are shared by 5 samples .* 3 never are"):
-        found = ours._by_prompt(ours._items(TWINS, None), "first")
+        found = ours._index_by_prompt(ours._prepare_items(TWINS, None), "first")
     assert [item.sample.id for item in found.values()] == ["a", "c", "f"]
 
 
@@ -684,7 +689,7 @@ def test_among_samples_that_share_a_prompt_a_function_can_choose() -> None:
         asked.append([sample.id for sample in samples])
         return samples[-1]
 
-    found = ours._by_prompt(ours._items(TWINS, None), last)
+    found = ours._index_by_prompt(ours._prepare_items(TWINS, None), last)
     assert [item.sample.id for item in found.values()] == ["b", "e", "f"]
     assert asked == [["a", "b"], ["c", "d", "e"]]
     with pytest.raises(InvalidInput, match="returns one of the samples"):
@@ -765,7 +770,7 @@ def test_the_reward_function_alone_says_what_it_needs(make_trainer: MakeTrainer)
 def test_only_versions_that_were_tested_are_taken(
     version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metadata, "version", lambda name: version)
+    monkeypatch.setattr(versions, "version", lambda name: version)
     if fits:
         build_rollout_func(SAMPLES, score)
     else:
@@ -775,9 +780,9 @@ def test_only_versions_that_were_tested_are_taken(
 
 def test_without_trl_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
-        raise metadata.PackageNotFoundError(name)
+        raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(metadata, "version", missing)
+    monkeypatch.setattr(versions, "version", missing)
     with pytest.raises(InvalidInput, match=r"pip install 'heldout\[trl\]'"):
         build_rollout_func(SAMPLES, score)
 
@@ -1150,13 +1155,13 @@ def test_one_rollout_that_is_dropped_now_and_then_stops_nothing_and_many_do() ->
         errors = ["render: it differs"] * lost + [None] * (of - lost)
         return [Rollout(SAMPLES[0], Trajectory(()), error=error) for error in errors]
 
-    seldom = ours._Lost()
+    seldom = ours._MismatchCounter()
     for _ in range(3):
-        seldom.count(batch(1, 40))
-    often = ours._Lost()
-    often.count(batch(1, 8))
+        seldom.add(batch(1, 40))
+    often = ours._MismatchCounter()
+    often.add(batch(1, 8))
     with pytest.raises(SystemicFailure, match="2 of 16 rollouts of all so far"):
-        often.count(batch(1, 8))
+        often.add(batch(1, 8))
 
 
 def melting(tokenizer: Any) -> Any:
@@ -1251,8 +1256,8 @@ def test_its_held_out_rows_are_evaluated_while_it_trains_and_by_themselves(
     make_trainer: MakeTrainer, taught: dict[str, Any], vf_env: Any, tmp_path: Path
 ) -> None:
     held_out, settings = from_verifiers(vf_env), {"every_steps": 1, "heartbeat_fn": None}
-    riding = PeriodicEval(
-        held_out, in_rollout_window(held_out), run_dir=tmp_path / "window", **settings
+    inside = PeriodicEval(
+        held_out, in_rollout_phase(held_out), run_dir=tmp_path / "inside", **settings
     )
     live = PeriodicEval(
         held_out,
@@ -1262,11 +1267,11 @@ def test_its_held_out_rows_are_evaluated_while_it_trains_and_by_themselves(
         **settings,
     )
     definition = from_verifiers(vf_env, split="train")
-    func = build_rollout_func(definition, evals=[riding])
+    func = build_rollout_func(definition, evals=[inside])
     trainer = make_trainer(func, dataset=to_dataset(definition), max_steps=2)
-    HeldoutCallback(riding, live).attach(trainer)
+    HeldoutCallback(inside, live).attach(trainer)
     trainer.train()
-    for evals in (riding, live):
+    for evals in (inside, live):
         summaries = [point.summary for point in evals.points]
         assert [summary and summary["n_scored"] for summary in summaries] == [4, 4]
     model = make_model(trainer.model.state_dict()).eval()

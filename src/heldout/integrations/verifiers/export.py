@@ -1,4 +1,4 @@
-"""An eval as an environment of theirs."""
+"""A heldout eval as a verifiers environment."""
 
 from __future__ import annotations
 
@@ -17,19 +17,100 @@ from typing import Any
 from heldout.chat import messages_of
 from heldout.concurrency import settle
 from heldout.environment import Environment, HasOutcome, Reply
-from heldout.errors import DuplicateSampleId, InvalidInput
-from heldout.integrations.verifiers.messages import ours, theirs
-from heldout.integrations.verifiers.package import verifiers_package
-from heldout.integrations.verifiers.scoring import error_chain
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.types import (
-    Message,
-    Sample,
-    Score,
-    Stop,
-    Trajectory,
-    Usage,
+from heldout.errors import InvalidInput
+from heldout.integrations.verifiers.load import (
+    error_chain,
+    import_verifiers,
+    to_heldout_messages,
+    to_verifiers_messages,
 )
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.samples import distinct
+from heldout.types import Message, Sample, Score, Stop, Trajectory, Usage
+
+MAX_TURNS = 16
+"""Model turns of a rollout, where neither the caller nor the eval sets a limit."""
+
+
+def to_verifiers(
+    samples: Iterable[Sample] | EvalDefinition,
+    score_fn: ScoreFn | None = None,
+    *,
+    prepare_messages: PrepareMessages | None = None,
+    environment_factory: EnvironmentFactory | None = None,
+    max_turns: int | None = None,
+) -> Any:
+    """Make a verifiers environment of a heldout eval, for trainers that take those.
+
+    Its reward is `Score.reward`, and its metrics are the score's. Where the score function or the
+    environment raises, `state["error"]` says so and the reward is 0.0, which is how verifiers
+    marks a failed rollout: a trainer should leave those out.
+
+    Args:
+        samples: The samples, or an `EvalDefinition` in place of everything but `max_turns`.
+        score_fn: Scores a finished rollout.
+        prepare_messages: Makes a sample's opening messages; it cannot be async.
+        environment_factory: Makes a sample's environment. Without it rollouts are single-turn.
+        max_turns: The largest number of model turns; by default the eval's own limit, or 16.
+
+    Returns:
+        A `vf.SingleTurnEnv`, or a `vf.MultiTurnEnv` where there are environments. The samples are
+        its training dataset.
+
+    Raises:
+        InvalidInput: The eval cannot be made an environment; the message says why.
+    """
+    vf = import_verifiers()
+    definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    if max_turns is None:
+        max_turns = definition.max_turns or MAX_TURNS
+    if max_turns < 1:
+        raise InvalidInput(f"max_turns is at least 1, got {max_turns}")
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidInput(
+            "verifiers sets signal handlers when an environment is made, which only the main "
+            "thread may do; call to_verifiers there"
+        )
+    prepare = partial(_prepare, prepare_messages=definition.prepare_messages)
+    by_id = {s.id: s for s in distinct(definition.samples, wanted="to_verifiers takes Samples")}
+    if not by_id:
+        raise InvalidInput("there are no samples to make an environment of")
+    rows = [_row(sample, i, prepare(sample)) for i, sample in enumerate(by_id.values())]
+    dataset = import_module("datasets").Dataset.from_list(rows)
+    if definition.environment_factory is None:
+        env = _environment_class(vf, vf.SingleTurnEnv)(dataset=dataset)
+    else:
+        env = _environment_class(vf, vf.MultiTurnEnv)(dataset=dataset, max_turns=max_turns)
+    env.heldout_samples = by_id
+    env.heldout_prepare = prepare
+    env.heldout_environment_factory = definition.environment_factory
+    # Replaces the monitor that verifiers adds: it would be summed up with a metric of its name.
+    env.rubric = _rubric_class(vf)(definition.score_fn, env)
+    return env
+
+
+def _prepare(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
+    if prepare_messages is None:
+        return messages_of(sample.input, f"sample {sample.id!r}: input")
+    messages = prepare_messages(sample)
+    if inspect.iscoroutine(messages):
+        messages.close()
+        raise InvalidInput(
+            "to_verifiers takes a plain prepare_messages, not an async one: the dataset's "
+            "prompts are made before any event loop runs"
+        )
+    return list(messages)
+
+
+def _row(sample: Sample, position: int, prompt: Sequence[Message]) -> dict[str, Any]:
+    """Make a dataset row. What a column cannot hold (parts, calls) is put in by setup_state."""
+    answer = sample.ground_truth
+    return {
+        "example_id": position,
+        "prompt": [{"role": m.role, "content": m.text} for m in prompt],
+        "answer": answer if isinstance(answer, str) else json.dumps(answer, default=str),
+        "info": json.dumps({"sample_id": sample.id}),
+    }
 
 
 @dataclass(slots=True)
@@ -45,88 +126,15 @@ class _Episode:
     outcome: dict[str, Any] | None = None
 
 
-def to_verifiers(
-    samples: Iterable[Sample] | EvalDefinition,
-    score_fn: ScoreFn | None = None,
-    *,
-    prepare_messages: PrepareMessages | None = None,
-    environment_factory: EnvironmentFactory | None = None,
-    max_turns: int | None = None,
-) -> Any:
-    """A heldout eval as a verifiers environment, for trainers that take those.
-
-    Its reward is `Score.reward`, and its metrics are the score's. Where the score function or the
-    environment raises, `state["error"]` says so and the reward is 0.0, which is how verifiers
-    marks a failed rollout: a trainer is to leave those out.
-    """
-    vf = verifiers_package()
-    given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    prepare_messages, environment_factory = given.prepare_messages, given.environment_factory
-    if max_turns is None:
-        max_turns = given.max_turns or 16
-    if threading.current_thread() is not threading.main_thread():
-        raise InvalidInput(
-            "verifiers sets signal handlers when an environment is made, which only the main "
-            "thread may do; call to_verifiers there"
-        )
-    if isinstance(max_turns, bool) or not isinstance(max_turns, int) or max_turns < 1:
-        raise InvalidInput(f"max_turns is a whole number >= 1, got {max_turns!r}")
-    by_id: dict[str, Sample] = {}
-    rows = []
-    for position, sample in enumerate(given.samples):
-        if sample.id in by_id:
-            raise DuplicateSampleId(sample.id, position)
-        by_id[sample.id] = sample
-        rows.append(_row(sample, position, _prepared(sample, prepare_messages)))
-    if not rows:
-        raise InvalidInput("there are no samples to make an environment of")
-    single = environment_factory is None
-    made = _environment_class(vf, vf.SingleTurnEnv if single else vf.MultiTurnEnv)(
-        dataset=import_module("datasets").Dataset.from_list(rows),
-        **({} if single else {"max_turns": max_turns}),
-    )
-    made.heldout_samples = by_id
-    made.heldout_prepare = partial(_prepared, prepare_messages=prepare_messages)
-    made.heldout_environment_factory = environment_factory
-    # Without the monitor that verifiers adds: it would be summed up with a metric of its name.
-    made.rubric = _rubric_class(vf)(given.score_fn, made)
-    return made
-
-
-def _prepared(sample: Sample, prepare_messages: PrepareMessages | None) -> list[Message]:
-    if prepare_messages is None:
-        return messages_of(sample.input, f"sample {sample.id!r}: input")
-    messages = prepare_messages(sample)
-    if inspect.isawaitable(messages):
-        if inspect.iscoroutine(messages):
-            messages.close()
-        raise InvalidInput(
-            "to_verifiers takes a plain prepare_messages, not an async one: the dataset's "
-            "prompts are made before any event loop runs"
-        )
-    return list(messages)
-
-
-def _row(sample: Sample, position: int, prompt: Sequence[Message]) -> dict[str, Any]:
-    """A dataset row. What a column cannot hold (content parts, calls) is put in by setup_state."""
-    answer = sample.ground_truth
-    return {
-        "example_id": position,
-        "prompt": [{"role": m.role, "content": m.text} for m in prompt],
-        "answer": answer if isinstance(answer, str) else json.dumps(answer, default=str),
-        "info": json.dumps({"sample_id": sample.id}),
-    }
-
-
 @contextmanager
-def _as_theirs(vf: Any, where: str) -> Iterator[None]:
-    """Their loop records its own errors in the state, and lets any other end the whole run."""
+def _errors_converted(vf: Any, sample: Sample, where: str) -> Iterator[None]:
+    """Raise errors as vf.Error: verifiers records those in the state, others end its whole run."""
     try:
         yield
     except vf.Error:
         raise
     except Exception as problem:
-        raise vf.Error(f"{where}: {error_chain(problem)}") from problem
+        raise vf.Error(f"sample {sample.id!r}: {where}: {error_chain(problem)}") from problem
 
 
 @functools.cache
@@ -140,11 +148,11 @@ def _environment_class(vf: Any, base: Any) -> Any:
 
         async def setup_state(self, state: Any) -> Any:
             sample = self.heldout_samples[state["info"]["sample_id"]]
-            with _as_theirs(vf, f"sample {sample.id!r}: prepare_messages"):
+            with _errors_converted(vf, sample, "prepare_messages"):
                 episode = _Episode(sample, self.heldout_prepare(sample))
             state["heldout"] = episode
             if self.heldout_environment_factory is not None:
-                with _as_theirs(vf, f"sample {sample.id!r}: environment"):
+                with _errors_converted(vf, sample, "environment"):
                     environment = await settle(self.heldout_environment_factory(sample))
                     episode.environment = environment
                     episode.messages.extend(await settle(environment.opening()))
@@ -152,32 +160,31 @@ def _environment_class(vf: Any, base: Any) -> Any:
                         vf.Tool(name=t.name, description=t.description, parameters=t.parameters)
                         for t in environment.tools
                     ]
-            state["prompt"] = theirs(episode.messages)
+            state["prompt"] = to_verifiers_messages(episode.messages)
             return state
 
         async def add_model_response(self, state: Any, prompt_messages: Any, response: Any) -> None:
             await super().add_model_response(state, prompt_messages, response)
             step, episode = state["trajectory"][-1], state["heldout"]
-            episode.messages.extend(ours(step["completion"]))
+            episode.messages.extend(to_heldout_messages(step["completion"]))
             episode.turns += 1
-            end = _end(step)
             if episode.environment is None:
-                episode.stop = Stop("no_reply", **end)
+                episode.stop = _stop("no_reply", step)
                 return
             # Here and not in env_response, which verifiers leaves out after the last turn: every
             # turn reaches the environment.
-            with _as_theirs(vf, f"sample {episode.sample.id!r}: environment"):
+            with _errors_converted(vf, episode.sample, "environment"):
                 reply = await settle(episode.environment.reply(tuple(episode.messages)))
                 if not isinstance(reply, Reply):
                     raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
             episode.messages.extend(reply.messages)
-            episode.reply = theirs(reply.messages)
+            episode.reply = to_verifiers_messages(reply.messages)
             if reply.done:
-                episode.stop = Stop("environment", **end)
+                episode.stop = _stop("environment", step)
             elif not reply.messages:
-                episode.stop = Stop("no_reply", **end)
+                episode.stop = _stop("no_reply", step)
             elif episode.turns >= self.max_turns > 0:
-                episode.stop = Stop("limit", "max_turns", **end)
+                episode.stop = _stop("limit", step, "max_turns")
             if episode.stop is not None:
                 state["final_env_response"] = episode.reply
 
@@ -191,28 +198,39 @@ def _environment_class(vf: Any, base: Any) -> Any:
                 return
             if state.get("error") is None:
                 state["error"] = _unfinished(vf, state)
-            if episode.stop is None:
-                episode.stop = _limit(state)
-            environment = episode.environment
+            if episode.stop is None and state["trajectory"]:
+                condition = state.get("stop_condition") or "unknown"
+                limit = _LIMITS.get(condition, condition)
+                episode.stop = _stop("limit", state["trajectory"][-1], limit)
+            environment, sample = episode.environment, episode.sample
+            if environment is None:
+                return
             try:
                 if state.get("error") is None and isinstance(environment, HasOutcome):
-                    with _as_theirs(vf, f"sample {episode.sample.id!r}: environment"):
+                    with _errors_converted(vf, sample, "environment"):
                         episode.outcome = await settle(environment.outcome())
             except vf.Error as problem:
                 state["error"] = problem
             finally:
-                if environment is not None:
-                    try:
-                        with _as_theirs(vf, f"sample {episode.sample.id!r}: environment"):
-                            await settle(environment.close())
-                    except vf.Error as problem:
-                        state["error"] = state.get("error") or problem
+                try:
+                    with _errors_converted(vf, sample, "environment"):
+                        await settle(environment.close())
+                except vf.Error as problem:
+                    state["error"] = state.get("error") or problem
 
     return HeldoutEnv
 
 
+_LIMITS = {
+    "max_turns_reached": "max_turns",
+    "prompt_too_long": "context",
+    "max_total_completion_tokens_reached": "token_budget",
+}
+"""Stop conditions of verifiers that are limits, by heldout's name."""
+
+
 def _unfinished(vf: Any, state: Any) -> Any:
-    """An error where heldout has one and verifiers would score what there is."""
+    """Return an error where heldout has one and verifiers would score an unfinished rollout."""
     if state.get("timed_out"):
         return vf.Error("the rollout was not done after timeout_seconds")
     if not state["trajectory"]:
@@ -220,22 +238,12 @@ def _unfinished(vf: Any, state: Any) -> Any:
     return None
 
 
-def _limit(state: Any) -> Stop:
-    """A limit of verifiers that ended the rollout, in heldout's words."""
-    condition = state.get("stop_condition") or "unknown"
-    known = {
-        "max_turns_reached": "max_turns",
-        "prompt_too_long": "context",
-        "max_total_completion_tokens_reached": "token_budget",
-    }
-    end = _end(state["trajectory"][-1]) if state["trajectory"] else {}
-    return Stop("limit", known.get(condition, condition), **end)
-
-
-def _end(step: Any) -> dict[str, Any]:
-    """What a Stop says of how the last model turn ended."""
-    said = getattr(getattr(step.get("response"), "message", None), "finish_reason", None)
-    return {"truncated": bool(step["is_truncated"]), "finish_reason": said}
+def _stop(ended_by: Any, step: Any, limit: str | None = None) -> Stop:
+    """Make a Stop of how verifiers' last step ended."""
+    message = getattr(step.get("response"), "message", None)
+    finish_reason = getattr(message, "finish_reason", None)
+    truncated = bool(step["is_truncated"])
+    return Stop(ended_by, limit, truncated=truncated, finish_reason=finish_reason)
 
 
 @functools.cache
@@ -258,7 +266,7 @@ def _rubric_class(vf: Any) -> Any:
                 tuple(episode.messages), episode.stop, usage, outcome=episode.outcome
             )
             try:
-                with _as_theirs(vf, f"sample {episode.sample.id!r}: score_fn"):
+                with _errors_converted(vf, episode.sample, "score_fn"):
                     score = await settle(self.score_fn(trajectory, episode.sample))
                     if not isinstance(score, Score):
                         raise TypeError(f"score_fn returns a Score, got {score!r:.200}")
@@ -269,7 +277,7 @@ def _rubric_class(vf: Any) -> Any:
             state["metrics"] = {metric.name: metric.value for metric in score.metrics}
 
         async def score_group(self, states: list[Any]) -> None:
-            """Each by itself; its advantage is over those of the group that have a score."""
+            """Score each by itself; its advantage is over those of the group that have a score."""
             await asyncio.gather(*(self.score_rollout(state) for state in states))
             scored = [state["reward"] for state in states if state.get("error") is None]
             for state in states:

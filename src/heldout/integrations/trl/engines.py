@@ -15,29 +15,41 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cut
 """Settings that mean nothing to a greedy turn."""
 
 
-@contextmanager
-def by_transformers(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
-    """The trainer's own model, as `GRPOTrainer._generate_single_turn` calls it.
+def make_generate(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Generate:
+    """Return a `generate` of the engine that the trainer makes its rollouts with.
+
+    Args:
+        trainer: The GRPOTrainer.
+        greedy: Whether to decode greedily, instead of sampling as the trainer's settings say.
+        stop: Texts at which vLLM ends a turn. transformers writes on, and the rest is dropped.
+    """
+    if trainer.use_vllm:
+        return _vllm_generate(trainer, greedy=greedy, stop=stop)
+    return _transformers_generate(trainer, greedy=greedy)
+
+
+def _transformers_generate(trainer: Any, *, greedy: bool) -> Generate:
+    """Call the trainer's model as `GRPOTrainer._generate_single_turn` does.
 
     Sampled turns draw from torch's global generator, like TRL's; greedy ones draw nothing.
     """
     import torch
     from trl.models.utils import unwrap_model_for_generation
 
-    tokenizer, ends = trainer._tokenizer, set(trainer.eos_token_ids)
-    readable = readable_length(trainer)
+    tokenizer, end_ids = trainer._tokenizer, set(trainer.eos_token_ids)
+    max_length = max_context_length(trainer)
     config = copy.deepcopy(trainer.generation_config)
     if greedy:
         config.do_sample = False
         for name in _SAMPLING:
             setattr(config, name, None)
 
-    def together(prompts: list[list[int]], new: int) -> list[list[int]]:
+    def generate_rows(prompts: list[list[int]], max_new: int) -> list[list[int]]:
         width = max(map(len, prompts))
         padding = [width - len(ids) for ids in prompts]
         rows = [[tokenizer.pad_token_id] * n + ids for n, ids in zip(padding, prompts, strict=True)]
         mask = [[0] * n + [1] * (width - n) for n in padding]
-        config.max_new_tokens = new
+        config.max_new_tokens = max_new
         with (
             unwrap_model_for_generation(
                 trainer.model_wrapped,
@@ -61,30 +73,34 @@ def by_transformers(trainer: Any, *, greedy: bool) -> Iterator[Generate]:
         turns: dict[int, Generated] = {}
         waiting = sorted(range(len(prompts)), key=lambda i: -max_tokens[i])
         while waiting:
-            # All rows go on as long as the one that may write most. A row that is almost full
-            # would be taken past the model's last position by that, so it waits for a shorter go.
-            new = max_tokens[waiting[0]]
-            fits = {i for i in waiting if readable is None or len(prompts[i]) + new <= readable}
-            now = sorted(fits | {waiting[0]})
-            waiting = [i for i in waiting if i not in now]
-            for i, row in zip(now, together([prompts[i] for i in now], new), strict=True):
-                turns[i] = cut(row[: max_tokens[i]], ends)
+            # All rows are generated as long as the one with the largest limit. A row that is
+            # almost full would run past the model's last position, so it waits for a shorter call.
+            max_new = max_tokens[waiting[0]]
+            batch = [
+                i
+                for i in sorted(waiting)
+                if i == waiting[0] or max_length is None or len(prompts[i]) + max_new <= max_length
+            ]
+            waiting = [i for i in waiting if i not in batch]
+            rows = generate_rows([prompts[i] for i in batch], max_new)
+            for i, row in zip(batch, rows, strict=True):
+                turns[i] = cut_at_end(row[: max_tokens[i]], end_ids)
         return [turns[i] for i in range(len(prompts))]
 
-    yield generate
+    return generate
 
 
-def cut(ids: list[int], ends: set[int]) -> Generated:
-    """A row up to the token that ends its turn, that one included."""
-    for place, token in enumerate(ids):
-        if token in ends:
-            return Generated(ids[: place + 1], finish_reason="stop")
+def cut_at_end(ids: list[int], end_ids: set[int]) -> Generated:
+    """Return a generated row up to the token that ends its turn, that one included."""
+    for position, token in enumerate(ids):
+        if token in end_ids:
+            return Generated(ids[: position + 1], finish_reason="stop")
     return Generated(ids, finish_reason="length")
 
 
 @contextmanager
-def awake(trainer: Any) -> Iterator[None]:
-    """The engine that TRL runs next to the model, woken once for all turns where it sleeps."""
+def engine_awake(trainer: Any) -> Iterator[None]:
+    """Wake a colocated vLLM engine that sleeps between rollouts, once for all turns."""
     engine = trainer.vllm_generation if trainer.use_vllm else None
     if engine is None or not engine.enable_sleep_mode:
         yield
@@ -99,9 +115,8 @@ def awake(trainer: Any) -> Iterator[None]:
         engine._llm_weights_sleeping = True
 
 
-@contextmanager
-def by_vllm(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Iterator[Generate]:
-    """That engine, inside of `awake`."""
+def _vllm_generate(trainer: Any, *, greedy: bool, stop: Sequence[str]) -> Generate:
+    """Call the colocated engine, inside `engine_awake`."""
     from vllm import SamplingParams
 
     engine = trainer.vllm_generation
@@ -124,8 +139,7 @@ def by_vllm(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Iterator
         settings["structured_outputs"] = StructuredOutputsParams(**outputs)
     if stop:
         settings["stop"] = [*(settings.get("stop") or []), *stop]
-    # 0 more than that of the token that was sampled.
-    settings |= {"n": 1, "logprobs": 0}
+    settings |= {"n": 1, "logprobs": 0}  # 0 besides that of the sampled token
 
     def generate(prompts: list[list[int]], max_tokens: list[int]) -> list[Any]:
         answers = engine.llm.generate(
@@ -133,12 +147,12 @@ def by_vllm(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Iterator
             sampling_params=[SamplingParams(**settings, max_tokens=n) for n in max_tokens],
             use_tqdm=False,
         )
-        return [_sampled(answer.outputs[0]) for answer in answers]
+        return [_read_vllm_output(answer.outputs[0]) for answer in answers]
 
-    yield generate
+    return generate
 
 
-def _sampled(output: Any) -> Generated | EndpointError:
+def _read_vllm_output(output: Any) -> Generated | EndpointError:
     ids = list(output.token_ids)
     if not ids or output.logprobs is None:
         return EndpointError(
@@ -149,13 +163,13 @@ def _sampled(output: Any) -> Generated | EndpointError:
     return Generated(ids, logprobs, finish_reason=output.finish_reason)
 
 
-def readable_length(trainer: Any) -> int | None:
-    """How many tokens the engine can read; None if it does not say."""
+def max_context_length(trainer: Any) -> int | None:
+    """Return how many tokens the engine can read; None if it does not say."""
     if trainer.use_vllm:
         engine = trainer.vllm_generation
         config = getattr(getattr(engine.llm, "llm_engine", None), "model_config", None)
-        longest = getattr(config, "max_model_len", None) or engine.max_model_length
+        length = getattr(config, "max_model_len", None) or engine.max_model_length
     else:
         config = trainer.accelerator.unwrap_model(trainer.model_wrapped).config.get_text_config()
-        longest = getattr(config, "max_position_embeddings", None)
-    return longest if isinstance(longest, int) and longest > 0 else None
+        length = getattr(config, "max_position_embeddings", None)
+    return length if isinstance(length, int) and length > 0 else None

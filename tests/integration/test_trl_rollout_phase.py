@@ -1,4 +1,4 @@
-"""Held-out prompts in the trainer's rollout window: TRL's own trainer, on a small model.
+"""Evals inside the trainer's rollout phase: TRL's own trainer, on a small model.
 
 vLLM is the fake of test_trl.py, here one that refuses to be driven outside of a rollout.
 """
@@ -18,7 +18,7 @@ import torch
 
 from heldout import Sample, Score, Trajectory
 from heldout.errors import InvalidInput
-from heldout.integrations.trl import build_rollout_func, in_rollout_window
+from heldout.integrations.trl import build_rollout_func, in_rollout_phase
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.testing import assert_neutral
 from heldout.training import CurvePoint, PeriodicEval, live_model, read_points
@@ -37,7 +37,7 @@ SLEEPING = {**VLLM, "vllm_enable_sleep_mode": True}
 
 
 def make_eval(tmp_path: Path, name: str = "curve", **settings: Any) -> PeriodicEval:
-    builder = settings.pop("builder", None) or in_rollout_window(
+    builder = settings.pop("builder", None) or in_rollout_phase(
         settings.pop("score_fn", trl.score), environment_factory=trl.adder, max_turns=3, max_new=16
     )
     defaults: dict[str, Any] = {"every_steps": 2, "run_dir": tmp_path / name}
@@ -69,7 +69,7 @@ class Callback:
         self.inner = Inner()
 
 
-class Window:
+class PhaseSpy:
     """A rollout function during which, and only then, vLLM may be used."""
 
     def __init__(self, inner: Any, llm: trl.FakeLLM | None = None) -> None:
@@ -84,7 +84,7 @@ class Window:
 
         def watched(prompts: Any, sampling_params: Any, use_tqdm: bool) -> list[Any]:
             if not self._open:
-                raise RuntimeError("driven outside of the window: training hangs")
+                raise RuntimeError("called outside of the rollout phase: training hangs")
             for prompt, sampling in zip(prompts, sampling_params, strict=True):
                 self.prompts.append((sampling.temperature, tuple(prompt["prompt_token_ids"])))
             return generate(prompts, sampling_params, use_tqdm)
@@ -102,9 +102,11 @@ class Window:
         return output
 
 
-def riding(evals: list[PeriodicEval], llm: trl.FakeLLM | None = None, **settings: Any) -> Window:
+def rollout_func(
+    evals: list[PeriodicEval], llm: trl.FakeLLM | None = None, **settings: Any
+) -> PhaseSpy:
     defaults: dict[str, Any] = {"environment_factory": trl.adder, "max_turns": 3, "evals": evals}
-    return Window(build_rollout_func(trl.SAMPLES, trl.score, **{**defaults, **settings}), llm)
+    return PhaseSpy(build_rollout_func(trl.SAMPLES, trl.score, **{**defaults, **settings}), llm)
 
 
 def steps(points: list[CurvePoint]) -> list[int]:
@@ -122,7 +124,7 @@ def test_points_are_of_the_weights_that_the_rollouts_of_their_step_are_made_with
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, at_start=True)
-    trainer = make_trainer(riding([evals]), max_steps=5, learning_rate=1e-2)
+    trainer = make_trainer(rollout_func([evals]), max_steps=5, learning_rate=1e-2)
     weights = {0: fingerprint(trainer.model)}
     callback = Callback(on_step_end=lambda step, model: weights.update({step: fingerprint(model)}))
     trainer.add_callback(callback.inner)
@@ -157,10 +159,10 @@ def test_training_ends_in_the_same_weights_and_logs_the_same_rows(
 
     def train(evaluating: bool) -> Any:
         curves.append(make_eval(tmp_path, f"curve{len(curves)}", every_steps=1, score_fn=careless))
-        window = riding([curves[-1]] if evaluating else [])
+        spy = rollout_func([curves[-1]] if evaluating else [])
         torch.manual_seed(0)
         trainer = make_trainer(
-            window,
+            spy,
             model=trl.make_model(taught, attention_dropout=0.1),
             max_steps=3,
             learning_rate=1e-2,
@@ -168,7 +170,7 @@ def test_training_ends_in_the_same_weights_and_logs_the_same_rows(
             **settings,
         )
         trainer.train()
-        rollouts.append([output["completion_ids"] for output in window.outputs])
+        rollouts.append([output["completion_ids"] for output in spy.outputs])
         return trainer.model, trainer.state.log_history
 
     neutral = assert_neutral(train)
@@ -183,9 +185,9 @@ def test_where_rollouts_serve_several_steps_an_eval_comes_with_the_first_after_i
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, every_steps=3)
-    window = riding([evals])
-    make_trainer(window, max_steps=8, steps_per_generation=2).train()
-    assert window.steps == [0, 2, 4, 6]
+    spy = rollout_func([evals])
+    make_trainer(spy, max_steps=8, steps_per_generation=2).train()
+    assert spy.steps == [0, 2, 4, 6]
     assert steps(evals.points) == [4, 6]
 
 
@@ -193,17 +195,17 @@ def test_where_a_step_has_several_rollouts_it_is_evaluated_once(
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, every_steps=1, at_start=True)
-    window = riding([evals])
-    make_trainer(window, max_steps=2, gradient_accumulation_steps=2, steps_per_generation=1).train()
-    assert window.steps == [0, 0, 1, 1]
+    spy = rollout_func([evals])
+    make_trainer(spy, max_steps=2, gradient_accumulation_steps=2, steps_per_generation=1).train()
+    assert spy.steps == [0, 0, 1, 1]
     assert steps(evals.history) == [0, 1]
 
 
-def test_the_trainers_own_evaluation_is_no_window(
+def test_the_trainers_own_evaluation_is_no_rollout_phase(
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, every_steps=1, at_start=True)
-    make_trainer(riding([evals])).evaluate()
+    make_trainer(rollout_func([evals])).evaluate()
     assert evals.history == []
 
 
@@ -214,8 +216,8 @@ def test_vllm_is_driven_greedily_inside_of_rollouts_only(
     make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, at_start=True)
-    window = riding([evals], vllm)
-    trainer = make_trainer(window, **VLLM, max_steps=4, temperature=0.7)
+    spy = rollout_func([evals], vllm)
+    trainer = make_trainer(spy, **VLLM, max_steps=4, temperature=0.7)
     trainer.add_callback(Callback(on_train_end=evals.run_final).inner)
     trainer.train()
     points = evals.points
@@ -224,16 +226,16 @@ def test_vllm_is_driven_greedily_inside_of_rollouts_only(
     said = [point.decoding or {} for point in points]
     assert [each["engine"] for each in said] == ["vllm", "vllm", "transformers"]
     assert said[0] == {"engine": "vllm", "rows": 256, "max_new": 16}
-    greedy = [ids for temperature, ids in window.prompts if temperature == 0.0]
+    greedy = [ids for temperature, ids in spy.prompts if temperature == 0.0]
     assert len(greedy) >= 2 * len(HELD_OUT)
-    assert {temperature for temperature, _ in window.prompts} == {0.0, 0.7}
+    assert {temperature for temperature, _ in spy.prompts} == {0.0, 0.7}
 
 
 def test_the_engine_is_woken_once_for_eval_and_rollouts_and_forgets_the_evals_prompts(
     make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, at_start=True)
-    make_trainer(riding([evals], vllm), **SLEEPING, max_steps=1).train()
+    make_trainer(rollout_func([evals], vllm), **SLEEPING, max_steps=1).train()
     assert steps(evals.points) == [0]
     told = [event for i, event in enumerate(vllm.events) if event != vllm.events[i - 1] or not i]
     forgets = ["generate", "synced", "generate"]
@@ -263,14 +265,14 @@ def test_held_out_conversations_are_the_tokens_that_training_would_have_made_of_
     segments: str, render: Any, make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, at_start=True)
-    window = riding([evals], vllm, segments=segments, render=render)
-    trainer = make_trainer(window, **VLLM, temperature=0.7)
+    spy = rollout_func([evals], vllm, segments=segments, render=render)
+    trainer = make_trainer(spy, **VLLM, temperature=0.7)
     trainer.eval_dataset = trl.to_dataset(HELD_OUT)
     trainer.evaluate()
-    by_trl = sorted(window.prompts)
-    window.prompts.clear()
+    by_trl = sorted(spy.prompts)
+    spy.prompts.clear()
     trainer.train()
-    own = sorted(each for each in window.prompts if each[0] == 0.0)
+    own = sorted(each for each in spy.prompts if each[0] == 0.0)
     assert len(own) > len(HELD_OUT)
     assert own == by_trl
     assert [outcome.error for outcome in evals.points[0].outcomes] == [None] * len(HELD_OUT)
@@ -280,10 +282,10 @@ def test_with_the_same_weights_both_engines_give_the_same_answers(
     make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, every_steps=1, at_start=True)
-    trainer = make_trainer(riding([evals], vllm), **SLEEPING, max_steps=1, learning_rate=0.0)
+    trainer = make_trainer(rollout_func([evals], vllm), **SLEEPING, max_steps=1, learning_rate=0.0)
     trainer.train()
     [by_vllm] = evals.points
-    by_transformers = evals.run_final(1)  # the model is known from the window
+    by_transformers = evals.run_final(1)  # the model is known from the rollout phase
     assert by_transformers is not None
     assert by_transformers.skipped is None
     assert answers(by_vllm) == answers(by_transformers)
@@ -304,7 +306,7 @@ def test_an_engine_that_fails_is_a_skip_and_training_goes_on(
 
     vllm.generate = broken  # type: ignore[method-assign]
     evals = make_eval(tmp_path, every_steps=1)
-    trainer = make_trainer(riding([evals]), **VLLM, max_steps=2)
+    trainer = make_trainer(rollout_func([evals]), **VLLM, max_steps=2)
     trainer.train()
     assert trainer.state.global_step == 2
     [point] = evals.points
@@ -319,7 +321,7 @@ def test_between_rollouts_it_is_refused_and_the_curve_says_so(
     settings: dict[str, Any], make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path, every_steps=5)
-    trainer = make_trainer(riding([evals], vllm), **settings, max_steps=2)
+    trainer = make_trainer(rollout_func([evals], vllm), **settings, max_steps=2)
 
     def intrude(step: int, model: Any) -> None:
         if step == 1:
@@ -329,12 +331,14 @@ def test_between_rollouts_it_is_refused_and_the_curve_says_so(
     trainer.train()
     [point] = evals.points
     assert point.step == 1
-    assert "rides the rollout window, which is closed" in (point.skipped or "")
+    assert "runs inside the rollout phase, which is over" in (point.skipped or "")
 
 
-def test_before_there_was_a_window_it_is_refused(make_trainer: MakeTrainer, tmp_path: Path) -> None:
+def test_before_the_first_rollout_phase_it_is_refused(
+    make_trainer: MakeTrainer, tmp_path: Path
+) -> None:
     evals = make_eval(tmp_path)
-    trainer = make_trainer(riding([evals]))
+    trainer = make_trainer(rollout_func([evals]))
     point = evals.run_eval(0, trainer.model)
     assert point is not None
     assert "there was none" in (point.skipped or "")
@@ -344,7 +348,7 @@ def test_another_model_than_the_trainers_is_refused(
     make_trainer: MakeTrainer, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path)
-    trainer = make_trainer(riding([evals]))
+    trainer = make_trainer(rollout_func([evals]))
     trainer.train()
     model = trl.make_model()
     point = evals.run_eval(1, model)
@@ -373,7 +377,7 @@ def test_last_weights_that_transformers_would_not_decode_as_vllm_did_are_skipped
     tmp_path: Path,
 ) -> None:
     evals = make_eval(tmp_path, at_start=True)
-    trainer = make_trainer(riding([evals], vllm), **VLLM, **settings)
+    trainer = make_trainer(rollout_func([evals], vllm), **VLLM, **settings)
     trainer.train()
     final = evals.run_final(1, trainer.model)
     assert evals.points[0].skipped is None
@@ -385,7 +389,7 @@ def test_last_weights_that_are_sharded_are_skipped(
     make_trainer: MakeTrainer, vllm: trl.FakeLLM, tmp_path: Path
 ) -> None:
     evals = make_eval(tmp_path)
-    trainer = make_trainer(riding([evals], vllm), **VLLM)
+    trainer = make_trainer(rollout_func([evals], vllm), **VLLM)
     trainer.train()
     trainer._dist = SimpleNamespace(is_zero3=False, is_fsdp=True)
     final = evals.run_final(1, trainer.model)
@@ -400,8 +404,8 @@ def test_settings_that_the_decoder_does_not_know_are_obeyed_by_generate(
         make_eval(tmp_path, "a", at_start=True),
         make_eval(tmp_path, "b", at_start=True),
     )
-    make_trainer(riding([plain])).train()
-    make_trainer(riding([penalised]), repetition_penalty=0.05).train()
+    make_trainer(rollout_func([plain])).train()
+    make_trainer(rollout_func([penalised]), repetition_penalty=0.05).train()
     [first], [second] = plain.points, penalised.points
     assert (first.decoding or {})["way"] == "eager"
     assert (second.decoding or {})["way"] == "generate"
@@ -412,33 +416,29 @@ def test_settings_that_the_decoder_does_not_know_are_obeyed_by_generate(
 # --- Giving evals to a rollout function ---------------------------------------------------------
 
 
-def test_evals_that_ride_are_marked_for_callbacks(tmp_path: Path) -> None:
+def test_evals_of_the_rollout_phase_are_marked_for_callbacks(tmp_path: Path) -> None:
     evals = make_eval(tmp_path)
     assert not getattr(evals, "rides_window", False)
-    riding([evals])
+    rollout_func([evals])
     assert evals.rides_window  # type: ignore[attr-defined]
 
 
-def test_evals_that_could_not_ride_are_refused_when_built(tmp_path: Path) -> None:
+def test_evals_that_could_not_run_there_are_refused_when_built(tmp_path: Path) -> None:
     other = make_eval(tmp_path, builder=live_model(trl.make_tokenizer(), trl.score))
-    with pytest.raises(InvalidInput, match=r"make its runner_builder with in_rollout_window"):
-        riding([other])
+    with pytest.raises(InvalidInput, match=r"make its runner_builder with in_rollout_phase"):
+        rollout_func([other])
     with pytest.raises(InvalidInput, match="evals are PeriodicEvals, got 'rl_eval'"):
-        riding(["rl_eval"])  # type: ignore[list-item]
-    builder = in_rollout_window(trl.score)
-    both = [make_eval(tmp_path, name, builder=builder, label=name) for name in ("a", "b")]
-    with pytest.raises(InvalidInput, match="'b' shares its in_rollout_window"):
-        riding(both)
+        rollout_func(["rl_eval"])  # type: ignore[list-item]
     with pytest.raises(InvalidInput, match="max_new is at least 1, got 0"):
-        in_rollout_window(trl.score, max_new=0)
+        in_rollout_phase(trl.score, max_new=0)
 
 
 def test_a_turn_is_as_long_as_the_variable_says_or_else_as_in_training(
     make_trainer: MakeTrainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def longest(name: str) -> int:
-        evals = make_eval(tmp_path, name, builder=in_rollout_window(trl.score), at_start=True)
-        make_trainer(riding([evals], per_turn_max_tokens=12)).train()
+        evals = make_eval(tmp_path, name, builder=in_rollout_phase(trl.score), at_start=True)
+        make_trainer(rollout_func([evals], per_turn_max_tokens=12)).train()
         return int((evals.points[0].decoding or {})["max_new"])
 
     assert longest("training") == 12

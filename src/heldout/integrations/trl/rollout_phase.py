@@ -1,0 +1,337 @@
+"""Evals inside the trainer's rollout phase.
+
+    held_out = PeriodicEval(samples, in_rollout_phase(score_fn), every_steps=50, run_dir="outputs")
+    rollout_func = build_rollout_func(training_samples, score_fn, evals=[held_out])
+
+An engine that TRL runs next to the model (vLLM) is awake, and has the current weights, only while
+the trainer asks for rollouts; called at another time, by a callback, it makes training hang. So the
+eval runs there, greedily and before the rollouts, on the engine that makes them. A rollout at step
+s is made with the weights after s steps; where one batch of rollouts serves several steps, an eval
+comes with the first batch after it was due.
+
+The last weights have no rollouts after them. They are evaluated when training has ended, by the
+trainer's own transformers model, and `decoding` of that point says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from heldout.config import Sampling
+from heldout.endpoints.batch import Answered, Request
+from heldout.errors import InvalidInput
+from heldout.fingerprints import describe_tokenizer
+from heldout.integrations.trl.engines import cut_at_end, make_generate
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.reasoning import without_reasoning
+from heldout.rendering.segments import Template
+from heldout.tokens import Generated, Transcript
+from heldout.training.periodic_eval import PeriodicEval
+from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model
+from heldout.training.settings import Settings
+from heldout.types import Completion, Message
+
+VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32
+MAX_TURNS = 8
+"""Model turns of a conversation, where neither the caller nor the eval sets a limit."""
+
+Engine = Callable[[list[list[int]], list[int], KeepGoing], Sequence[Generated | Exception | None]]
+"""`engine(prompts, max_tokens, keep_going)`: None for what was not finished."""
+
+
+def in_rollout_phase(
+    score_fn: ScoreFn | EvalDefinition,
+    *,
+    environment_factory: EnvironmentFactory | None = None,
+    prepare_messages: PrepareMessages | None = None,
+    answer_filter: AnswerFilter | None = without_reasoning,
+    max_turns: int | None = None,
+    max_new: int | None = None,
+    rows: int | None = None,
+    timeout: float | None = 600.0,
+) -> RolloutPhaseBuilder:
+    """Make the runner builder of a `PeriodicEval` for `build_rollout_func(evals=[…])`.
+
+    Conversations are put into tokens as those of the training are.
+
+    Args:
+        score_fn: Scores an answer; or an `EvalDefinition`, which has messages, environments and a
+            turn limit of its own.
+        environment_factory: Makes a sample's environment.
+        prepare_messages: Makes a sample's opening messages.
+        answer_filter: What the score function sees of the model's last turn.
+        max_turns: The most model turns of a conversation; by default the eval's own limit, or 8.
+        max_new: The most tokens of a model turn; by default as in the training.
+            HELDOUT_EVAL_MAX_NEW overrides it.
+        rows: Conversations in flight at once; by default 256 with vLLM and 32 without.
+        timeout: Seconds for one sample, without waiting for the model.
+
+    Returns:
+        The builder.
+    """
+    if isinstance(score_fn, EvalDefinition):
+        definition = EvalDefinition.of(score_fn, None, prepare_messages, environment_factory)
+        score_fn, prepare_messages = definition.score_fn, definition.prepare_messages
+        environment_factory = definition.environment_factory
+        max_turns = definition.max_turns if max_turns is None else max_turns
+    max_turns = MAX_TURNS if max_turns is None else max_turns
+    for name, value in (("max_turns", max_turns), ("max_new", max_new), ("rows", rows)):
+        if value is not None and value < 1:
+            raise InvalidInput(f"{name} is at least 1, got {value}")
+    max_new = Settings.from_environment().max_new or max_new
+    prototype = Runner(
+        no_model,
+        score_fn,
+        sampling=Sampling(max_tokens=max_new),
+        prepare_messages=prepare_messages,
+        environment_factory=environment_factory,
+        answer_filter=answer_filter,
+        max_turns=max_turns,
+        timeout=timeout,
+    )
+    return RolloutPhaseBuilder(prototype, max_new, rows)
+
+
+@dataclass(eq=False, slots=True)
+class RolloutPhase:
+    """One rollout phase of a trainer, and how it puts conversations into tokens."""
+
+    trainer: Callable[[], Any]
+    """None when it is gone: an eval's curve may be kept for longer than a trainer."""
+    template: Template
+    per_turn_max_tokens: int
+    engine_max_len: int | None
+    active: bool = False
+    """Whether it is going on, so that the engine is awake."""
+
+
+@dataclass(eq=False, slots=True)
+class RolloutPhaseBuilder:
+    """The runner builder that `in_rollout_phase` makes; a rollout function sets its phase."""
+
+    prototype: Runner
+    """The runner without its trainer."""
+    max_new: int | None
+    rows: int | None
+    phase: RolloutPhase | None = None
+    """The latest one, which may be over."""
+    _decoder: tuple[Any, Any] | None = field(default=None, repr=False)
+    """The model and its decoder, kept from one eval to the next."""
+
+    def __call__(self, model: Any) -> Runner:
+        phase = self.phase
+        if phase is None:
+            raise InvalidInput(
+                "this eval runs inside the rollout phase, and there was none: give it to "
+                "build_rollout_func(evals=[…]), and that to the trainer"
+            )
+        trainer = phase.trainer()
+        if trainer is None:
+            raise InvalidInput("this eval runs inside the rollout phase, and its trainer is gone")
+        if model is not trainer.model:
+            raise InvalidInput(
+                "this eval runs inside the rollout phase, with the model of that trainer only"
+            )
+        max_new = phase.per_turn_max_tokens if self.max_new is None else self.max_new
+        with_vllm = trainer.use_vllm and phase.active
+        rows = self.rows or (VLLM_ROWS if with_vllm else TRANSFORMERS_ROWS)
+        name = "vllm" if with_vllm else "transformers"
+        decoding: dict[str, Any] = {"max_new": max_new, "engine": name, "rows": rows}
+        reason = None if with_vllm else _check_own_model(trainer, phase)
+        if reason is not None:
+            decoding |= {"way": "generate", "why_generate": reason}
+        if with_vllm or reason is not None:
+            engine = _trainer_engine(trainer, phase.template.stop)
+        else:
+            engine = _decoder_engine(
+                self._find_decoder(trainer, rows, keep=phase.active), trainer, decoding
+            )
+        return replace(
+            self.prototype,
+            answer=_TokenConversations(phase, max_new, engine).answer,
+            sampling=Sampling(max_tokens=max_new, stop=phase.template.stop),
+            rows=rows,
+            describe=lambda: dict(decoding),
+            identity=describe_tokenizer(trainer._tokenizer),
+        )
+
+    def _find_decoder(self, trainer: Any, rows: int, *, keep: bool) -> Any:
+        from heldout.decoding import Decoder
+
+        if self._decoder is not None and self._decoder[0] is trainer.model:
+            decoder = self._decoder[1]
+        else:
+            decoder = Decoder(trainer.model, trainer._tokenizer, rows=rows)
+        # Not kept after training: it holds the model.
+        self._decoder = (trainer.model, decoder) if keep else None
+        return decoder
+
+
+def _check_own_model(trainer: Any, phase: RolloutPhase) -> str | None:
+    """Check that the trainer's own transformers model can be used now.
+
+    Returns:
+        None, or why it needs its own `generate` instead of heldout's decoder.
+    """
+    if not phase.active and trainer.is_in_train and not trainer.control.should_training_stop:
+        raise InvalidInput(
+            "this eval runs inside the rollout phase, which is over: the engine is the "
+            "trainer's own until it asks for rollouts again"
+        )
+    if trainer._dist.is_zero3 or trainer._dist.is_fsdp:
+        raise InvalidInput(
+            "there is no rollout phase after the last step, and the trainer's own model is "
+            "sharded (FSDP, DeepSpeed ZeRO-3), so it answers only if all processes ask; "
+            "evaluate the saved weights instead"
+        )
+    reason = _decoding_settings(trainer)
+    if reason is not None and trainer.use_vllm:
+        raise InvalidInput(
+            "there is no rollout phase after the last step, and the trainer's own model would "
+            f"answer otherwise than vLLM did: {reason}; evaluate the saved weights instead"
+        )
+    return reason
+
+
+class RolloutPhaseEvals:
+    """The evals of one rollout function.
+
+    Args:
+        evals: Evals whose runner builder is made by `in_rollout_phase`.
+    """
+
+    def __init__(self, evals: Sequence[PeriodicEval]) -> None:
+        self._evals: list[tuple[PeriodicEval, RolloutPhaseBuilder]] = []
+        self._last_seen: tuple[Callable[[], Any], int] | None = None
+        for periodic in evals:
+            if not isinstance(periodic, PeriodicEval):
+                raise InvalidInput(f"evals are PeriodicEvals, got {periodic!r:.100}")
+            builder = periodic.runner_builder
+            if not isinstance(builder, RolloutPhaseBuilder):
+                raise InvalidInput(
+                    f"the eval {periodic.label!r} is to run inside the rollout phase: make its "
+                    "runner_builder with in_rollout_phase(score_fn, …)"
+                )
+            self._evals.append((periodic, builder))
+        for periodic, _ in self._evals:
+            periodic.rides_window = True  # a callback leaves its cadence alone
+
+    def run_due(self, trainer: Any, phase: RolloutPhase) -> None:
+        """Run the evals that are due, on an engine that is awake.
+
+        Args:
+            trainer: The trainer, which is asking for rollouts.
+            phase: How the rollouts are made.
+        """
+        for periodic, builder in self._evals:
+            builder.phase = phase
+            if periodic.model_getter is None:
+                periodic.model_getter = lambda: getattr(phase.trainer(), "model", None)
+        step = trainer.state.global_step
+        # Several batches of rollouts may go into one step: the weights are the same.
+        if not trainer.model.training or self._last_seen == (phase.trainer, step):
+            return
+        self._last_seen = phase.trainer, step
+        phase.active = True
+        try:
+            points = [periodic.maybe_run(step, model=trainer.model) for periodic, _ in self._evals]
+        finally:
+            phase.active = False
+        if trainer.use_vllm and any(point is not None for point in points):
+            # Rollouts would find the eval's prefixes in the cache, and a prefix that is found is
+            # not computed in the same batch as one that is not: the tokens could differ.
+            trainer.vllm_generation.llm.reset_prefix_cache()
+
+
+class _TokenConversations:
+    """Answers requests in messages, and keeps each conversation in tokens as a rollout does.
+
+    A conversation is found again by the model's last turn: the very object that was returned.
+    """
+
+    def __init__(self, phase: RolloutPhase, max_new: int, engine: Engine) -> None:
+        self._phase, self._max_new, self._engine = phase, max_new, engine
+        self._transcripts: dict[int, tuple[Message, Transcript]] = {}
+
+    def answer(self, requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
+        transcripts = [self._find_transcript(request) for request in requests]
+        prompts = [
+            _result_or_error(transcript.add_messages, request.messages, request.tools)
+            for transcript, request in zip(transcripts, requests, strict=True)
+        ]
+        answers: list[Answered] = [p if isinstance(p, Exception) else None for p in prompts]
+        asked = [i for i, answer in enumerate(answers) if answer is None]
+        if not asked or not keep_going():
+            return answers
+        max_tokens = [transcripts[i].max_turn_tokens for i in asked]
+        rows = self._engine([prompts[i] for i in asked], max_tokens, keep_going)
+        for i, row in zip(asked, rows, strict=True):
+            if row is None or isinstance(row, Exception):
+                answers[i] = row
+                continue
+            answer = _result_or_error(transcripts[i].add_turn, row)
+            if isinstance(answer, Completion):
+                self._transcripts[id(answer.message)] = answer.message, transcripts[i]
+            answers[i] = answer
+        return answers
+
+    def _find_transcript(self, request: Request) -> Transcript:
+        for message in reversed(request.messages):
+            if id(message) in self._transcripts:
+                return self._transcripts.pop(id(message))[1]
+        return Transcript(
+            self._phase.template,
+            per_turn_max_tokens=self._max_new,
+            engine_max_len=self._phase.engine_max_len,
+        )
+
+
+def _result_or_error(function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function that renders or parses one conversation, so that it fails alone."""
+    try:
+        return function(*args)
+    except Exception as problem:  # noqa: BLE001 - templates raise what they like
+        return problem
+
+
+def _trainer_engine(trainer: Any, stop: Sequence[str]) -> Engine:
+    def engine(
+        prompts: list[list[int]], max_tokens: list[int], keep_going: KeepGoing
+    ) -> list[Generated | Exception | None]:
+        return list(make_generate(trainer, greedy=True, stop=stop)(prompts, max_tokens))
+
+    return engine
+
+
+def _decoder_engine(decoder: Any, trainer: Any, decoding: dict[str, Any]) -> Engine:
+    from heldout.decoding import Prompt
+
+    end_ids = set(trainer.eos_token_ids)
+
+    def engine(
+        prompts: list[list[int]], max_tokens: list[int], keep_going: KeepGoing
+    ) -> list[Generated | Exception | None]:
+        turns = [Prompt(tuple(ids), new) for ids, new in zip(prompts, max_tokens, strict=True)]
+        results = decoder.decode(turns, keep_going=keep_going)
+        decoding.update(decoder.describe())
+        return [
+            turn
+            if turn is None or isinstance(turn, Exception)
+            else cut_at_end(list(turn.ids), end_ids)
+            for turn in results
+        ]
+
+    return engine
+
+
+def _decoding_settings(trainer: Any) -> str | None:
+    """Return a setting, besides the weights, that changes greedy turns too; None if none does."""
+    if trainer.repetition_penalty not in (None, 1.0):
+        return f"repetition_penalty={trainer.repetition_penalty}"
+    if trainer.args.generation_kwargs:
+        return f"generation_kwargs={trainer.args.generation_kwargs}"
+    if trainer.use_vllm and trainer.vllm_generation.structured_outputs_regex is not None:
+        return f"vllm_structured_outputs_regex={trainer.args.vllm_structured_outputs_regex!r}"
+    return None
