@@ -73,15 +73,7 @@ class GraphCache:
         return batch
 
     def prepare(self, model: Any, turns: list[Turn], rows: int) -> StaticBatch:
-        """Check fixed shapes on these turns and, on a GPU, capture their graphs.
-
-        Args:
-            model: What `unwrap` returned.
-            turns: At most `rows` turns.
-            rows: Rows of the batch.
-
-        Returns:
-            The batch, which is kept for later calls.
+        """Check fixed shapes on these turns, capture their graphs on a GPU, and keep the batch.
 
         Raises:
             CaptureError: This model has to be decoded eagerly.
@@ -229,13 +221,8 @@ class StaticBatch:
     def prepare(self, turns: list[Turn], pool: Any, stream: Any) -> Any:
         """Compare the logits with the model's usual ones, then capture on a GPU.
 
-        Args:
-            turns: Turns to try it on.
-            pool: The memory pool that graphs share; None before the first capture.
-            stream: The stream of captures; None without a GPU.
-
-        Returns:
-            The memory pool, or None without a GPU.
+        `pool`, the memory that graphs share, is None before the first capture, and `stream` without
+        a GPU. Returns the pool.
 
         Raises:
             CaptureError: The logits differ.
@@ -280,12 +267,7 @@ class StaticBatch:
     # --- A batch ---
 
     def decode(self, turns: list[Turn], callbacks: Callbacks) -> None:
-        """Decode all turns together, inside `deterministic_inference`.
-
-        Args:
-            turns: At most as many as the shape has rows.
-            callbacks: Polled every few steps, and told of every row that is done.
-        """
+        """Decode all turns together, inside `deterministic_inference`; polls every few steps."""
         prefill, step = self._prefill, self._step
         if self._graphs:
             prefill, step = (graph.replay for graph in self._graphs)
@@ -430,9 +412,6 @@ def fused_kernels(model: Any) -> Iterator[None]:
     keys with ten, and copies keys and values once per query head. Here these are one, four and
     none. Each is compared with the model's own on random input first, and left alone where it is
     not equal up to rounding.
-
-    Args:
-        model: A transformers model.
     """
     from transformers import AttentionInterface
 
@@ -568,7 +547,7 @@ def _is_plain_rotation(original: Callable[..., Any], like: Any) -> bool:
     try:
         expected = original(query, key, cos, sin)
         fused = _fused_rotation(original)(query, key, cos, sin)
-    except Exception:  # noqa: BLE001 - a model's own function of that name may take other tensors
+    except (TypeError, ValueError, AttributeError, RuntimeError):  # it takes other tensors
         return False
     return all(_is_close(a, b) for a, b in zip(expected, fused, strict=True))
 
