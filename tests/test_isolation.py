@@ -381,7 +381,7 @@ def test_of_several_that_cannot_be_put_back_all_are_named() -> None:
 
         return restore
 
-    with pytest.raises(KeyboardInterrupt) as raised, isolation._put_back() as restores:
+    with pytest.raises(KeyboardInterrupt) as raised, isolation._restoring() as restores:
         restores += [fail(OSError), fail(KeyboardInterrupt), fail(KeyError)]
     assert "KeyError()" in raised.value.__notes__[0]
     assert "OSError()" in raised.value.__notes__[1]
@@ -541,7 +541,7 @@ def test_a_gpus_random_state_is_that_of_a_gpu_that_was_not_used(
 ) -> None:
     def draws(evaluate: bool) -> list[float]:
         devices = Devices()
-        monkeypatch.setattr(isolation, "_late", lambda torch: [devices])
+        monkeypatch.setattr(isolation, "_lazy_devices", lambda torch: [devices])
         devices.manual_seed_all(7)
         drawn = [devices.rand()] if started == "before" else []
         if evaluate:

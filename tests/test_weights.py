@@ -189,8 +189,8 @@ def test_how_it_lies_in_memory_does_not_change_it(
 def test_a_row_larger_than_a_piece_is_cut_again(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
     monkeypatch.setattr(weights, "PIECE", 1024)
     tensor = random_tensor(kind, (2, 3, 5001))
-    assert max(piece.nbytes for piece in weights._pieces(torch, tensor)) <= 1024
-    together = torch.cat(list(weights._pieces(torch, tensor)))
+    assert max(piece.nbytes for piece in weights._pieces(tensor)) <= 1024
+    together = torch.cat(list(weights._pieces(tensor)))
     assert torch.equal(bits_of(together), bits_of(tensor))
     assert fingerprint([tensor]) == fingerprint([tensor.clone()])
 
@@ -204,7 +204,7 @@ def test_the_sums_are_those_of_the_definition() -> None:
         sum(word * factor for word, factor in zip(row, factors, strict=False))
         for row in (words[: weights.ROW], words[weights.ROW :])
     ]
-    found = weights._sums(torch, tensor, torch.from_numpy(weights._constants()))
+    found = weights._row_sums(torch, tensor, torch.from_numpy(weights._constants()))
     assert [each % 2**64 for each in found.tolist()] == [each % 2**64 for each in expected]
 
 

@@ -24,7 +24,8 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from heldout.decoding import Decoder, Prompt, kernels
+from heldout.decoding import Decoder, Prompt
+from heldout.decoding import graphs as kernels
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 DTYPE = torch.bfloat16 if DEVICE == "cuda" else torch.float32

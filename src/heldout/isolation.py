@@ -1,15 +1,15 @@
-"""An evaluation in the middle of training, which the training does not notice.
+"""Evaluation in the middle of training without side effects on it.
 
     with isolated(model, seed=0):
-        …                      # generate, score, whatever: eval mode, no gradients
+        …                      # generate, score: eval mode, no gradients
 
-What is inside may draw random numbers, switch modes, edit configs and raise. On every way out,
-all that `isolated` knows of is as it was, so that training goes on to the same weights, bit for
-bit, as if nothing had run. `heldout.testing.assert_neutral` puts that to the test.
+The block may draw random numbers, switch modes, edit configs and raise. On every exit all state
+listed at `isolated` is restored, so that training ends in the same weights, bit for bit, as if
+nothing had run. `heldout.testing.assert_neutral` tests that.
 
-Not covered is what is written into weights and buffers in place, and hooks that stay registered.
-Gradient mode and autocast belong to a thread in torch: they hold in the thread that entered.
-Torch counts only where it has been imported, and is never imported from here.
+Not covered: in-place writes to weights and buffers, and hooks that stay registered. Gradient mode
+and autocast are per thread in torch: they hold in the thread that entered. Torch is never imported
+from here; it counts only once something else has imported it.
 """
 
 from __future__ import annotations
@@ -28,40 +28,45 @@ from typing import Any
 import numpy as np
 
 Restore = Callable[[], object]
+"""Restores what one of the `_save_…` functions has saved."""
 
 
 @contextmanager
 def isolated(
     model: Any = None, *, seed: int | None = None, generators: Sequence[Any] = ()
 ) -> Iterator[None]:
-    """Run what is inside in eval mode and without gradients, and leave no trace of it.
+    """Run the block in eval mode and without gradients, and restore everything afterwards.
 
-    `model` is a torch module, or a list or dict of them; what is none (a plain function, a client)
-    is left alone. With `seed`, random state inside starts from it. Put back are: random state
-    (python, numpy, torch on every device in use, and `generators`), each module's own train/eval
-    flag, gradient checkpointing, `forward` and adapters, `requires_grad` of parameters, configs and
-    generation configs with all that is in them, autocast, and torch's global settings.
+    Restored are: random state (python, numpy, torch on every device in use, and `generators`),
+    each module's own train/eval flag, gradient checkpointing, `forward` and adapters,
+    `requires_grad` of parameters, configs and generation configs with all that is in them,
+    autocast, and torch's global settings.
+
+    Args:
+        model: A torch module, or a list or dict of them; anything else is ignored.
+        seed: Seed of all random state inside; None leaves it as it is.
+        generators: Further random generators that the block may draw from.
     """
     modules, torch = modules_of(model), _torch()
-    with _put_back() as restores:
-        restores += _random_state()
-        restores += [_generator_state(generator) for generator in generators]
+    with _restoring() as restores:
+        restores += _save_random_state()
+        restores += [_save_generator(generator) for generator in generators]
         if torch is not None:
-            restores += _torch_settings(torch)
-            restores += _autocast(torch)
-        restores += _on_modules(modules)
+            restores += _save_torch_settings(torch)
+            restores += _save_autocast(torch)
+        restores += _save_modules(modules)
         if seed is not None:
             _seed_everything(seed)
             for number, generator in enumerate(generators):
                 _seed_generator(generator, np.random.SeedSequence(seed, spawn_key=(number,)))
         if torch is not None and _in_autocast(torch):
-            # A caller's autocast region keeps casts of weights until it ends. One made here would
-            # outlive us: without a graph, so that the weight gets no gradient (seen in torch 2.9),
-            # or of weights that were only swapped in for the eval. Emptying that cache is no way
-            # out: a weight that is cast twice has its gradients added up in another precision.
+            # The caller's autocast region caches casts of weights until it ends. One made here
+            # would outlive the block: without a graph, so that the weight gets no gradient (seen in
+            # torch 2.9), or of weights that were only swapped in for the eval. Clearing that cache
+            # is no solution: a weight that is cast twice sums its gradients in another precision.
             torch.set_autocast_cache_enabled(False)
-            # A region made earlier and entered in here (accelerate puts one around `forward`) has
-            # the cache on. Only what requires gradients goes there.
+            # A region made earlier and entered in here (accelerate has one around `forward`) turns
+            # the cache on. Only casts of what requires gradients go there.
             for parameter in _parameters(modules):
                 if parameter.requires_grad and parameter.is_leaf:
                     parameter.requires_grad_(False)
@@ -71,13 +76,14 @@ def isolated(
 
 @contextmanager
 def untouched_random_state(*, seed: int | None = None) -> Iterator[None]:
-    """Global random state of python, numpy and torch (every device), put back at the end.
+    """Restore the global random state of python, numpy and torch (every device) afterwards.
 
-    With `seed`, what runs inside starts from that seed, so that an environment or a policy that
-    draws from global state is the same in every evaluation.
+    Args:
+        seed: Seed of that state inside, so that an environment or a policy that draws from it
+            repeats in every evaluation; None leaves it as it is.
     """
-    with _put_back() as restores:
-        restores += _random_state()
+    with _restoring() as restores:
+        restores += _save_random_state()
         if seed is not None:
             _seed_everything(seed)
         yield
@@ -87,8 +93,10 @@ _this_thread = threading.local()
 
 
 class NotBeside(Exception):
-    """Something that is global to the process would have to be changed, while training goes on in
-    another thread. In the thread that trains it can be done."""
+    """Something global to the process would have to change while another thread trains.
+
+    In the thread that trains it can be done.
+    """
 
 
 @contextmanager
@@ -110,8 +118,10 @@ def is_beside_training() -> bool:
 
 @contextmanager
 def refusing_draws() -> Iterator[None]:
-    """Torch's global random state is not drawn from in here, in this thread: NotBeside, before
-    anything is drawn. With a generator of one's own, anything may be."""
+    """Raise NotBeside in this thread before anything is drawn from torch's global random state.
+
+    Drawing from a generator that is passed explicitly is allowed.
+    """
     torch = _torch()
     if torch is None:
         yield
@@ -137,7 +147,7 @@ def _guard(torch: Any) -> Any:
 
 
 def _draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Attention counts among what is random, and is not, without dropout."""
+    """Whether a call draws random numbers; attention is tagged so even without dropout."""
     if kwargs.get("generator") is not None:
         return False
     names = [argument.name for argument in operator._schema.arguments]
@@ -149,9 +159,12 @@ def _draws(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> boo
 
 @contextmanager
 def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
-    """Modules (see `modules_of`) in eval mode and without gradients; then each flag as it was.
+    """Switch modules to eval mode and gradients off, and restore each module's own flag.
 
-    Each module's own: a frozen batch norm inside a network in training stays frozen.
+    A frozen batch norm inside a network in training stays frozen.
+
+    Args:
+        modules: What `modules_of` returned.
     """
     flags = [module.training for module in modules]
     try:
@@ -164,10 +177,13 @@ def eval_mode(modules: Sequence[Any]) -> Iterator[None]:
 
 @contextmanager
 def modules_put_back(modules: Sequence[Any]) -> Iterator[None]:
-    """What these modules and their configs hold is, in the end, what it was: switches, adapters,
-    generation configs. Nothing that is not theirs is looked at."""
-    with _put_back() as restores:
-        restores += _on_modules(modules)
+    """Restore what modules and their configs hold: switches, adapters, generation configs.
+
+    Args:
+        modules: What `modules_of` returned.
+    """
+    with _restoring() as restores:
+        restores += _save_modules(modules)
         yield
 
 
@@ -179,7 +195,14 @@ def wait_for_device(model: Any) -> None:
 
 
 def modules_of(model: Any) -> list[Any]:
-    """Every torch module in a model, or in a list or dict of models, once; none in others."""
+    """List every torch module in a model once.
+
+    Args:
+        model: A model, or a list or dict of models; anything else has no modules.
+
+    Returns:
+        The modules.
+    """
     torch = _torch()
     if model is None or torch is None:
         return []
@@ -195,38 +218,51 @@ def modules_of(model: Any) -> list[Any]:
     return list(found.values())
 
 
-_MOST_SEARCHED, _LARGE = 10_000, 1_000
+_MAX_SEARCHED, _MAX_CONTAINER = 10_000, 1_000
 
 
 def held_by(function: Any) -> tuple[list[Any], list[Any]]:
-    """The torch modules that a function reaches, and the objects that it may draw numbers from."""
-    torch, found = _torch(), list(reached(function))
-    modules = [] if torch is None else [m for m in found if issubclass(type(m), torch.nn.Module)]
-    return modules_of(modules), [value for value in found if _is_generator(value, torch)]
+    """Find the torch modules and random generators that a function can reach.
+
+    Args:
+        function: A policy, for example.
+
+    Returns:
+        The modules, and the generators.
+    """
+    torch, values = _torch(), list(reached(function))
+    modules = [] if torch is None else [v for v in values if issubclass(type(v), torch.nn.Module)]
+    return modules_of(modules), [value for value in values if _is_generator(value, torch)]
 
 
 def reached(function: Any) -> Iterator[Any]:
-    """What a function closes over, is bound to or reads by name from modules, and what is in there.
+    """Search what a function closes over, is bound to or reads by name from modules.
 
     Containers of more than a thousand values are data and are not searched.
+
+    Args:
+        function: A function, or an object with methods.
+
+    Yields:
+        The function, and each value once.
     """
-    torch, home = _torch(), getattr(function, "__module__", None)
+    torch, source = _torch(), getattr(function, "__module__", None)
     waiting, seen = deque([function]), set[int]()
-    while waiting and len(seen) < _MOST_SEARCHED:
+    while waiting and len(seen) < _MAX_SEARCHED:
         value = waiting.popleft()
-        kind = type(value)  # not isinstance: what pretends to be something else may run code
+        kind = type(value)  # not isinstance: a proxy's __class__ may run code
         if id(value) in seen or issubclass(kind, type | ModuleType):
             continue
         seen.add(id(value))
         yield value
         if torch is not None and issubclass(kind, torch.nn.Module):
-            continue  # it lists its parts itself
+            continue  # `modules_of` lists its parts
         if issubclass(kind, FunctionType):
             waiting += _used_by(value)
-        elif gc.is_tracked(value) and _size(value) <= _LARGE:
+        elif gc.is_tracked(value) and _size(value) <= _MAX_CONTAINER:
             waiting += gc.get_referents(value)
-            if kind.__module__ == home:  # its methods may read what they use from globals
-                waiting += [each for each in vars(kind).values() if isinstance(each, FunctionType)]
+            if kind.__module__ == source:  # its methods may read globals
+                waiting += [item for item in vars(kind).values() if isinstance(item, FunctionType)]
 
 
 def _size(value: Any) -> int:
@@ -234,8 +270,8 @@ def _size(value: Any) -> int:
 
 
 def _used_by(function: FunctionType) -> list[Any]:
-    """What a function holds, and what its code may read by name of its module and of others."""
-    found = [function.__closure__, function.__defaults__, function.__kwdefaults__, vars(function)]
+    """List what a function holds, and what its code may read by name of its and other modules."""
+    values = [function.__closure__, function.__defaults__, function.__kwdefaults__, vars(function)]
     codes, namespaces = [function.__code__], [function.__globals__]
     for code in codes:
         codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
@@ -245,18 +281,18 @@ def _used_by(function: FunctionType) -> list[Any]:
                     if not any(vars(value) is known for known in namespaces):
                         namespaces.append(vars(value))
                 elif value is not None:
-                    found.append(value)
-    return found
+                    values.append(value)
+    return values
 
 
 def _set_training(modules: Sequence[Any], flags: Sequence[bool]) -> None:
     for module, flag in zip(modules, flags, strict=True):
         if module.training is not flag:
             if "training" in vars(module):
-                # Past Module.__setattr__, which looks for parameters first: this is done at every
-                # step of an environment.
+                # Module.__setattr__ would look for parameters first, and this runs at every step of
+                # an environment.
                 vars(module)["training"] = flag
-            else:  # compiled and scripted modules keep it elsewhere
+            else:  # compiled and scripted modules store it elsewhere
                 module.training = flag
 
 
@@ -265,47 +301,47 @@ def _torch() -> Any:
     return torch if hasattr(torch, "nn") else None  # another thread may just be importing it
 
 
-# --- Putting back -------------------------------------------------------------------------------
+# --- Restoring ----------------------------------------------------------------------------------
 
 
 @contextmanager
-def _put_back() -> Iterator[list[Restore]]:
-    """A list of things to do on the way out: all of them, the last first, whatever happens."""
+def _restoring() -> Iterator[list[Restore]]:
+    """Run all restores that were added to the list on exit, the last first, whatever happens."""
     restores: list[Restore] = []
     try:
         yield restores
     except BaseException as raised:
-        if (problem := _do_all(restores)) is None:
+        if (error := _run_restores(restores)) is None:
             raise
-        if isinstance(problem, Exception) and not isinstance(raised, Exception):
-            # A Ctrl-C stays one, or it would be taken for an eval that failed, and be lost.
-            raised.add_note(f"and not everything could be put back: {problem!r}")
+        if isinstance(error, Exception) and not isinstance(raised, Exception):
+            # A Ctrl-C stays one, or it would be taken for a failed eval and be lost.
+            raised.add_note(f"and not everything could be put back: {error!r}")
             raise
-        # That training is not what it was is worse than an eval that failed.
-        raise problem from raised
-    if (problem := _do_all(restores)) is not None:
-        raise problem
+        # A training run whose state has changed is worse than a failed eval.
+        raise error from raised
+    if (error := _run_restores(restores)) is not None:
+        raise error
 
 
-def _do_all(restores: list[Restore]) -> BaseException | None:
-    """What went wrong, if anything did: what stops a program before anything else."""
-    problems: list[BaseException] = []
+def _run_restores(restores: list[Restore]) -> BaseException | None:
+    """Run all restores and return the error, if any: KeyboardInterrupt before ordinary ones."""
+    errors: list[BaseException] = []
     while restores:
         try:
             restores.pop()()
-        except BaseException as problem:  # noqa: BLE001 - raised by the caller, after the rest
-            problems.append(problem)
-    problems.sort(key=lambda problem: isinstance(problem, Exception))
-    for other in problems[1:]:
-        problems[0].add_note(f"nor could this be put back: {other!r}")
-    return problems[0] if problems else None
+        except BaseException as error:  # noqa: BLE001 - raised by the caller, after the rest
+            errors.append(error)
+    errors.sort(key=lambda error: isinstance(error, Exception))
+    for other in errors[1:]:
+        errors[0].add_note(f"nor could this be put back: {other!r}")
+    return errors[0] if errors else None
 
 
-def _setting(get: Callable[[], Any], put: Callable[[Any], object]) -> list[Restore]:
+def _save_setting(get: Callable[[], Any], put: Callable[[Any], object]) -> list[Restore]:
     try:
         was = get()
     except RuntimeError:
-        return []  # of some settings torch does not tell, where they were made in two ways
+        return []  # torch refuses to read a setting that was made by its old and its new name
 
     def restore() -> None:
         try:
@@ -320,11 +356,11 @@ def _setting(get: Callable[[], Any], put: Callable[[Any], object]) -> list[Resto
 
 # --- Random state -------------------------------------------------------------------------------
 
-_STARTED_LATE = ("cuda", "xpu")
-"""Kinds of devices that torch starts when they are first used; asking them would start them."""
+_LAZY_DEVICES = ("cuda", "xpu")
+"""Devices that torch initializes on first use; reading their state would initialize them."""
 
 
-def _random_state() -> list[Restore]:
+def _save_random_state() -> list[Restore]:
     restores: list[Restore] = [
         partial(random.setstate, random.getstate()),
         partial(np.random.set_state, np.random.get_state(legacy=False)),
@@ -335,33 +371,33 @@ def _random_state() -> list[Restore]:
     restores.append(partial(torch.random.set_rng_state, torch.random.get_rng_state()))
     if torch.backends.mps.is_available():
         restores.append(partial(torch.mps.set_rng_state, torch.mps.get_rng_state()))
-    for devices in _late(torch):
+    for devices in _lazy_devices(torch):
         if devices.is_initialized():
             for generator in devices.default_generators:
                 restores.append(partial(generator.set_state, generator.get_state()))
         else:
-            restores.append(_unstarted(devices))
+            restores.append(_save_pending_seeds(devices))
     return restores
 
 
-def _late(torch: Any) -> list[Any]:
-    found = [getattr(torch, kind, None) for kind in _STARTED_LATE]
-    return [each for each in found if hasattr(each, "_lazy_seed_tracker")]
+def _lazy_devices(torch: Any) -> list[Any]:
+    modules = [getattr(torch, kind, None) for kind in _LAZY_DEVICES]
+    return [devices for devices in modules if hasattr(devices, "_lazy_seed_tracker")]
 
 
-def _unstarted(devices: Any) -> Restore:
-    """Devices that are not started keep seeds for later: those they have now, and no others."""
-    kept = vars(devices._lazy_seed_tracker)
-    waiting = dict(kept)
+def _save_pending_seeds(devices: Any) -> Restore:
+    """Save the seeds that devices apply when they are initialized."""
+    tracked = vars(devices._lazy_seed_tracker)
+    pending = dict(tracked)
 
     def restore() -> None:
         if not devices.is_initialized():
-            kept.update(waiting)
+            tracked.update(pending)
             return
-        # Started inside: as they would have been at their start, at random or by those seeds.
+        # Initialized inside: as it would have been later, at random or by those seeds.
         for generator in devices.default_generators:
             generator.seed()
-        for call in waiting["call_order"]:
+        for call in pending["call_order"]:
             if call is not None:
                 call[0]()
 
@@ -374,17 +410,17 @@ def _is_generator(value: Any, torch: Any) -> bool:
         return not issubclass(kind, random.SystemRandom)  # it has no state
     if torch is not None and issubclass(kind, torch.Generator):
         return True
-    return issubclass(kind, np.random.Generator | np.random.RandomState) or _draws_later(value)
+    return issubclass(kind, np.random.Generator | np.random.RandomState) or _lacks_generator(value)
 
 
-def _draws_later(value: Any) -> bool:
-    """A space of Gymnasium's that has drawn nothing makes its generator when it first does."""
+def _lacks_generator(value: Any) -> bool:
+    """Whether it is a Gymnasium space that will make its generator when it first draws."""
     gymnasium = sys.modules.get("gymnasium")
     spaces = getattr(gymnasium, "Space", None)
     return spaces is not None and issubclass(type(value), spaces) and value._np_random is None
 
 
-def _generator_state(generator: Any) -> Restore:
+def _save_generator(generator: Any) -> Restore:
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
         return partial(setattr, bits, "state", bits.state)
@@ -392,7 +428,7 @@ def _generator_state(generator: Any) -> Restore:
         return partial(generator.set_state, generator.get_state(legacy=False))
     if isinstance(generator, random.Random):
         return partial(generator.setstate, generator.getstate())
-    if _draws_later(generator):
+    if _lacks_generator(generator):
         return partial(setattr, generator, "_np_random", None)
     return partial(generator.set_state, generator.get_state())
 
@@ -404,7 +440,7 @@ def _seed_generator(generator: Any, sequence: np.random.SeedSequence) -> None:
         bits.state = type(bits)(sequence).state
     elif isinstance(generator, np.random.RandomState | random.Random):
         generator.seed(word)
-    elif _draws_later(generator):
+    elif _lacks_generator(generator):
         generator._np_random = np.random.default_rng(sequence)
     else:
         generator.manual_seed(word)
@@ -418,19 +454,19 @@ def _seed_everything(seed: int) -> None:
         torch.random.default_generator.manual_seed(seed % 2**64)
         if torch.backends.mps.is_available():
             torch.mps.manual_seed(seed % 2**64)
-        for devices in _late(torch):
+        for devices in _lazy_devices(torch):
             devices.manual_seed_all(seed % 2**64)
 
 
 # --- Torch's settings ---------------------------------------------------------------------------
 
 
-def _torch_settings(torch: Any) -> list[Restore]:
+def _save_torch_settings(torch: Any) -> list[Restore]:
     backends, kernels = torch.backends, torch.backends.cuda
-    # Two ways to say one thing, and with both torch does not tell any more: the older is put back
-    # first (so it stands last), and then the newer, which the older changes too.
+    # One setting has an old and a new name, and torch refuses to read it once both were used. The
+    # old one is restored first (so it stands last), then the new one, which the old one changes.
     settings = [
-        _of(owner, "fp32_precision")
+        _attribute(owner, "fp32_precision")
         for owner in (
             backends,
             backends.cuda.matmul,
@@ -446,8 +482,8 @@ def _torch_settings(torch: Any) -> list[Restore]:
         (torch.get_default_dtype, torch.set_default_dtype),
         (torch.get_num_threads, torch.set_num_threads),  # sums depend on it
         (partial(_determinism, torch), lambda was: torch.use_deterministic_algorithms(**was)),
-        _of(backends.cudnn, "deterministic"),
-        _of(backends.cudnn, "benchmark"),
+        _attribute(backends.cudnn, "deterministic"),
+        _attribute(backends.cudnn, "benchmark"),
         (kernels.flash_sdp_enabled, kernels.enable_flash_sdp),
         (kernels.mem_efficient_sdp_enabled, kernels.enable_mem_efficient_sdp),
         (kernels.math_sdp_enabled, kernels.enable_math_sdp),
@@ -455,10 +491,10 @@ def _torch_settings(torch: Any) -> list[Restore]:
     ]
     if torch.cuda.is_initialized():
         settings.append((torch.cuda.current_device, torch.cuda.set_device))
-    return [restore for get, put in settings for restore in _setting(get, put)]
+    return [restore for get, put in settings for restore in _save_setting(get, put)]
 
 
-def _of(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
+def _attribute(owner: Any, name: str) -> tuple[Callable[[], Any], Callable[[Any], object]]:
     return partial(getattr, owner, name), partial(setattr, owner, name)
 
 
@@ -472,26 +508,29 @@ def _determinism(torch: Any) -> dict[str, bool]:
 _AUTOCAST_ON = ("cpu", "cuda", "mps", "xpu")
 
 
-def _autocast(torch: Any) -> list[Restore]:
-    restores = _setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
+def _save_autocast(torch: Any) -> list[Restore]:
+    restores = _save_setting(torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled)
     for device in _AUTOCAST_ON:
         for get, put in (
             (torch.is_autocast_enabled, torch.set_autocast_enabled),
             (torch.get_autocast_dtype, torch.set_autocast_dtype),
         ):
-            restores += _setting(partial(get, device), partial(put, device))
+            restores += _save_setting(partial(get, device), partial(put, device))
     return restores
 
 
 def _in_autocast(torch: Any) -> bool:
-    """Whether a cast made now may outlive us. Regions count, on or off: one that is off may lie
-    in one that is on, and whose cache it shares."""
+    """Whether a cast made now may outlive the block.
+
+    Regions count whether on or off: one that is off may be nested in one that is on, and shares its
+    cache.
+    """
     torch.autocast_increment_nesting()
     entered = torch.autocast_decrement_nesting()
     return bool(entered) or any(torch.is_autocast_enabled(device) for device in _AUTOCAST_ON)
 
 
-# --- What modules and their configs hold --------------------------------------------------------
+# --- Modules and their configs ------------------------------------------------------------------
 
 _SWITCHES = (
     "forward",
@@ -505,13 +544,13 @@ _SWITCHES = (
 )
 
 
-def _on_modules(modules: Sequence[Any]) -> list[Restore]:
+def _save_modules(modules: Sequence[Any]) -> list[Restore]:
     torch = _torch()
     switches: list[tuple[dict[str, Any], dict[str, Any]]] = []
     flags = [(parameter, parameter.requires_grad) for parameter in _parameters(modules)]
     restores: list[Restore] = [
-        partial(_put_switches, switches),
-        partial(_put_requires_grad, flags),
+        partial(_restore_switches, switches),
+        partial(_restore_requires_grad, flags),
     ]
     seen: set[int] = set()
     for module in modules:
@@ -519,16 +558,16 @@ def _on_modules(modules: Sequence[Any]) -> list[Restore]:
         switches.append((held, {name: held[name] for name in _SWITCHES if name in held}))
         for config in (held.get("config"), held.get("generation_config")):
             if config is not None and id(config) not in seen:
-                restores += _contents(config, seen, at_least_one=True)
+                restores += _save_config(config, seen, at_least_one=True)
         if held.get("_non_persistent_buffers_set"):
-            # What a forward pass works out as it goes: frequencies of rotary embeddings that are
-            # stretched to the longest text seen so far, and would stay so for the shorter ones.
-            restores.append(_refill(held["_buffers"]))
-            restores.append(_refill(held, only=(int, float, torch.Tensor)))
+            # State of forward passes: frequencies of rotary embeddings that are scaled to the
+            # longest text so far, and would stay so for shorter ones.
+            restores.append(_save_contents(held["_buffers"]))
+            restores.append(_save_contents(held, only=(int, float, torch.Tensor)))
     return restores
 
 
-def _put_switches(kept: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> None:
+def _restore_switches(kept: Iterable[tuple[dict[str, Any], dict[str, Any]]]) -> None:
     for held, values in kept:
         for name in _SWITCHES:
             if name in held and name not in values:
@@ -543,14 +582,14 @@ def _parameters(modules: Sequence[Any]) -> Iterator[Any]:
                 yield parameter
 
 
-def _put_requires_grad(kept: Iterable[tuple[Any, bool]]) -> None:
+def _restore_requires_grad(kept: Iterable[tuple[Any, bool]]) -> None:
     for parameter, flag in kept:
         if parameter.requires_grad is not flag:
             parameter.requires_grad_(flag)
 
 
-def _contents(value: Any, seen: set[int], *, at_least_one: bool = False) -> list[Restore]:
-    """A config's attributes, and the configs, dicts and lists in it, down to plain values."""
+def _save_config(value: Any, seen: set[int], *, at_least_one: bool = False) -> list[Restore]:
+    """Save a config's attributes, and the configs, dicts and lists in it."""
     if isinstance(value, dict | list):
         held: Any = value
     elif hasattr(value, "__dict__") and (at_least_one or hasattr(type(value), "to_dict")):
@@ -560,14 +599,14 @@ def _contents(value: Any, seen: set[int], *, at_least_one: bool = False) -> list
     if id(value) in seen or isinstance(value, type):
         return []
     seen.add(id(value))
-    restores = [_refill(held)]
+    restores = [_save_contents(held)]
     for inner in held.values() if isinstance(held, dict) else held:
-        restores += _contents(inner, seen)
+        restores += _save_config(inner, seen)
     return restores
 
 
-def _refill(held: Any, only: Any = object) -> Restore:
-    """The same dict or list with the same things in it, at least as far as they are `only`."""
+def _save_contents(held: Any, only: Any = object) -> Restore:
+    """Save the contents of a dict or list, as far as they are of type `only`."""
     if isinstance(held, list):
         items = list(held)
 

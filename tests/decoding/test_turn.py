@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from heldout.decoding.turn import FIRST_LOOK, Generation, Prompt, Turn
+from heldout.decoding.turn import FIRST_FULL_SEARCH, Generation, Prompt, Turn
 from tests.decoding.models import Spelling
 
 
@@ -16,7 +16,7 @@ def play(
 ) -> Generation:
     turn = Turn(0, Prompt((0,), len(ids), stops), tokenizer or Spelling(pieces), frozenset({0}))
     for token in ids:
-        if (generation := turn.take(token)) is not None:
+        if (generation := turn.add(token)) is not None:
             return generation
     raise AssertionError("it never ended")
 
@@ -46,7 +46,7 @@ def test_a_stop_that_special_tokens_stand_between_is_found_at_the_token_that_com
     assert play(PIECES, ids, ("\nQuestion:",)).ids == tuple(ids[:30])
 
 
-@pytest.mark.parametrize("more", [0, 3, FIRST_LOOK, 200])
+@pytest.mark.parametrize("more", [0, 3, FIRST_FULL_SEARCH, 200])
 def test_a_stop_that_only_the_whole_text_shows_is_found_all_the_same(more: int) -> None:
     class Shouting(Spelling):
         """After a loud token everything is in capitals: a piece of a text reads otherwise."""
@@ -59,16 +59,16 @@ def test_a_stop_that_only_the_whole_text_shows_is_found_all_the_same(more: int) 
     taken: list[int] = []
 
     class Counted(Turn):
-        def take(self, token: int) -> Generation | None:
+        def add(self, token: int) -> Generation | None:
             taken.append(token)
-            return super().take(token)
+            return super().add(token)
 
     turn = Counted(
         0, Prompt((0,), len(ids), ("AB",)), Shouting(["<e>", "a", "!", "b"]), frozenset()
     )
-    found = next(generation for token in ids if (generation := turn.take(token)) is not None)
+    found = next(generation for token in ids if (generation := turn.add(token)) is not None)
     assert found == Generation(tuple(ids[:22]), "stop", "!" + "A" * 20 + "B")
-    assert len(taken) <= FIRST_LOOK  # noticed with the next look, not at the end
+    assert len(taken) <= FIRST_FULL_SEARCH  # noticed with the next look, not at the end
 
 
 def test_every_turn_is_that_of_looking_at_the_whole_at_every_token() -> None:

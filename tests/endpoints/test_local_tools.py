@@ -30,7 +30,7 @@ from heldout import (
 from heldout.endpoints.local import LocalEndpoint
 from heldout.environment import Reply
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
-from heldout.rendering.dialect import describe_tools
+from heldout.rendering.chat_templates import describe_tools
 from heldout.scoring import Rubric, grade_exact
 from heldout.training import PeriodicEval, live_model
 from heldout.types import Completion, Stop, ToolCall, Trajectory
@@ -84,9 +84,9 @@ class Scripted:
         said = self
 
         class Noting(PreTrainedTokenizerFast):  # type: ignore[misc]
-            def __call__(self, text: str, **settings: Any) -> Any:
-                said.prompts.append(text)
-                return super().__call__(text, **settings)
+            def __call__(self, texts: list[str], **settings: Any) -> Any:
+                said.prompts.append("".join(texts))  # in parts, each of which is new here
+                return super().__call__(texts, **settings)
 
         words = [*SPECIAL, *SPOKEN]
         words += [f"w{i}" for i in range(64 - len(words))]

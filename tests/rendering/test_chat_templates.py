@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -14,8 +14,7 @@ from tokenizers import AddedToken
 from heldout.chat import to_chat_api
 from heldout.errors import InvalidInput
 from heldout.rendering import chat_templates
-from heldout.rendering.chat_templates import ChatRenderer
-from heldout.rendering.dialect import describe_tools, write_tool_call
+from heldout.rendering.chat_templates import ChatRenderer, describe_tools, write_tool_call
 from heldout.types import Message, ToolCall, ToolSpec
 from tests.rendering.families import (
     byte_level,
@@ -108,18 +107,9 @@ TOKENIZERS = {
 }
 
 
-@pytest.fixture
-def small_blocks() -> Iterator[None]:
-    """So that short texts have something in common too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chat_templates, "BLOCK", 2)
-        yield
-
-
 # --- Ids ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("kind", [byte_level, metaspace, legacy_metaspace, gemma_like])
 def test_the_ids_of_a_text_are_those_of_tokenising_all_of_it(kind: Callable[[], str]) -> None:
     tokenizer = awkward(kind, "{{ messages[0]['content'] }}")
@@ -137,7 +127,17 @@ def test_the_ids_of_a_text_are_those_of_tokenising_all_of_it(kind: Callable[[], 
     check()
 
 
-@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("kind", [byte_level, metaspace, legacy_metaspace, gemma_like])
+def test_a_token_that_must_stand_alone_is_none_before_a_token_that_begins_with_a_letter(
+    kind: Callable[[], str],
+) -> None:
+    tokenizer = awkward(kind, "{{ messages[0]['content'] }}")
+    render = ChatRenderer(tokenizer)
+    for text in ("<|im_end|><word>a<|im_start|>b.", "<word><|im_start|>b", "<word>"):
+        expected = tokenizer(text, add_special_tokens=False)["input_ids"]
+        assert render([Message("user", text)], True) == expected
+
+
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_the_ids_of_a_conversation_are_those_of_its_template(name: str) -> None:
     tokenizer = awkward(*TOKENIZERS[name])
@@ -170,9 +170,9 @@ class Counting:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tokenizer, name)
 
-    def __call__(self, text: str, **options: Any) -> Any:
-        self.characters += len(text)
-        return self._tokenizer(text, **options)
+    def __call__(self, texts: list[str], **options: Any) -> Any:
+        self.characters += sum(map(len, texts))
+        return self._tokenizer(texts, **options)
 
 
 def talk(turns: int, topic: str = "") -> list[Message]:
@@ -194,23 +194,21 @@ def test_only_what_is_new_is_tokenised_in_conversations_that_take_turns() -> Non
 
 
 def test_what_is_kept_of_earlier_texts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chat_templates, "KNOWN_CHARACTERS", 10_000)
+    monkeypatch.setattr(chat_templates, "CACHED_CHARACTERS", 10_000)
     tokenizer = awkward(byte_level, CHATML)
     render = ChatRenderer(tokenizer)
     for turns in (1, 3, 2, 20, 2):  # the fourth has more than all that may be kept
         for topic in ("a", "b", "c", "d"):
             conversation = talk(turns, topic)
             assert render(conversation, True) == tokenised(tokenizer, conversation, True)
-            kept = render._known._all.values()
-            assert sum(len(rendered.text) for rendered in kept) <= 10_000
-            assert {id(r) for r in render._known._by_key.values()} <= {id(r) for r in kept}
+            assert sum(map(len, render._chunks)) <= 10_000
 
 
 def test_a_conversation_that_grows_is_kept_once() -> None:
     render = ChatRenderer(awkward(byte_level, CHATML))
     for turns in range(1, 6):
         render(talk(turns)[:-1], True)
-    assert len(render._known._all) == 1
+    assert sum(map(len, render._chunks)) <= len(render.text(talk(5)[:-1], True))
 
 
 def test_special_tokens_that_are_to_be_split_are_split() -> None:

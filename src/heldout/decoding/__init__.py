@@ -1,11 +1,11 @@
-"""Generation on a live transformers model, which may be in the middle of its training.
+"""Generation with a live transformers model, which may be in training meanwhile.
 
     decoder = Decoder(model, tokenizer)
     generations = decoder.decode([Prompt(ids, max_new=128) for ids in prompts])
 
-Greedy turns on a GPU replay a captured graph of one step; everything else is a loop over the
-model's forward pass. Neither changes the model, and both give the same tokens for the same
-weights and prompts every time.
+Greedy decoding on a GPU replays captured CUDA graphs; everything else is a loop over the model's
+forward pass. Neither changes the model, and both give the same tokens for the same weights and
+prompts every time.
 """
 
 from heldout.decoding.decoder import Decoder

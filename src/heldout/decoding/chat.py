@@ -22,8 +22,8 @@ from heldout.types import Completion, Message, ToolSpec, Usage
 DEFAULT_MAX_TOKENS = 512
 
 
-class Asked(Protocol):
-    """A turn that somebody waits for."""
+class ChatRequest(Protocol):
+    """A conversation whose next turn is asked for."""
 
     @property
     def messages(self) -> Sequence[Message]: ...
@@ -36,59 +36,78 @@ class Asked(Protocol):
 def answer_all(
     chat: ChatModel,
     decoder: Decoder,
-    asked: Sequence[Asked],
-    answered: Callable[[int, Completion | Exception], object],
+    requests: Sequence[ChatRequest],
+    on_answer: Callable[[int, Completion | Exception], object],
     *,
     keep_going: Callable[[], bool],
-    wanted: Callable[[int], bool] = lambda place: True,
+    wanted: Callable[[int], bool] = lambda index: True,
 ) -> None:
-    """Decode what is asked for, together; `answered(place, …)` gets each turn as soon as it is
-    done, or why there is none. Nothing, where it was told not to go on."""
-    places: list[int] = []
-    prompts: list[Prompt] = []
-    for place, one in enumerate(asked):
-        if wanted(place):
-            try:
-                prompts.append(chat.prompt(one.messages, one.sampling, one.tools))
-                places.append(place)
-            except Exception as problem:  # noqa: BLE001 - chat templates raise what they like
-                answered(place, problem)
+    """Decode the next turns of several conversations together.
 
-    def done(index: int, generation: Generation) -> None:
-        one = asked[places[index]]
-        given: Completion | Exception
+    Args:
+        chat: Renders prompts and reads turns.
+        decoder: Generates.
+        requests: The conversations.
+        on_answer: Called with a request's index and its turn as soon as it is complete, or with
+            the reason why there is none. Not called for what was dropped or stopped.
+        keep_going: False stops decoding.
+        wanted: Called with a request's index; False drops it.
+    """
+    indices: list[int] = []
+    prompts: list[Prompt] = []
+    for index, request in enumerate(requests):
+        if wanted(index):
+            try:
+                prompts.append(chat.prompt(request))
+                indices.append(index)
+            except Exception as error:  # noqa: BLE001 - Jinja templates raise anything
+                on_answer(index, error)
+
+    def done(place: int, generation: Generation) -> None:
+        answer: Completion | Exception
         try:
-            given = chat.completion(
-                prompts[index], generation, one.messages, one.tools, one.sampling.stop
-            )
-        except Exception as problem:  # noqa: BLE001 - the error of this item
-            given = problem
-        answered(places[index], given)
+            answer = chat.completion(requests[indices[place]], prompts[place], generation)
+        except Exception as error:  # noqa: BLE001 - the error of this sample, not of the batch
+            answer = error
+        on_answer(indices[place], answer)
 
     results = decoder.decode(
-        prompts, keep_going=keep_going, on_done=done, wanted=lambda index: wanted(places[index])
+        prompts, keep_going=keep_going, on_done=done, wanted=lambda place: wanted(indices[place])
     )
-    for place, result in zip(places, results, strict=True):
+    for index, result in zip(indices, results, strict=True):
         if isinstance(result, Exception):
-            answered(place, result)
+            on_answer(index, result)
 
 
 class ChatModel:
+    """A model and its tokenizer as a partner in a conversation.
+
+    Args:
+        model: The model, wrapped or bare.
+        tokenizer: Its tokenizer.
+        name: What messages call the model.
+    """
+
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         self._model, self._tokenizer, self._name = model, tokenizer, name
 
-    def prompt(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
-    ) -> Prompt:
-        """What the model goes on from, and how far. ContextFull if there is no room for a turn."""
-        ids = self._ids(messages, tools)
+    def prompt(self, request: ChatRequest) -> Prompt:
+        """Render a conversation as the prompt of its next turn.
+
+        Raises:
+            ContextFull: There is no room for another turn.
+            EndpointError: The prompt is empty.
+            FatalEndpointError: The model has no chat template, and this is not one message of text.
+        """
+        ids = self._render(request.messages, request.tools)
         if not ids:
             raise EndpointError(f"the prompt has no tokens, so {self._name} has nothing to go on")
+        sampling = request.sampling
         config = transformers_model(unwrap(self._model)).config
-        longest = getattr(config, "max_position_embeddings", None) or 1 << 30
-        limit = min(sampling.max_tokens or DEFAULT_MAX_TOKENS, longest - len(ids))
+        context = getattr(config, "max_position_embeddings", None) or 1 << 30
+        limit = min(sampling.max_tokens or DEFAULT_MAX_TOKENS, context - len(ids))
         if limit < 1:
-            raise ContextFull(f"the prompt has {len(ids)} tokens, {self._name} takes {longest}")
+            raise ContextFull(f"the prompt has {len(ids)} tokens, {self._name} takes {context}")
         return Prompt(
             tuple(ids),
             limit,
@@ -99,29 +118,25 @@ class ChatModel:
         )
 
     def completion(
-        self,
-        prompt: Prompt,
-        generation: Generation,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        stops: Sequence[str],
+        self, request: ChatRequest, prompt: Prompt, generation: Generation
     ) -> Completion:
-        """The turn as a message: without the stop text that ended it, with its tool calls."""
+        """Read a turn as a message: without the stop text that ended it, with its tool calls."""
+        stops = request.sampling.stop
         text = before_stop(generation.text, stops)
         opened = opened_reasoning(self._tokenizer.decode(list(prompt.ids[-TAG_TOKENS:])))
         if opened and self._has_template:
-            # With special tokens: what closes the reasoning may be one.
-            whole = before_stop(self._chat.decode(generation.ids), stops)
-            text = self._chat.parse(whole, tools=()).text
+            # With special tokens: the end of the reasoning may be one.
+            raw = before_stop(self._renderer.decode(generation.ids), stops)
+            text = self._renderer.parse(raw, tools=()).text
         message = Message("assistant", opened + text)
-        if tools:
-            message = self._with_calls(prompt, generation, message, messages, tools, stops, opened)
+        if request.tools:
+            message = self._parse_calls(request, prompt, generation, opened) or message
         usage = Usage(len(prompt.ids), len(generation.ids))
         return Completion(message, generation.finish, usage)
 
-    def _ids(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
+    def _render(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
         if self._has_template:
-            return self._chat.prompt(messages, tools)
+            return self._renderer.prompt(messages, tools)
         if len(messages) == 1 and isinstance(messages[0].content, str) and not tools:
             return list(self._tokenizer(messages[0].content)["input_ids"])
         raise FatalEndpointError(
@@ -134,38 +149,30 @@ class ChatModel:
         return bool(getattr(self._tokenizer, "chat_template", None))
 
     @cached_property
-    def _chat(self) -> ChatRenderer:
+    def _renderer(self) -> ChatRenderer:
         return ChatRenderer(self._tokenizer)
 
-    def _with_calls(
-        self,
-        prompt: Prompt,
-        generation: Generation,
-        message: Message,
-        messages: Sequence[Message],
-        tools: Sequence[ToolSpec],
-        stops: Sequence[str],
-        opened: str,
-    ) -> Message:
-        """The turn with its tool calls, if there are any."""
-        ids, tokenizer = list(generation.ids), self._tokenizer
+    def _parse_calls(
+        self, request: ChatRequest, prompt: Prompt, generation: Generation, opened: str
+    ) -> Message | None:
+        """Read the turn with its tool calls; None if it has none."""
+        ids, tokenizer, stops = list(generation.ids), self._tokenizer, request.sampling.stop
         ends = end_tokens(unwrap(self._model), tokenizer)
-        spoken = ids[:-1] if ids[-1] in ends else ids
-        # Special tokens are kept until here: in many families they are what marks a call.
-        text = before_stop(tokenizer.decode(spoken), stops)
-        first = next_call_number(messages)
-        meant = self._chat.parse(opened + text, first, tools=tools)
-        if meant.tool_calls:
-            return replace(meant, content=meant.text.strip())
+        # Special tokens are kept until here: in many families they mark a call.
+        text = before_stop(tokenizer.decode(ids[:-1] if ids[-1] in ends else ids), stops)
+        first = next_call_number(request.messages)
+        parsed = self._renderer.parse(opened + text, first, tools=request.tools)
+        if parsed.tool_calls:
+            return replace(parsed, content=parsed.text.strip())
         if getattr(tokenizer, "response_template", None) is None:
-            return message
-        # A convention of its own, which the tokenizer can read.
+            return None
+        # A convention of its own, which the tokenizer can parse.
         try:
-            given = [tool_to_chat_api(tool) for tool in tools]
-            whole = before_stop(tokenizer.decode(ids), stops)
-            parsed = tokenizer.parse_response(whole, prefix=list(prompt.ids), tools=given)
-            read = message_of(parsed, self._name)
-        except Exception:  # noqa: BLE001 - it raises what it likes; then there is no call to be read
-            return message
-        calls = tuple(replace(c, id=call_id(first + i)) for i, c in enumerate(read.tool_calls))
-        return replace(read, tool_calls=calls) if calls else message
+            tools = [tool_to_chat_api(tool) for tool in request.tools]
+            raw = before_stop(tokenizer.decode(ids), stops)
+            response = tokenizer.parse_response(raw, prefix=list(prompt.ids), tools=tools)
+            message = message_of(response, self._name)
+        except Exception:  # noqa: BLE001 - the tokenizer's own code raises anything on bad output
+            return None
+        calls = tuple(replace(c, id=call_id(first + i)) for i, c in enumerate(message.tool_calls))
+        return replace(message, tool_calls=calls) if calls else None

@@ -1,38 +1,37 @@
 """Decoding as a loop over the forward pass: any model, any device, greedy and sampled rows.
 
-Prompts are padded on the left. What all of them begin with (the system prompt, usually) is read
-once, and rows that are done leave the batch. Padding then stands between that beginning and a
-prompt's own part, which is no matter where a layer sees everything before, but takes room in a
-sliding window: then every row is read whole.
+Prompts are padded on the left. The prefix that all of them share (the system prompt, usually) is
+prefilled once, and rows that are done leave the batch. Padding then stands between that prefix and
+the rest of a prompt, which is harmless where layers attend to everything before, but would fill a
+sliding window: then every row is prefilled whole.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from heldout.decoding.model import device_of, transformers_model
-from heldout.decoding.turn import Generation, Turn
+from heldout.decoding.model import device_of, has_full_attention, transformers_model
+from heldout.decoding.turn import Callbacks, Turn
 
 
-def decode(
-    model: Any,
-    turns: list[Turn],
-    *,
-    keep_going: Callable[[], bool],
-    wanted: Callable[[int], bool],
-    done: Callable[[int, Generation], None],
-) -> None:
-    """All turns together, one token a step. To be called inside `steady`."""
+def decode(model: Any, turns: list[Turn], callbacks: Callbacks) -> None:
+    """Decode all turns together, one token per step, inside `deterministic_inference`.
+
+    Args:
+        model: What `unwrap` returned.
+        turns: The rows of the batch.
+        callbacks: Polled before every step, and told of every row that is done.
+    """
     import torch
     from transformers import DynamicCache
 
     device = device_of(model)
     cache = DynamicCache(config=transformers_model(model).config)
     prompts = [turn.prompt.ids for turn in turns]
-    shared = common_prefix(prompts) if len(turns) > 1 and attends_to_all(cache) else 0
+    shared = common_prefix(prompts) if len(turns) > 1 and has_full_attention(cache) else 0
     if shared:
-        if not keep_going():
+        if not callbacks.keep_going():
             return
         model(
             input_ids=torch.tensor([prompts[0][:shared]], device=device),
@@ -41,16 +40,15 @@ def decode(
             logits_to_keep=1,
         )
         cache.batch_repeat_interleave(len(turns))
-    # Then each one's own part; what is masked may hold any token.
     width = max(map(len, prompts)) - shared
-    own = [list(prompt[shared:]) for prompt in prompts]
-    ids = torch.tensor([[0] * (width - len(part)) + part for part in own], device=device)
+    rest = [list(prompt[shared:]) for prompt in prompts]
+    ids = torch.tensor([[0] * (width - len(part)) + part for part in rest], device=device)
     mask = torch.tensor(
-        [[1] * shared + [0] * (width - len(part)) + [1] * len(part) for part in own],
+        [[1] * shared + [0] * (width - len(part)) + [1] * len(part) for part in rest],
         device=device,
     )
     positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, shared:]
-    while turns and keep_going():
+    while turns and callbacks.keep_going():
         out = model(
             input_ids=ids,
             attention_mask=mask,
@@ -60,41 +58,34 @@ def decode(
             logits_to_keep=1,
         )
         logits = out.logits[:, -1]
-        chosen = logits.argmax(-1).tolist()
-        staying = []
+        tokens = logits.argmax(-1).tolist()
+        remaining = []
         for row, turn in enumerate(turns):
-            if not wanted(turn.index):
+            if not callbacks.wanted(turn.index):
                 continue
             if turn.sampled:
-                chosen[row] = turn.sample(logits[row])
-            generation = turn.take(chosen[row])
+                tokens[row] = turn.sample(logits[row])
+            generation = turn.add(tokens[row])
             if generation is None:
-                staying.append(row)
+                remaining.append(row)
             else:
-                done(turn.index, generation)
-        if len(staying) < len(turns):
-            turns = [turns[row] for row in staying]
+                callbacks.done(turn.index, generation)
+        if len(remaining) < len(turns):
+            turns = [turns[row] for row in remaining]
             if not turns:
                 return
-            keep = torch.tensor(staying, device=device)
+            keep = torch.tensor(remaining, device=device)
             cache.batch_select_indices(keep)
             mask, positions = mask[keep], positions[keep]
-        ids = torch.tensor([[chosen[row]] for row in staying], device=device)
+        ids = torch.tensor([[tokens[row]] for row in remaining], device=device)
         mask = torch.cat([mask, mask.new_ones(len(turns), 1)], dim=-1)
         positions = positions[:, -1:] + 1
 
 
-def attends_to_all(cache: Any) -> bool:
-    """Whether every layer sees all that went before."""
-    from transformers.cache_utils import DynamicLayer
-
-    return bool(cache.layers) and all(type(layer) is DynamicLayer for layer in cache.layers)
-
-
 def common_prefix(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens all prompts share at their start, leaving each at least one of its own."""
+    """Count the tokens that all prompts begin with, leaving each at least one of its own."""
     longest = min(map(len, prompts)) - 1
-    for place in range(longest):
-        if len({prompt[place] for prompt in prompts}) > 1:
-            return place
+    for position in range(longest):
+        if len({prompt[position] for prompt in prompts}) > 1:
+            return position
     return longest

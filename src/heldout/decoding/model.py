@@ -1,7 +1,7 @@
-"""What of a model is called for a forward pass, and how it is called so that results repeat.
+"""The model behind its wrappers, forward passes that repeat, and whether steps can be captured.
 
-Nothing here changes the model. What is switched (compiled code off, one attention kernel instead
-of whichever is fastest today) is switched back on every way out.
+Nothing here changes the model. Global settings (compiled code off, a fixed choice of attention
+kernels) are restored on every exit.
 """
 
 from __future__ import annotations
@@ -13,13 +13,26 @@ from typing import Any
 from heldout.errors import InvalidInput
 from heldout.isolation import NotBeside, is_beside_training
 
+_HARMLESS_HOOKS = {"make_inputs_require_grads"}
+"""Registered by `enable_input_require_grads`; without gradients it has no effect."""
+
+_OUT_OF_MEMORY = ("can't allocate memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
 
 def unwrap(model: Any) -> Any:
-    """The module to call for a forward pass, adapters active and accelerate's patches in place.
+    """Remove the wrappers that a forward pass must not go through.
 
-    DistributedDataParallel is taken off, since its forward pass talks to the other processes, and
-    so is `torch.compile`, since it would compile anew for every shape. A PEFT model stays as it
-    is.
+    DistributedDataParallel would synchronise with other processes, `torch.compile` would compile
+    anew for every shape. A PEFT model stays as it is, and so do accelerate's patches.
+
+    Args:
+        model: A model as a trainer holds it.
+
+    Returns:
+        The module to call for a forward pass.
+
+    Raises:
+        InvalidInput: The model uses prompt learning, which decoding with a cache cannot do.
     """
     while True:
         inner = getattr(model, "_orig_mod", None)
@@ -38,22 +51,33 @@ def unwrap(model: Any) -> Any:
 
 
 def transformers_model(model: Any) -> Any:
-    """The transformers model inside what `unwrap` gives: where its config and its modules are."""
+    """Return the transformers model inside an unwrapped one: it has the config and the modules."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
-@contextmanager
-def steady(model: Any) -> Iterator[None]:
-    """Forward passes without gradients and with the same kernels for the same shapes.
+def device_of(model: Any) -> Any:
+    """Return the device of the model's first parameter."""
+    return next(model.parameters()).device
 
-    Beside a training only graphs are replayed on a GPU, and their kernels were chosen before: what
-    is switched here is switched for all threads.
+
+def describe_attention(model: Any) -> str:
+    """Name the attention implementation for the record."""
+    name = getattr(transformers_model(model).config, "_attn_implementation", None) or "unknown"
+    return "efficient" if name == "sdpa" and device_of(model).type == "cuda" else str(name)
+
+
+@contextmanager
+def deterministic_inference(model: Any) -> Iterator[None]:
+    """Run forward passes without gradients and with the same kernels for the same shapes.
+
+    In the background of a training run only captured graphs are replayed on a GPU, and their
+    kernels are fixed already: the settings changed here are global to all threads.
     """
     import torch
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     with ExitStack() as stack:
-        # Not inference_mode: what modules keep of a pass in it would break training later.
+        # Not inference_mode: tensors that modules keep from such a pass would break training.
         stack.enter_context(torch.no_grad())
         if any(module._compiled_call_impl is not None for module in model.modules()):
             if is_beside_training():
@@ -63,33 +87,99 @@ def steady(model: Any) -> Iterator[None]:
             stack.enter_context(torch.cuda.device(device))
             if not is_beside_training():
                 # Left to choose, CUDA takes kernels whose sums depend on timing: 3-6% of greedy
-                # tokens differed between two runs of the same thing.
+                # tokens differed between two runs of the same batch.
                 stack.enter_context(sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))
         yield
 
 
-def device_of(model: Any) -> Any:
-    return next(model.parameters()).device
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether an error, or one that led to it, is about memory.
 
-
-def attention_of(model: Any) -> str:
-    """In words, for the record."""
-    name = getattr(transformers_model(model).config, "_attn_implementation", None) or "unknown"
-    return "efficient" if name == "sdpa" and device_of(model).type == "cuda" else str(name)
-
-
-def out_of_memory(problem: BaseException | None) -> bool:
-    """Also if it was only the first of several: a capture that fails raises again at its end."""
+    A capture that runs out of memory raises a second, unspecific error when it ends.
+    """
     import torch
 
-    while problem is not None:
-        if isinstance(problem, torch.OutOfMemoryError | MemoryError):
+    while error is not None:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError):
             return True
-        said = str(problem) if isinstance(problem, RuntimeError) else ""
-        if any(sign in said for sign in _SIGNS):
+        if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
             return True
-        problem = problem.__cause__ or problem.__context__
+        error = error.__cause__ or error.__context__
     return False
 
 
-_SIGNS = ("can't allocate memory", "CUDA out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+# --- Capturing ----------------------------------------------------------------------------------
+
+
+class CaptureError(Exception):
+    """The steps of this model cannot be captured; it is decoded eagerly."""
+
+
+def why_not_capturable(model: Any) -> str | None:
+    """Say why the decoding steps of a model cannot be captured.
+
+    Args:
+        model: What `unwrap` returned.
+
+    Returns:
+        The reason, or None if there is none.
+    """
+    import torch
+    from transformers import DynamicCache, PreTrainedModel
+
+    base = transformers_model(model)
+    if not isinstance(base, PreTrainedModel):
+        return f"{type(base).__name__} is not a model of transformers"
+    config = base.config
+    if config.is_encoder_decoder or config.get_text_config() is not config:
+        return f"{type(base).__name__} is more than a decoder of text"
+    if config._attn_implementation != "sdpa" or not base._supports_attention_backend:
+        return f"its attention is {config._attn_implementation}, not sdpa"
+    if not has_full_attention(DynamicCache(config=config)):
+        return "not all of its layers attend to everything before"
+    if base.training:
+        return "it is in training mode"
+    weights = list(model.parameters())
+    if len({weight.device for weight in weights}) > 1:
+        return "it is spread over several devices"
+    if any(hasattr(weight, "device_mesh") for weight in weights):
+        return "its weights are sharded"
+    if torch.is_autocast_enabled(weights[0].device.type):
+        return "autocast is on around it, and keeps copies of weights"
+    for name, module in model.named_modules():
+        hooks = [*module._forward_hooks.values(), *module._forward_pre_hooks.values()]
+        if any(getattr(hook, "__name__", "") not in _HARMLESS_HOOKS for hook in hooks):
+            return f"a replayed graph would not call the forward hook on {name or 'the model'}"
+    return None
+
+
+def has_full_attention(cache: Any) -> bool:
+    """Whether every layer of a DynamicCache attends to all tokens before."""
+    from transformers.cache_utils import DynamicLayer
+
+    return bool(cache.layers) and all(type(layer) is DynamicLayer for layer in cache.layers)
+
+
+def capture_state(model: Any) -> tuple[object, ...]:
+    """Return what must be equal to when the graphs were captured for them to be valid."""
+    import torch
+
+    addresses = [
+        (tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride())
+        for tensors in (model.parameters(), model.buffers())
+        for tensor in tensors
+    ]
+    adapters = [
+        (module.disable_adapters, *module.active_adapters, *module.merged_adapters, str(scaling))
+        for module in model.modules()
+        if (scaling := getattr(module, "scaling", None)) is not None
+        and hasattr(module, "merged_adapters")
+    ]
+    settings = (
+        # The older name of this setting raises once the newer one has been used.
+        getattr(torch.backends.cuda.matmul, "fp32_precision", None),
+        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction,
+        torch.are_deterministic_algorithms_enabled(),
+        transformers_model(model).config._attn_implementation,
+    )
+    return id(model), tuple(addresses), tuple(adapters), settings

@@ -1,59 +1,81 @@
-"""A turn from its prompt to its end: which token comes next, and whether it was the last.
+"""One sequence from its prompt to its end: which token comes next, and whether it was the last.
 
-Stop texts are looked for in the last few tokens, since decoding everything at every token would
-take time that grows with the square of the turn. Tokenizers may spell a piece of a turn otherwise
-than the whole, so what is found there is confirmed, and the whole is read now and then: a turn
-ends at the first token with which its text contains a stop, whenever that is noticed.
+Stop texts are searched in the last few tokens, since decoding everything at every token would take
+time quadratic in the length. A tokenizer may decode part of a sequence differently from the whole,
+so a match there is confirmed, and the whole text is searched at every doubling: a turn ends at the
+first token with which its text contains a stop, whenever that is noticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
-MARGIN = 8
-"""Tokens beyond one a character of the longest stop: some tokens have no text of their own."""
-FIRST_LOOK = 32
+WINDOW_MARGIN = 8
+"""Tokens searched beyond one per character of the longest stop: some tokens have no text."""
+FIRST_FULL_SEARCH = 32
 """Tokens after which the whole text is searched for the first time; then at every doubling."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
+    """A prompt in tokens and how to continue it."""
+
     ids: tuple[int, ...]
     max_new: int
+    """Maximum number of new tokens."""
     stops: tuple[str, ...] = ()
+    """Texts that end the turn."""
     temperature: float = 0.0
+    """0 is greedy."""
     top_p: float | None = None
     seed: int | None = None
+    """Seed of this prompt's own random stream; None draws one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
+    """The continuation of a prompt."""
+
     ids: tuple[int, ...]
-    """The turn, the token that ended it included."""
+    """The new tokens, including the one that ended the turn."""
     finish: Literal["stop", "length"]
     text: str
-    """The ids decoded without special tokens. A stop text, where one ended it, is part of it."""
+    """The ids decoded without special tokens, including a stop text that ended the turn."""
+
+
+class Callbacks(NamedTuple):
+    """How a batch in flight communicates with its caller."""
+
+    keep_going: Callable[[], bool]
+    """False stops decoding."""
+    wanted: Callable[[int], bool]
+    """False for a prompt's index drops its row."""
+    done: Callable[[int, Generation], None]
+    """Called with a prompt's index and its generation as soon as it is complete."""
 
 
 class Turn:
     """One sequence of a batch while it is decoded."""
 
-    def __init__(self, index: int, prompt: Prompt, tokenizer: Any, ends: frozenset[int]) -> None:
+    def __init__(
+        self, index: int, prompt: Prompt, tokenizer: Any, end_tokens: frozenset[int]
+    ) -> None:
         self.index, self.prompt = index, prompt
-        self._tokenizer, self._ends = tokenizer, ends
+        self._tokenizer, self._end_tokens = tokenizer, end_tokens
         self._ids: list[int] = []
-        self._window = max(map(len, prompt.stops), default=0) + MARGIN
-        self._look_at, self._looked = FIRST_LOOK, 0
-        self._generator = _generator(prompt) if prompt.temperature > 0 else None
+        self._window = max(map(len, prompt.stops), default=0) + WINDOW_MARGIN
+        self._next_full_search, self._searched = FIRST_FULL_SEARCH, 0
+        self._generator = _make_generator(prompt) if prompt.temperature > 0 else None
 
     @property
     def sampled(self) -> bool:
+        """Whether tokens are sampled rather than chosen greedily."""
         return self._generator is not None
 
     def sample(self, logits: Any) -> int:
-        """Draw a token from this turn's own random stream."""
+        """Draw the next token from this turn's own random stream."""
         import torch
 
         temperature, top_p = self.prompt.temperature, self.prompt.top_p
@@ -64,50 +86,50 @@ class Turn:
             probabilities[order[outside]] = 0.0
         return int(torch.multinomial(probabilities, 1, generator=self._generator))
 
-    def take(self, token: int) -> Generation | None:
-        """One more token; the generation once that was the last."""
+    def add(self, token: int) -> Generation | None:
+        """Append a token; return the generation if it was the last one."""
         self._ids.append(token)
         count = len(self._ids)
-        if token in self._ends:
-            return self._finished("stop")
+        if token in self._end_tokens:
+            return self._finish("stop")
         if self.prompt.stops:
-            if self._stopped(self._ids[-self._window :]) and self._stopped(self._ids):
-                return self._finished("stop")
-            if count >= self._look_at:
-                if self._stopped(self._ids):
-                    return self._finished("stop")
-                self._looked, self._look_at = count, 2 * count
-        return self._finished("length") if count >= self.prompt.max_new else None
+            if self._has_stop(self._ids[-self._window :]) and self._has_stop(self._ids):
+                return self._finish("stop")
+            if count >= self._next_full_search:
+                if self._has_stop(self._ids):
+                    return self._finish("stop")
+                self._searched, self._next_full_search = count, 2 * count
+        return self._finish("length") if count >= self.prompt.max_new else None
 
-    def _stopped(self, ids: Sequence[int]) -> bool:
-        text = self._text(ids)
+    def _has_stop(self, ids: Sequence[int]) -> bool:
+        text = self._decode(ids)
         return any(stop in text for stop in self.prompt.stops)
 
-    def _finished(self, finish: Literal["stop", "length"]) -> Generation:
+    def _finish(self, finish: Literal["stop", "length"]) -> Generation:
         ids = self._ids
-        if self.prompt.stops and self._stopped(ids):
-            # Usually with the last token; earlier if the window did not show it.
-            shortest = range(self._looked + 1, len(ids))
-            ids = next((ids[:n] for n in shortest if self._stopped(ids[:n])), ids)
+        if self.prompt.stops and self._has_stop(ids):
+            # Usually complete with the last token; earlier if the window did not show it.
+            lengths = range(self._searched + 1, len(ids))
+            ids = next((ids[:n] for n in lengths if self._has_stop(ids[:n])), ids)
             finish = "stop"
-        return Generation(tuple(ids), finish, self._text(ids))
+        return Generation(tuple(ids), finish, self._decode(ids))
 
-    def _text(self, ids: Sequence[int]) -> str:
+    def _decode(self, ids: Sequence[int]) -> str:
         text = self._tokenizer.decode(list(ids), skip_special_tokens=True)
         assert isinstance(text, str)
         return text
 
 
 def end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
-    """What the model's generation settings and its tokenizer say ends a turn."""
-    found: set[int] = set()
-    settings = getattr(model, "generation_config", None)
-    for value in (getattr(settings, "eos_token_id", None), tokenizer.eos_token_id):
-        found.update(value if isinstance(value, list) else [] if value is None else [value])
-    return frozenset(found)
+    """Return the tokens that end a turn by the model's generation config and the tokenizer."""
+    ids: set[int] = set()
+    config = getattr(model, "generation_config", None)
+    for value in (getattr(config, "eos_token_id", None), tokenizer.eos_token_id):
+        ids.update(value if isinstance(value, list) else [] if value is None else [value])
+    return frozenset(ids)
 
 
-def _generator(prompt: Prompt) -> Any:
+def _make_generator(prompt: Prompt) -> Any:
     import torch
 
     generator = torch.Generator()

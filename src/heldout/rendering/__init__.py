@@ -1,1 +1,1 @@
-"""Conversations to token ids: any template from the outside, and those of transformers."""
+"""Conversations to token ids: any chat template as a function, and those of transformers."""

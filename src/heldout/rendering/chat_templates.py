@@ -3,42 +3,56 @@
     render = ChatRenderer(AutoTokenizer.from_pretrained("…"), enable_thinking=False)
     rollout_batch(samples, make_environment, render, generate, …)
 
-Jinja makes text of all messages each time, which is cheap; tokenising is not, so only what is new
-of the text is tokenised. A tokenizer looks for its added tokens first and tokenises the pieces
-between them apart from each other. So where an added token stands, the ids before it do not
-depend on what follows, nor those after it on what went before: what an earlier text and a new one
-share up to there is known already. The ids are exactly those of tokenising everything.
+Jinja renders the text of all messages each time, which is cheap; tokenising is not. A tokenizer
+matches its added tokens first and tokenises the text between them independently. So a text is cut
+before each added token, and the ids of every chunk are cached: a growing conversation costs only
+its new turns. The ids are exactly those of tokenising everything.
+
+`Dialect` detects what a template supports of tools, and writes the rest into the messages.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from array import array
-from bisect import bisect_left
-from collections import OrderedDict
-from collections.abc import Sequence
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import pairwise
+from typing import Any, Literal
 
+from heldout.chat import to_chat_api, tool_to_chat_api
 from heldout.errors import InvalidInput
 from heldout.reasoning import is_reasoning_tag
-from heldout.rendering.dialect import Dialect
 from heldout.rendering.segments import common_suffix
-from heldout.toolcalls import parse_tool_calls
+from heldout.toolcalls import BROKEN, call_id, loaded, parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
 
-KNOWN_CHARACTERS = 16_000_000
-"""How much rendered text is kept, for all conversations together: some 50 MB with its ids."""
+CACHED_CHARACTERS = 16_000_000
+"""Text whose ids are cached, for all conversations together: some 50 MB with the ids."""
+
+# gpt-oss marks reasoning and answer by channels, between special tokens.
+_CHANNELS = re.compile(
+    r"<\|channel\|>(\w+)[^<]*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL
+)
 
 
 class ChatRenderer:
-    """`render(messages, add_generation_prompt, tools) -> ids`, `decode` and `parse` for rollouts.
+    """Renders conversations as ids, and reads a model's ids as messages, for rollouts.
 
-    `chat_template` is a template to use instead of the tokenizer's own; further keywords are what
-    the template reads beside the messages. One renderer serves all rollouts, from any thread.
+    One renderer serves all rollouts, from any thread.
+
+    Args:
+        tokenizer: A tokenizer of transformers.
+        chat_template: The text of a Jinja template to use instead of the tokenizer's own.
+        **template_kwargs: What the template reads besides the messages.
+
+    Raises:
+        InvalidInput: The tokenizer has no chat template, or the template does not read a keyword.
     """
 
     def __init__(
@@ -61,23 +75,29 @@ class ChatRenderer:
                 raise InvalidInput(f"the chat template does not read {name!r} anywhere")
         self.tokenizer = tokenizer
         self._chat_template, self._kwargs = chat_template, template_kwargs
-        self._known = _Known(KNOWN_CHARACTERS)
-        self._lock = threading.Lock()
         added = tokenizer.added_tokens_decoder
         self._special = frozenset(id for id, token in added.items() if token.special)
-        whole = {i: token for i, token in added.items() if not token.normalized}
-        # Slow tokenizers do not say where in the text a token stands.
-        by_place = getattr(tokenizer, "is_fast", False) and not getattr(
-            tokenizer, "split_special_tokens", False
-        )
+        # Normalized tokens are matched later, in the text between these.
+        literal = {id: token for id, token in added.items() if not token.normalized}
+        # One that begins with a letter decides whether a single-word token before it is matched.
         self._separators = {
-            id: token.content
-            for id, token in whole.items()
-            if by_place
-            and not (token.lstrip or token.rstrip or token.single_word)
+            token.content: id
+            for id, token in literal.items()
+            if not (token.lstrip or token.rstrip or token.single_word)
+            and re.match(r"[^\s\w]", token.content)
             and token.content.strip() == token.content
         }
-        self._longest = max((len(token.content) for token in whole.values()), default=0)
+        splits_special = getattr(tokenizer, "split_special_tokens", False)
+        if splits_special or not getattr(tokenizer, "is_fast", False):
+            self._separators = {}
+        # With all others that may contain a separator, or reach into one.
+        first = {content[0] for content in self._separators}
+        contents = [token.content for token in literal.values()]
+        rivals = [content for content in contents if not first.isdisjoint(content)]
+        self._added = re.compile(_match_longest(rivals))
+        self._chunks: OrderedDict[str, array[int]] = OrderedDict()
+        self._room = CACHED_CHARACTERS
+        self._lock = threading.Lock()
 
     def __call__(
         self,
@@ -85,9 +105,17 @@ class ChatRenderer:
         add_generation_prompt: bool,
         tools: Sequence[ToolSpec] = (),
     ) -> list[int]:
-        text = self.text(messages, add_generation_prompt, tools)
-        with self._lock:
-            return self._ids(text)
+        """Render a conversation as ids.
+
+        Args:
+            messages: The conversation.
+            add_generation_prompt: Whether the next turn is the model's.
+            tools: The tools it may call.
+
+        Returns:
+            The ids.
+        """
+        return self._tokenize(self.text(messages, add_generation_prompt, tools))
 
     def text(
         self,
@@ -95,35 +123,33 @@ class ChatRenderer:
         add_generation_prompt: bool,
         tools: Sequence[ToolSpec] = (),
     ) -> str:
-        """What the template makes of the conversation, before it is tokenised."""
-        # Without tools there is nothing to find out, and templates can be slow.
-        dialect = self.dialect if _with_tools(messages, tools) else _WITHOUT_TOOLS
-        told = dialect.told(messages, tools)
-        return self._apply(told, dialect.given(tools), add_generation_prompt)
+        """Render a conversation as text; the arguments are those of a call."""
+        # Without tools there is nothing to detect, and templates can be slow.
+        dialect = self.dialect if _uses_tools(messages, tools) else _WITHOUT_TOOLS
+        chat = dialect.convert(messages, tools)
+        return self._apply(chat, dialect.convert_tools(tools), add_generation_prompt)
 
     def prompt(self, messages: Sequence[Message], tools: Sequence[ToolSpec] = ()) -> list[int]:
-        """What a model goes on from; calls and results as text where the template refuses them.
+        """Render the prompt of a turn, with calls and results as text if the template refuses them.
 
-        Not for rollouts: a turn that was told natively may be text in the next prompt.
+        Not for rollouts: a turn that was rendered natively may be text in the next prompt.
         """
         try:
             return self(messages, True, tools)
         except Exception:
-            # Some templates take one call at a turn, or only arguments that are an object, or
-            # only ids of their own kind. As text they take anything. If not, the template's first
-            # objection is the one to tell.
+            # Some templates take one call per turn, or only an object as arguments, or only ids of
+            # their own format. As text they take anything. If not, the first error is the one.
             with suppress(Exception):
-                if _with_tools(messages, tools):
-                    told = self.dialect.written().told(messages, tools)
-                    text = self._apply(told, self.dialect.given(tools), True)
-                    with self._lock:
-                        return self._ids(text)
+                if _uses_tools(messages, tools):
+                    chat = self.dialect.text_only().convert(messages, tools)
+                    text = self._apply(chat, self.dialect.convert_tools(tools), True)
+                    return self._tokenize(text)
             raise
 
     @cached_property
     def dialect(self) -> Dialect:
-        """What the template can be told of tools."""
-        return Dialect.of(lambda messages, tools: self._apply(messages, tools, True))
+        """What the template supports of tools."""
+        return Dialect.detect(lambda messages, tools: self._apply(messages, tools, True))
 
     def _apply(
         self,
@@ -144,44 +170,42 @@ class ChatRenderer:
 
     # --- Text to ids ---
 
-    def _ids(self, text: str) -> list[int]:
+    def _tokenize(self, text: str) -> list[int]:
         if not self._separators:
-            return self._tokenised(text)["input_ids"]  # type: ignore[no-any-return]
-        keys = _blocks(text)
-        known = self._known.nearest(keys)
-        at = count = points = 0
-        if known is not None:
-            points = known.shared_with(text, self._longest)
-            if points:
-                points -= 1  # the tail begins with this one
-                at, count = known.places[points], known.counts[points]
-        tail = self._tokenised(text[at:], return_offsets_mapping=True)
-        places = array("l", known.places[:points]) if known is not None else array("l")
-        counts = array("l", known.counts[:points]) if known is not None else array("l")
-        ids: list[int] = tail["input_ids"]
-        for i, (id, (start, end)) in enumerate(zip(ids, tail["offset_mapping"], strict=True)):
-            # A token can have the id of an added one without being it, spelled otherwise.
-            if id in self._separators and text[at + start : at + end] == self._separators[id]:
-                places.append(at + start)
-                counts.append(count + i)
-        whole = array("l", ids) if known is None else known.ids[:count] + array("l", ids)
-        self._known.add(_Rendered(text, whole, places, counts, keys), extends=known)
-        return whole.tolist()
+            [ids] = self._tokenize_chunks([text])
+            return ids
+        matches = self._added.finditer(text)
+        cuts = [match.start() for match in matches if match.group() in self._separators]
+        chunks = [text[start:end] for start, end in pairwise([0, *cuts, len(text)]) if start < end]
+        with self._lock:
+            known = {chunk: self._chunks[chunk] for chunk in chunks if chunk in self._chunks}
+            for chunk in known:
+                self._chunks.move_to_end(chunk)
+            missing = [chunk for chunk in dict.fromkeys(chunks) if chunk not in known]
+            for chunk, new in zip(missing, self._tokenize_chunks(missing), strict=True):
+                known[chunk] = self._chunks[chunk] = array("l", new)
+                self._room -= len(chunk)
+            while self._room < 0:
+                self._room += len(self._chunks.popitem(last=False)[0])
+        return [id for chunk in chunks for id in known[chunk]]
 
-    def _tokenised(self, text: str, **options: bool) -> Any:
-        return self.tokenizer(
-            text,
+    def _tokenize_chunks(self, chunks: list[str]) -> list[list[int]]:
+        if not chunks:
+            return []
+        encoded = self.tokenizer(
+            chunks,
             add_special_tokens=False,
             return_attention_mask=False,
             return_token_type_ids=False,
             verbose=False,
-            **options,
         )
+        ids: list[list[int]] = encoded["input_ids"]
+        return ids
 
     # --- Ids to text ---
 
     def decode(self, ids: Sequence[int]) -> str:
-        """A model turn as text: without the tokens that end it, with all others."""
+        """Decode a model's turn, without the tokens that end it and with all others."""
         end = len(ids)
         while end and (ids[end - 1] in self.ends or ids[end - 1] == self.tokenizer.pad_token_id):
             end -= 1
@@ -191,20 +215,20 @@ class ChatRenderer:
 
     @cached_property
     def _anchor(self) -> tuple[list[int], str]:
-        """What stands before the ids while they are decoded, and the text of it that goes again.
+        """A token to decode before a turn, and its text.
 
-        SentencePiece decoders drop a space at the very start, and there a turn does not stand.
+        SentencePiece decoders drop a space at the very start, where a turn never stands.
         """
-        for id, content in self._separators.items():
+        for content, id in self._separators.items():
             if self.spell([id]) == content:
-                # Some put a space behind each special token when they tokenise: not in the text.
-                behind = self._tokenised(f"{content}x")["input_ids"]
+                # Some tokenizers add a space after each special token that is not in the text.
+                [behind] = self._tokenize_chunks([f"{content}x"])
                 spaced = behind[:1] == [id] and self.spell(behind) == f"{content} x"
                 return [id], content + " " * spaced
         return [], ""
 
     def spell(self, ids: Sequence[int]) -> str:
-        """The ids as text, whatever they are."""
+        """Decode ids as text, special tokens included."""
         text = self.tokenizer.decode(
             list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False
         )
@@ -213,44 +237,47 @@ class ChatRenderer:
 
     @cached_property
     def ends(self) -> frozenset[int]:
-        """The tokens that end a model turn: the tokenizer's, and what the template puts there."""
-        found = {self.tokenizer.eos_token_id} - {None}
-        question, reply = Message("user", "?"), Message("tool", "#", tool_call_id="call00000")
-        texts = [Message("assistant", mark) for mark in ("1", "x")]
-        with suppress(Exception):  # templates raise what they like
-            for last in ([], [question]):
-                a, b = (self([question, turn, *last], False) for turn in texts)
-                found.update(self._first_special(a, common_suffix(a, b)))
+        """The tokens that end a model's turn: the tokenizer's, and those of the template."""
+        ends = {self.tokenizer.eos_token_id} - {None}
+        question, result = Message("user", "?"), Message("tool", "#", tool_call_id=call_id(0))
+        turns = [Message("assistant", mark) for mark in ("1", "x")]
+        with suppress(Exception):  # Jinja templates raise anything
+            for rest in ([], [question]):
+                a, b = (self([question, turn, *rest], False) for turn in turns)
+                ends.update(self._first_special(a, common_suffix(a, b)))
         with suppress(Exception):
-            call = Message("assistant", "", (ToolCall("call00000", "f", '{"a": "1"}'),))
-            text = self([question, texts[0]], False)
-            final = self([question, call], False)
-            shared = common_suffix(text, final)
-            whole = self([question, call, reply], False)
+            call = Message("assistant", "", (ToolCall(call_id(0), "f", '{"a": "1"}'),))
+            answered = self([question, turns[0]], False)
+            called = self([question, call], False)
+            shared = common_suffix(answered, called)
+            continued = self([question, call, result], False)
             if shared:
-                found.update(self._first_special(final, shared))
-            elif final[-1] in self._special:
-                found.add(final[-1])
-            elif whole[: len(final)] == final:
-                # Turns of GLM's end in what begins the next message.
-                found.update({whole[len(final)]} & self._special)
-        return frozenset(found)
+                ends.update(self._first_special(called, shared))
+            elif called[-1] in self._special:
+                ends.add(called[-1])
+            elif continued[: len(called)] == called:
+                # GLM's turns end in the token that begins the next message.
+                ends.update({continued[len(called)]} & self._special)
+        return frozenset(ends)
 
     def _first_special(self, ids: list[int], tail: int) -> list[int]:
         return [id for id in ids[len(ids) - tail :] if id in self._special][:1]
 
     def parse(
-        self,
-        text: str,
-        first: int = 0,
-        *,
-        tools: Sequence[ToolSpec] | None = None,
+        self, text: str, first: int = 0, *, tools: Sequence[ToolSpec] | None = None
     ) -> Message:
-        """What a model wrote, as the message it meant: calls found, special tokens left out.
+        """Parse the text of a model's turn: tool calls found, special tokens removed.
 
-        `first` numbers the calls, where those of earlier turns have to be told from them; `tools`
-        tell text from numbers where a convention does not, and without any (an empty list) there
-        are no calls, whatever the text looks like. A call in reasoning is none.
+        A call inside reasoning is not one.
+
+        Args:
+            text: What the model wrote.
+            first: The number of its first call, so that ids differ throughout a conversation.
+            tools: Their schemas tell text from numbers where a call's format does not. An empty
+                list finds no calls at all.
+
+        Returns:
+            The message.
         """
         content = text
         calls: tuple[ToolCall, ...] = ()
@@ -258,107 +285,224 @@ class ChatRenderer:
             content, calls = parse_tool_calls(text, first, tools=tools or ())
         reasoning: str | None = None
         if channels := _CHANNELS.findall(content):
-            thoughts = [said for channel, said in channels if channel == "analysis"]
-            reasoning = "\n".join(thoughts) or None
-            content = "".join(said for channel, said in channels if channel != "analysis")
+            reasoning = "\n".join(text for name, text in channels if name == "analysis") or None
+            content = "".join(text for name, text in channels if name != "analysis")
         content = self._special_texts.sub("", content)
         return Message("assistant", content, calls, reasoning=reasoning)
 
     @cached_property
     def _special_texts(self) -> re.Pattern[str]:
         contents = [self.tokenizer.added_tokens_decoder[id].content for id in self._special]
-        # Tags of reasoning are special tokens in some families: they say what is no answer.
-        left_out = [text for text in contents if text and not is_reasoning_tag(text)]
-        longest_first = sorted(left_out, key=len, reverse=True)
-        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        # Reasoning tags are special tokens in some families, and have to stay.
+        removed = [content for content in contents if content and not is_reasoning_tag(content)]
+        return re.compile(_match_longest(removed))
 
 
-# gpt-oss says in words, between special tokens, what is thought and what is said.
-_CHANNELS = re.compile(
-    r"<\|channel\|>(\w+)[^<]*<\|message\|>(.*?)(?=<\|(?:end|return|start)\|>|\Z)", re.DOTALL
-)
+def _match_longest(words: Iterable[str]) -> str:
+    """Return a regular expression for the longest of some words, as a trie: there are thousands."""
+    suffixes: dict[str, list[str]] = defaultdict(list)
+    optional = False
+    for word in words:
+        if word:
+            suffixes[word[0]].append(word[1:])
+        else:
+            optional = True
+    if not suffixes:
+        return "" if optional else "(?!)"
+    branches = [re.escape(first) + _match_longest(rest) for first, rest in suffixes.items()]
+    return f"(?:{'|'.join(branches)})" + ("?" if optional else "")
 
 
-# Where there are no tools, all dialects say the same.
-_WITHOUT_TOOLS = Dialect(tools=False, calls="written", results=False, system=True)
-
-
-def _with_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
+def _uses_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
     return bool(tools) or any(m.tool_calls or m.role == "tool" for m in messages)
 
 
-# --- What is known ------------------------------------------------------------------------------
-
-BLOCK = 512
-"""Characters; texts are found by how many such blocks they have in common from the start."""
+# --- Tools --------------------------------------------------------------------------------------
 
 
-def _blocks(text: str) -> list[int]:
-    """A key for each block, which stands for all of the text up to its end."""
-    keys, key = [], 0
-    for start in range(0, len(text) - BLOCK + 1, BLOCK):
-        key = hash((key, text[start : start + BLOCK]))
-        keys.append(key)
-    return keys
+def describe_tools(tools: Sequence[ToolSpec]) -> str:
+    """Describe tools to a model whose chat template does not, in the Hermes convention."""
+    described = "\n".join(json.dumps(tool_to_chat_api(t), ensure_ascii=False) for t in tools)
+    return (
+        "# Tools\n\nThese functions are at your service, one a line, each with the JSON schema of "
+        f"its arguments:\n<tools>\n{described}\n</tools>\n\n"
+        "To call one, write a JSON object with its name and its arguments between <tool_call> and "
+        "</tool_call>, once for every call:\n"
+        '<tool_call>\n{"name": "the function", "arguments": {"an argument": "its value"}}\n'
+        "</tool_call>\nWhat it returns comes back between <tool_response> and </tool_response>."
+    )
 
 
-@dataclass(eq=False, slots=True)
-class _Rendered:
-    """A text and its ids, and where in both the added tokens stand."""
+def write_tool_call(call: ToolCall) -> str:
+    """Write a call in the convention of `describe_tools`, a malformed one as the model wrote it."""
+    malformed = loaded(call.arguments) is BROKEN and call.name in call.arguments
+    name = json.dumps(call.name, ensure_ascii=False)
+    body = call.arguments if malformed else f'{{"name": {name}, "arguments": {call.arguments}}}'
+    return f"<tool_call>\n{body}\n</tool_call>"
 
-    text: str
-    ids: array[int]
-    places: array[int]
-    counts: array[int]
-    """How many ids there are before the added token at the place of the same number."""
-    keys: list[int]
 
-    def shared_with(self, text: str, longest: int) -> int:
-        """How many of the places are the same in another text.
+ApplyTemplate = Callable[[list[dict[str, Any]], list[dict[str, Any]] | None], str]
+"""A chat template: messages and tools (or None) in chat-API form to text."""
 
-        A place counts if no added token that starts there, or before, could reach beyond what the
-        two have in common: a longer one might be found instead.
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """What a chat template supports of tools.
+
+    The rest is written into the messages: the tools into the system message, calls into the text
+    of the model's turn, results into a user message. Where tools are written, calls and results
+    are too, in the convention that was asked for.
+    """
+
+    tools: bool
+    """It takes the tools besides the messages."""
+    calls: Literal["mapping", "text", "written"]
+    """How it takes a call's arguments, or that calls have to be written as text."""
+    results: bool
+    """It takes tool messages."""
+    system: bool
+    """It takes a system message."""
+
+    @classmethod
+    def detect(cls, apply: ApplyTemplate) -> Dialect:
+        """Find out by rendering probes.
+
+        Args:
+            apply: The template; it may raise anything.
+
+        Returns:
+            What it supports.
         """
-        known = self.text
+        schema = {"type": "object", "properties": {"probe_x": {"type": "string"}}}
+        probe = [tool_to_chat_api(ToolSpec("probe_tool", "A probe.", schema))]
+        user = {"role": "user", "content": "probe_question"}
+        result = {"role": "tool", "content": "probe_result", "tool_call_id": call_id(0)}
 
-        def differs(place: int) -> bool:
-            end = place + longest
-            return end > len(known) or not text.startswith(known[:end])
+        def try_apply(
+            messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None
+        ) -> str | None:
+            try:
+                return apply(messages, tools)
+            except Exception:  # noqa: BLE001 - Jinja templates raise anything
+                return None
 
-        return bisect_left(self.places, True, key=differs)
+        # It need not name the tool: a template may be made for the tools it has.
+        with_tools = try_apply([user], probe)
+        tools = with_tools is not None and with_tools != try_apply([user], None)
+
+        def shows(messages: list[dict[str, Any]], *words: str) -> bool:
+            text = try_apply(messages, probe if tools else None)
+            return text is not None and all(word in text for word in words)
+
+        system = shows([{"role": "system", "content": "probe_system"}, user], "probe_system")
+        arguments = {"probe_key": "probe_value"}
+        # Most templates take a call's arguments as a dict; DeepSeek's put them into a string.
+        forms: list[tuple[Literal["mapping", "text"], Any]] = [
+            ("mapping", arguments),
+            ("text", json.dumps(arguments)),
+        ]
+        for calls, value in forms:
+            function = {"name": "probe_call", "arguments": value}
+            call = {"id": call_id(0), "type": "function", "function": function}
+            turn = {"role": "assistant", "content": "", "tool_calls": [call]}
+            words = ("probe_call", "probe_key", "probe_value")
+            if shows([user, turn, result], *words, "probe_result"):
+                return cls(tools, calls, True, system)
+            if shows([user, turn], *words):
+                return cls(tools, calls, False, system)
+        turn = {"role": "assistant", "content": "probe_text"}
+        # A template that supports neither tools nor calls renders a tool message like one of any
+        # role, which its model has never seen.
+        results = tools and shows([user, turn, result], "probe_result")
+        return cls(tools, "written", results, system)
+
+    def text_only(self) -> Dialect:
+        """Return the dialect with calls and results written as text."""
+        return replace(self, calls="written", results=False)
+
+    @property
+    def as_text(self) -> tuple[str, ...]:
+        """What is written as text if there are tools: of `tools`, `calls` and `results`."""
+        return (
+            *([] if self.tools else ["tools"]),
+            *(["calls"] if not self.tools or self.calls == "written" else []),
+            *([] if self.tools and self.results else ["results"]),
+        )
+
+    def convert_tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        """Convert tools to what the template takes besides the messages."""
+        # Llama's templates explain how to call tools even for an empty list.
+        return [tool_to_chat_api(tool) for tool in tools] or None if self.tools else None
+
+    def convert(
+        self, messages: Sequence[Message], tools: Sequence[ToolSpec]
+    ) -> list[dict[str, Any]]:
+        """Convert a conversation to chat-API messages that the template supports.
+
+        Args:
+            messages: The conversation.
+            tools: The tools the model may call.
+
+        Returns:
+            The messages for the template.
+        """
+        if tools and not self.tools and self != self.text_only():
+            return self.text_only().convert(messages, tools)
+        chat: list[dict[str, Any]] = []
+        names = {call.id: call.name for message in messages for call in message.tool_calls}
+        follows_result = False
+        for message in messages:
+            body = self._convert_message(message, names)
+            joins = follows_result and body["role"] == "user" and isinstance(body["content"], str)
+            if joins:
+                # Many templates insist that user and assistant alternate.
+                chat[-1] = {**chat[-1], "content": f"{chat[-1]['content']}\n{body['content']}"}
+            else:
+                chat.append(body)
+            follows_result = message.role == "tool" and not self.results
+        if tools and not self.tools:
+            _add_instructions(chat, describe_tools(tools), to_system=self.system)
+        return chat
+
+    def _convert_message(self, message: Message, names: Mapping[str, str]) -> dict[str, Any]:
+        body = to_chat_api(message)
+        if message.reasoning is not None:
+            # Two names for one thing: Qwen's, GLM's and NVIDIA's, and OpenAI's and Liquid's.
+            body["reasoning_content"] = body["thinking"] = message.reasoning
+        if message.role == "tool":
+            if not self.results:
+                text = f"<tool_response>\n{message.text}\n</tool_response>"
+                return {"role": "user", "content": text}
+            if name := names.get(message.tool_call_id or ""):
+                body["name"] = name
+        if message.tool_calls and self.calls == "written":
+            del body["tool_calls"]
+            calls = "\n".join(write_tool_call(call) for call in message.tool_calls)
+            body["content"] = f"{message.text}\n{calls}".strip()
+        elif message.tool_calls and self.calls == "mapping":
+            for call in body["tool_calls"]:
+                arguments = loaded(call["function"]["arguments"])
+                if isinstance(arguments, dict):
+                    call["function"]["arguments"] = arguments
+        return body
 
 
-class _Known:
-    """The latest renderings, up to so many characters in all."""
+_WITHOUT_TOOLS = Dialect(tools=False, calls="written", results=False, system=True)
+"""Without tools in a conversation all dialects are the same."""
 
-    def __init__(self, characters: int) -> None:
-        self._limit = self._room = characters
-        self._all: OrderedDict[int, _Rendered] = OrderedDict()
-        self._by_key: dict[int, _Rendered] = {}
 
-    def nearest(self, keys: list[int]) -> _Rendered | None:
-        """One that has the most blocks in common with the text of these keys."""
-        for key in reversed(keys):
-            if key in self._by_key:
-                found = self._by_key[key]
-                self._all.move_to_end(id(found))
-                return found
-        return None
-
-    def add(self, rendered: _Rendered, *, extends: _Rendered | None) -> None:
-        if not rendered.keys or len(rendered.text) > self._limit:
-            return
-        if extends is not None and rendered.text.startswith(extends.text):
-            self._drop(extends)  # all of it is in this one
-        self._by_key.update(dict.fromkeys(rendered.keys, rendered))
-        self._all[id(rendered)] = rendered
-        self._room -= len(rendered.text)
-        while self._room < 0:
-            self._drop(next(iter(self._all.values())))
-
-    def _drop(self, rendered: _Rendered) -> None:
-        del self._all[id(rendered)]
-        self._room += len(rendered.text)
-        for key in rendered.keys:
-            if self._by_key.get(key) is rendered:
-                del self._by_key[key]
+def _add_instructions(chat: list[dict[str, Any]], text: str, *, to_system: bool) -> None:
+    """Append text to the system message, or put it before the first user message."""
+    role = "system" if to_system else "user"
+    index = next((i for i, body in enumerate(chat) if body["role"] == role), None)
+    if index is None or (to_system and index != 0):
+        chat.insert(0, {"role": role, "content": text})
+        return
+    content = chat[index]["content"]
+    added = f"\n\n{text}" if to_system else f"{text}\n\n"
+    if not isinstance(content, str):  # a list of parts
+        parts, part = list(content), {"type": "text", "text": added}
+        content = [*parts, part] if to_system else [part, *parts]
+    else:
+        content = content + added if to_system else added + content
+    chat[index] = {**chat[index], "content": content}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.chat import tool_to_chat_api
-from heldout.rendering.dialect import Dialect, describe_tools, write_tool_call
+from heldout.rendering.chat_templates import Dialect, describe_tools, write_tool_call
 from heldout.toolcalls import parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
 from tests.test_toolcalls import dumps, names, values
@@ -116,46 +116,50 @@ def unlisted(messages: list[dict[str, Any]], tools: Any) -> str:
 
 
 def test_what_a_template_takes_is_found_by_trying() -> None:
-    assert Dialect.of(plain) == Dialect(False, "written", False, True)
-    assert Dialect.of(alternating) == Dialect(False, "written", False, False)
-    assert Dialect.of(native) == Dialect(True, "mapping", True, True)
-    assert Dialect.of(native_text) == Dialect(True, "text", True, True)
-    assert Dialect.of(forgetful) == Dialect(True, "mapping", False, True)
-    assert Dialect.of(any_role) == Dialect(False, "written", False, True)
-    assert Dialect.of(unlisted) == Dialect(False, "text", True, True)
-    assert Dialect.of(tailored) == Dialect(True, "written", True, True)
+    assert Dialect.detect(plain) == Dialect(False, "written", False, True)
+    assert Dialect.detect(alternating) == Dialect(False, "written", False, False)
+    assert Dialect.detect(native) == Dialect(True, "mapping", True, True)
+    assert Dialect.detect(native_text) == Dialect(True, "text", True, True)
+    assert Dialect.detect(forgetful) == Dialect(True, "mapping", False, True)
+    assert Dialect.detect(any_role) == Dialect(False, "written", False, True)
+    assert Dialect.detect(unlisted) == Dialect(False, "text", True, True)
+    assert Dialect.detect(tailored) == Dialect(True, "written", True, True)
 
 
 def test_it_says_what_is_written_as_text() -> None:
-    assert Dialect.of(native).as_text == ()
-    assert Dialect.of(forgetful).as_text == ("results",)
-    assert Dialect.of(plain).as_text == ("tools", "calls", "results")
-    assert Dialect.of(unlisted).as_text == ("tools", "calls", "results")
+    assert Dialect.detect(native).as_text == ()
+    assert Dialect.detect(forgetful).as_text == ("results",)
+    assert Dialect.detect(plain).as_text == ("tools", "calls", "results")
+    assert Dialect.detect(unlisted).as_text == ("tools", "calls", "results")
     assert Dialect(True, "written", True, True).as_text == ("calls",)
 
 
 def test_where_tools_are_described_calls_and_results_are_as_was_asked_for() -> None:
-    dialect = Dialect.of(unlisted)
-    assert dialect.told(CONVERSATION, [ADD]) == Dialect.of(plain).told(CONVERSATION, [ADD])
+    dialect = Dialect.detect(unlisted)
+    assert dialect.convert(CONVERSATION, [ADD]) == Dialect.detect(plain).convert(
+        CONVERSATION, [ADD]
+    )
     # If others have described them, they may have asked for what the template does.
-    told = dialect.told(CONVERSATION, ())
+    told = dialect.convert(CONVERSATION, ())
     assert told[2]["tool_calls"][0]["function"]["arguments"] == '{"x": 1}'
     assert told[3]["role"] == "tool"
 
 
 def test_tools_are_given_where_the_template_lists_them_and_there_are_any() -> None:
-    assert Dialect.of(native).given([ADD]) == [tool_to_chat_api(ADD)]
-    assert Dialect.of(native).given([]) is None
-    assert Dialect.of(plain).given([ADD]) is None
+    assert Dialect.detect(native).convert_tools([ADD]) == [tool_to_chat_api(ADD)]
+    assert Dialect.detect(native).convert_tools([]) is None
+    assert Dialect.detect(plain).convert_tools([ADD]) is None
 
 
 def test_a_native_conversation_is_told_natively() -> None:
-    told = Dialect.of(native).told(CONVERSATION, [ADD])
+    told = Dialect.detect(native).convert(CONVERSATION, [ADD])
     assert [body["role"] for body in told] == [m.role for m in CONVERSATION]
     assert told[2]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"x": 1}}
     assert (told[3]["content"], told[3]["name"]) == ("two", "add")
     assert "name" not in told[4]
-    assert Dialect.of(native_text).told(CONVERSATION, [ADD])[2]["tool_calls"][0]["function"] == {
+    assert Dialect.detect(native_text).convert(CONVERSATION, [ADD])[2]["tool_calls"][0][
+        "function"
+    ] == {
         "name": "add",
         "arguments": '{"x": 1}',
     }
@@ -164,17 +168,17 @@ def test_a_native_conversation_is_told_natively() -> None:
 def test_arguments_that_are_no_object_stay_as_they_were_written() -> None:
     for written in ("{x}", "[1]", "4", ""):
         turn = Message("assistant", "", tool_calls=(ToolCall("a", "f", written),))
-        [body] = Dialect.of(native).told([turn], ())
+        [body] = Dialect.detect(native).convert([turn], ())
         assert body["tool_calls"][0]["function"]["arguments"] == written
 
 
 def test_reasoning_is_told_under_the_names_templates_know() -> None:
-    [body] = Dialect.of(native).told([Message("assistant", "4", reasoning="2 + 2")], ())
+    [body] = Dialect.detect(native).convert([Message("assistant", "4", reasoning="2 + 2")], ())
     assert body["reasoning_content"] == body["thinking"] == "2 + 2"
 
 
 def test_what_a_template_does_not_take_is_written_into_the_messages() -> None:
-    told = Dialect.of(plain).told(CONVERSATION, [ADD])
+    told = Dialect.detect(plain).convert(CONVERSATION, [ADD])
     assert told == [
         {"role": "system", "content": f"Be brief.\n\n{describe_tools([ADD])}"},
         {"role": "user", "content": "1 + 1?"},
@@ -192,22 +196,22 @@ def test_what_a_template_does_not_take_is_written_into_the_messages() -> None:
 
 
 def test_without_a_system_role_the_tools_stand_before_the_question() -> None:
-    dialect = Dialect.of(alternating)
-    told = dialect.told(CONVERSATION[1:], [ADD])
+    dialect = Dialect.detect(alternating)
+    told = dialect.convert(CONVERSATION[1:], [ADD])
     assert told[0]["content"] == f"{describe_tools([ADD])}\n\n1 + 1?"
     alternating(told, None)
-    [only] = dialect.told([Message("assistant", "x")], [ADD])[:1]
+    [only] = dialect.convert([Message("assistant", "x")], [ADD])[:1]
     assert only == {"role": "user", "content": describe_tools([ADD])}
 
 
 def test_a_system_message_is_made_where_there_is_none_and_parts_stay_parts() -> None:
-    dialect = Dialect.of(plain)
-    assert dialect.told([Message("user", "x")], [ADD])[0] == {
+    dialect = Dialect.detect(plain)
+    assert dialect.convert([Message("user", "x")], [ADD])[0] == {
         "role": "system",
         "content": describe_tools([ADD]),
     }
     parts = [{"type": "text", "text": "Be brief."}]
-    [system] = dialect.told([Message("system", parts)], [ADD])
+    [system] = dialect.convert([Message("system", parts)], [ADD])
     assert [part["text"] for part in system["content"]] == [
         "Be brief.",
         f"\n\n{describe_tools([ADD])}",
@@ -216,4 +220,6 @@ def test_a_system_message_is_made_where_there_is_none_and_parts_stay_parts() -> 
 
 
 def test_without_tools_nothing_is_described() -> None:
-    assert Dialect.of(plain).told([Message("user", "x")], ()) == [{"role": "user", "content": "x"}]
+    assert Dialect.detect(plain).convert([Message("user", "x")], ()) == [
+        {"role": "user", "content": "x"}
+    ]

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from heldout.decoding import Decoder, Prompt, captured, kernels
-from heldout.decoding.captured import KEPT_SHAPES, _rounded
-from heldout.decoding.suitable import unsuitable
+from heldout.decoding import Decoder, Prompt, graphs
+from heldout.decoding.graphs import MAX_SHAPES, _round_up
+from heldout.decoding.model import why_not_capturable
 from heldout.isolation import NotBeside, beside_training
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
@@ -73,10 +73,10 @@ def test_a_table_of_positions_is_not_left_by_rows_that_go_on_unheeded() -> None:
 
 
 def test_shapes_come_in_few_sizes() -> None:
-    assert [_rounded(n) for n in (1, 64, 65, 256, 257, 600, 1100, 5000)] == [
+    assert [_round_up(n) for n in (1, 64, 65, 256, 257, 600, 1100, 5000)] == [
         64, 64, 128, 256, 320, 640, 1280, 5120,
     ]  # fmt: skip
-    assert len({_rounded(n) for n in range(1, 4097)}) == 20
+    assert len({_round_up(n) for n in range(1, 4097)}) == 20
 
 
 def test_the_shape_is_on_record() -> None:
@@ -117,7 +117,7 @@ def test_only_the_latest_shapes_are_kept_and_released_without_a_collection() -> 
     model = model_of("Llama", max_position_embeddings=4096)
     decoder = Decoder(model, tokenizer(), rows=1, graphs=True)
     made: list[weakref.ref[Any]] = []
-    usual = captured.FixedShape.prepare
+    usual = graphs.StaticBatch.prepare
 
     def prepare(self: Any, *args: Any) -> Any:
         made.append(weakref.ref(self))
@@ -126,10 +126,10 @@ def test_only_the_latest_shapes_are_kept_and_released_without_a_collection() -> 
     gc.disable()
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(captured.FixedShape, "prepare", prepare)
+            patch.setattr(graphs.StaticBatch, "prepare", prepare)
             for width in (1, 2, 3, 4, 5, 1):
                 decoder.decode([Prompt((9,) * 64 * width, max_new=2)])
-        assert [shape() is not None for shape in made] == [False] * 2 + [True] * KEPT_SHAPES
+        assert [shape() is not None for shape in made] == [False] * 2 + [True] * MAX_SHAPES
         decoder.release()
         assert [shape() for shape in made] == [None] * 6
     finally:
@@ -155,8 +155,8 @@ def test_what_a_diverged_model_left_does_not_spoil_the_next_eval() -> None:
 def test_a_model_that_is_off_with_fixed_shapes_falls_back_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    usual = kernels._attention
-    monkeypatch.setattr(kernels, "_attention", lambda *a, **k: (usual(*a, **k)[0] * 2, None))
+    usual = graphs._attention
+    monkeypatch.setattr(graphs, "_attention", lambda *a, **k: (usual(*a, **k)[0] * 2, None))
     model = model_of("Llama")
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     with caplog.at_level(logging.WARNING):
@@ -173,7 +173,7 @@ def test_a_failing_preparation_falls_back(monkeypatch: pytest.MonkeyPatch) -> No
     def fails(*args: Any, **kwargs: Any) -> Any:
         raise NotImplementedError("attention with loggers\nand more")
 
-    monkeypatch.setattr(kernels, "_attention", fails)
+    monkeypatch.setattr(graphs, "_attention", fails)
     model = model_of("Llama")
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
     assert ids_of(decoder.decode(PROMPTS)) == generated(model, PROMPTS)
@@ -183,16 +183,16 @@ def test_a_failing_preparation_falls_back(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_what_cannot_be_captured_is_told_apart() -> None:
     model = model_of("Llama")
-    assert unsuitable(model) is None
+    assert why_not_capturable(model) is None
     hook = model.model.register_forward_hook(lambda *_: None)
-    assert unsuitable(model) == "a replayed graph would not call the forward hook on model"
+    assert why_not_capturable(model) == "a replayed graph would not call the forward hook on model"
     hook.remove()
     with torch.autocast("cpu", torch.bfloat16):
-        assert "autocast" in str(unsuitable(model))
+        assert "autocast" in str(why_not_capturable(model))
     model.set_attn_implementation("eager")
-    assert unsuitable(model) == "its attention is eager, not sdpa"
-    assert unsuitable(model_of("Llama").train()) == "it is in training mode"
-    assert "not a model of transformers" in str(unsuitable(torch.nn.Linear(2, 2)))
+    assert why_not_capturable(model) == "its attention is eager, not sdpa"
+    assert why_not_capturable(model_of("Llama").train()) == "it is in training mode"
+    assert "not a model of transformers" in str(why_not_capturable(torch.nn.Linear(2, 2)))
 
 
 # --- Fewer kernels ------------------------------------------------------------------------------
@@ -207,16 +207,16 @@ def test_norms_and_rotations_are_replaced_where_they_are_the_same() -> None:
 
     model = model_of("Qwen3", head_dim=8)
     usual = qwen3.apply_rotary_pos_emb
-    with torch.no_grad(), kernels.fewer_kernels(model):
+    with torch.no_grad(), graphs.fused_kernels(model):
         assert fused(model) == ["Qwen3RMSNorm"] * 9
         assert qwen3.apply_rotary_pos_emb is not usual
     assert fused(model) == []
     assert qwen3.apply_rotary_pos_emb is usual
     gemma = model_of("Gemma", head_dim=8)  # adds one to its weights
-    with torch.no_grad(), kernels.fewer_kernels(gemma):
+    with torch.no_grad(), graphs.fused_kernels(gemma):
         assert fused(gemma) == []
     usual = cohere.apply_rotary_pos_emb  # rotates neighbours, not halves
-    with torch.no_grad(), kernels.fewer_kernels(model_of("Cohere")):
+    with torch.no_grad(), graphs.fused_kernels(model_of("Cohere")):
         assert cohere.apply_rotary_pos_emb is usual
 
 
