@@ -105,7 +105,7 @@ def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
 # --- Rows of a trainer's log ----------------------------------------------------------------------
 
 VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
-"""As numbers; "cannot tell" is none of them, and left out."""
+"""As numbers; "inconclusive" is none of them, and left out."""
 MOST = 1e300
 """Beyond it, and for NaN, a verdict's number says nothing."""
 
