@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from heldout.errors import InvalidInput
+from heldout.stats.sequential import Analysis
 from heldout.stats.summaries import Floats
 from heldout.training import CurveMonitor
 from heldout.training.curve import CurvePoint, current_points
 from heldout.training.monitor import Judgement
 from heldout.training.verdicts import (
-    Readings,
     Rewards,
     StepVerdict,
     Terms,
@@ -173,7 +173,7 @@ def test_of_looks_only_the_last_is_kept() -> None:
     """A look holds a number for each sample; a training may make thousands of them."""
     monitor = CurveMonitor()
     watched(curve(CLIMB), monitor)
-    assert not any(isinstance(part, Readings) for made in monitor._made for part in made)
+    assert not any(isinstance(part, Analysis) for made in monitor._made for part in made)
     assert monitor.update(curve(CLIMB)) == monitor.latest
 
 

@@ -52,16 +52,6 @@ peak: the newest quarter of the window with the best block of that size in it. T
 """
 REFERENCES: tuple[Reference, ...] = ("previous", "trend", "peak")
 
-Reason = Literal[
-    "first point",
-    "too little data",
-    "gain below zero",
-    "gain above zero",
-    "gain below effect",
-    "interval too wide",
-    "mixed",
-]
-
 ALPHA = 0.05
 WINDOW = 10
 TREND_WINDOWS = 3
@@ -84,7 +74,6 @@ class Comparison:
     """First and last of the latest points."""
     n: int
     """Samples compared."""
-    clusters: int
     estimate: float | None
     """Mean gain; None with fewer than two clusters, or where all rewards ever seen are alike and
     `bounds` are not given: nothing says then how much they could differ."""
@@ -116,7 +105,6 @@ class Verdict:
     """The verdict at an evaluation point."""
 
     kind: Kind
-    reason: Reason
     index: int
     """Of the point, from 0."""
     effect: float
@@ -128,7 +116,7 @@ class Verdict:
     """The comparison behind the verdict; where it is inconclusive, the one with the window's older
     half, or the rise that `against` contradicts."""
     against: Comparison | None = None
-    """What contradicts a rise, where the reason is "mixed"."""
+    """The fall that contradicts a rise; None where nothing does."""
 
     @property
     def since(self) -> int | None:
@@ -337,39 +325,36 @@ def _decide(
     can_plateau: bool,
 ) -> Verdict:
     def verdict(
-        kind: Kind, reason: Reason, decided: Comparison | None, against: Comparison | None = None
+        kind: Kind, decided: Comparison | None, against: Comparison | None = None
     ) -> Verdict:
         made = tuple(comparisons.values())
-        return Verdict(kind, reason, index, effect, spent, made, decided, against)
+        return Verdict(kind, index, effect, spent, made, decided, against)
 
-    if "previous" not in comparisons:
-        return verdict("inconclusive", "first point", None)
     previous, trend, peak = (comparisons.get(reference) for reference in REFERENCES)
-    assert previous is not None
-    if previous.interval is None:
-        return verdict("inconclusive", "too little data", previous)
+    if previous is None or previous.interval is None:
+        return verdict("inconclusive", previous)
     # A fall has the first word: from the older half of the window, from its peak, over the trend.
     direction = previous.standardized
     if previous.sign < 0:
-        return verdict("regressing", "gain below zero", previous)
+        return verdict("regressing", previous)
     if peak is not None and peak.sign < 0:
-        return verdict("regressing", "gain below zero", peak)
+        return verdict("regressing", peak)
     if trend is not None and trend.sign < 0 and direction < -1:
-        return verdict("regressing", "gain below zero", trend)
+        return verdict("regressing", trend)
     limit = NormalDist().inv_cdf(NOMINAL)
     fallen = next((c for c in (peak, drop, previous) if c and c.standardized < limit), None)
     if previous.sign > 0:
         if fallen is not None:
-            return verdict("inconclusive", "mixed", previous, fallen)
-        return verdict("improving", "gain above zero", previous)
+            return verdict("inconclusive", previous, fallen)
+        return verdict("improving", previous)
     if can_plateau and fallen is None and previous.interval.high < effect:
-        return verdict("plateau", "gain below effect", previous)
+        return verdict("plateau", previous)
     if trend is not None and trend.sign > 0:
         if fallen is not None or direction < 0:
-            return verdict("inconclusive", "mixed", trend, fallen or previous)
+            return verdict("inconclusive", trend, fallen or previous)
         if direction > 1:
-            return verdict("improving", "gain above zero", trend)
-    return verdict("inconclusive", "interval too wide", previous)
+            return verdict("improving", trend)
+    return verdict("inconclusive", previous)
 
 
 # --- What is compared ---------------------------------------------------------------------------
@@ -399,10 +384,12 @@ def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block,
 
 def _peak(recent: Floats, points: int, size: int) -> tuple[_Block, _Block]:
     """The best block of so many recent points, and the latest one; the later of equals."""
-    starts = range(len(recent) - 2 * size + 1)
-    means = [_nanmean(recent[start : start + size]) for start in starts]
-    _, start = max(zip(means, starts, strict=True))
-    start += points - len(recent)
+    present = ~np.isnan(recent)
+    ones = np.ones(size)
+    sums = np.convolve(np.where(present, recent, 0.0).sum(axis=1), ones, "valid")[:-size]
+    counts = np.convolve(present.sum(axis=1), ones, "valid")[:-size]
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
+    start = points - len(recent) + len(means) - 1 - int(np.argmax(means[::-1]))
     return (start, start + size - 1), (points - size, points - 1)
 
 
@@ -425,7 +412,6 @@ def _compare(
         old=old,
         new=new,
         n=count,
-        clusters=count if members is None else len(np.unique(members)),
         estimate=None if gain is None else gain.estimate,
         interval=None if gain is None else gain.interval,
         stderr=None if gain is None else gain.stderr,
@@ -504,11 +490,6 @@ def _means(block: Floats) -> Floats:
     counts = (~absent).sum(axis=0)
     sums = np.where(absent, 0.0, block).sum(axis=0)
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
-
-
-def _nanmean(block: Floats) -> float:
-    present = block[~np.isnan(block)]
-    return float(present.mean()) if len(present) else -math.inf
 
 
 # --- Alpha spending -----------------------------------------------------------------------------

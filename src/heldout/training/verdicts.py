@@ -18,10 +18,10 @@ import math
 import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput
 from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
@@ -245,14 +245,9 @@ def _worth_text(worth: float) -> str:
 def stored_kind(point: CurvePoint) -> Kind | None:
     """The kind of the verdict stored on a point; None where there is none that is known."""
     kind = (point.verdict or {}).get("kind")
-    kinds: dict[object, Kind] = {
-        "improving": "improving",
-        "regressing": "regressing",
-        "plateau": "plateau",
-        "inconclusive": "inconclusive",
-        "cannot tell": "inconclusive",  # written by earlier versions
-    }
-    return kinds.get(kind) if isinstance(kind, str) else None
+    if kind == "cannot tell":  # the word of earlier versions
+        return "inconclusive"
+    return kind if kind in get_args(Kind) else None
 
 
 def verdicts(
@@ -291,12 +286,8 @@ def verdicts(
     return made
 
 
-@dataclass(frozen=True, slots=True)
-class Readings:
-    """An interim analysis in both readings; one and the same where nothing has errored."""
-
-    scored: Analysis
-    counted: Analysis
+Readings = tuple[Analysis, Analysis]
+"""An interim analysis in both readings; one and the same where nothing has errored."""
 
 
 def judge(
@@ -304,33 +295,20 @@ def judge(
 ) -> tuple[Readings, StepVerdict]:
     """Judge one row of the table, given the analysis that was made before it."""
     bounds, worth = table.bounds(index), table.errored_as(index)
-
-    def analyze(rewards: Floats, seen: Bounds, earlier: Analysis | None) -> Analysis:
-        return analyze_next(
-            rewards,
-            earlier,
-            effect=terms.effect,
-            alpha=terms.alpha,
-            window=terms.window,
-            bounds=bounds,
-            seen=seen,
-        )
-
-    low, high = table.seen(index)
-    scored = counted = analyze(
-        table.scored[: index + 1], (low, high), before.scored if before else None
+    analyze = partial(
+        analyze_next, effect=terms.effect, alpha=terms.alpha, window=terms.window, bounds=bounds
     )
+    scored_before, counted_before = before or (None, None)
+    low, high = table.seen(index)
+    scored = counted = analyze(table.scored[: index + 1], scored_before, seen=(low, high))
     if table.errors(0, index):
-        counted = analyze(
-            table.counted(index),
-            (min(low, worth), max(high, worth)),
-            before.counted if before else None,
-        )
+        seen = min(low, worth), max(high, worth)
+        counted = analyze(table.counted(index), counted_before, seen=seen)
     kinds = scored.verdict.kind, counted.verdict.kind
     verdict, with_errors = _combine(scored.verdict, counted.verdict)
     decided, differ = verdict.decided, kinds[0] != kinds[1]
     errored = table.errors(*decided.old) + table.errors(*decided.new) if decided else 0
-    return Readings(scored, counted), StepVerdict(
+    return (scored, counted), StepVerdict(
         step=table.steps[index],
         since=None if verdict.since is None else table.steps[verdict.since],
         verdict=verdict,
@@ -393,8 +371,6 @@ class Rewards:
     def __init__(self) -> None:
         self._columns: dict[str, int] = {}
         self._rows: dict[Key, _Row] = {}
-        self._last: tuple[list[str], NDArray[np.intp]] = ([], np.zeros(0, np.intp))
-        """Ids of the last point and their columns: the next one mostly has the same."""
 
     def add(self, point: CurvePoint) -> None:
         """Keep the rewards of a point.
@@ -416,8 +392,9 @@ class Rewards:
             raise InvalidInput(
                 f"a reward at step {point.step} is {max(-low, high):.3g}: too large to judge"
             )
-        columns, is_error = self._columns_of(point), np.isnan(scores)
-        size = len(self._columns)
+        ids = (outcome.copy_of or outcome.id for outcome in point.outcomes)
+        columns = np.array([self._columns.setdefault(id, len(self._columns)) for id in ids])
+        size, is_error = len(self._columns), np.isnan(scores)
         items = np.bincount(columns, minlength=size)
         errors = np.bincount(columns[is_error], minlength=size)
         sums = np.bincount(columns[~is_error], weights=scores[~is_error], minlength=size)
@@ -425,13 +402,6 @@ class Rewards:
         rewards = np.where(scored > 0, sums / np.maximum(scored, 1), math.nan)
         errored = np.where(items > 0, errors / np.maximum(items, 1), math.nan)
         self._rows[key_of(point)] = _Row(rewards, errored, int(is_error.sum()), low, high)
-
-    def _columns_of(self, point: CurvePoint) -> NDArray[np.intp]:
-        ids = [outcome.copy_of or outcome.id for outcome in point.outcomes]
-        if ids != self._last[0]:
-            columns = [self._columns.setdefault(id, len(self._columns)) for id in ids]
-            self._last = ids, np.array(columns, np.intp)
-        return self._last[1]
 
     def judged(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
         """Those of the points that have rewards, which must be of one eval."""
