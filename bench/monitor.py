@@ -1,9 +1,9 @@
 """Simulate curves and count verdicts: false alarms on flat ones, power on real trends.
 
 A greedy eval's rewards are 0 or 1. `steady` curves have samples of their own difficulty that flip
-at random around it each look, as nearby checkpoints do; `fresh` ones draw every sample anew each
-look; in `drifting` ones a tenth of the samples is drawn anew and stays so, which no averaging over
-looks helps. Beside them, what two bare means would have said. Last, what a verdict costs.
+at random around it each eval, as nearby checkpoints do; `fresh` ones draw every sample anew each
+eval; in `drifting` ones a tenth of the samples is drawn anew and stays so, which no averaging over
+evals helps. Beside them, what two bare means would have said. Last, what a verdict costs.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 
 from common import child, emit, middle, options, say
 from heldout.stats import best_of, monitor
+from heldout.stats.sequential import WINDOW
 from heldout.stats.summaries import Floats
 from heldout.training import CurveMonitor, CurvePoint
 from heldout.training.curve import Outcome
@@ -44,14 +45,14 @@ def curve(kind: str, levels: Iterable[float], n: int, rng: np.random.Generator) 
 
 
 def peeking(rows: Floats) -> bool:
-    """Whether any look is "better" or "worse" than the first by an uncorrected paired z test."""
+    """Whether any eval is "better" or "worse" than the first by an uncorrected paired z test."""
     differences = rows[1:] - rows[0]
     errors = differences.std(axis=1, ddof=1) / np.sqrt(rows.shape[1])
     return bool((np.abs(differences.mean(axis=1)) > 1.96 * np.maximum(errors, 1e-12)).any())
 
 
 def flat(curves: int) -> None:
-    """False alarms over 50 looks at curves that are truly flat: 3 sizes x 3 rates of each kind."""
+    """False alarms over 50 evals at curves that are truly flat: 3 sizes x 3 rates of each kind."""
     for kind in ("steady", "fresh", "drifting"):
         say(f"monitor, flat, {kind}")
         false, peeked = [], []
@@ -65,9 +66,9 @@ def flat(curves: int) -> None:
                 ]
                 false.append(np.mean([bool(k & {"improving", "regressing"}) for k in said]))
                 peeked.append(np.mean([peeking(rows) for rows in table]))
-        what = f"flat {kind} curves, 50 looks"
+        what = f"flat {kind} curves, 50 evals"
         emit(f"{what}: false alarms, worst of 9 cases", 100 * float(max(false)), "%", target=5.0)
-        emit("the same by an uncorrected test at every look", 100 * float(max(peeked)), "%")
+        emit("the same by an uncorrected test at every eval", 100 * float(max(peeked)), "%")
 
 
 def trends(curves: int) -> None:
@@ -78,7 +79,7 @@ def trends(curves: int) -> None:
             wanted, other = ("improving", "regressing")[:: 1 if gain > 0 else -1]
             table = [curve(kind, 0.5 + np.linspace(0, gain, 21), 200, rng) for _ in range(curves)]
             said = [[v.kind for v in monitor(rows, effect=0.05, bounds=(0, 1))] for rows in table]
-            what = f"{100 * gain:+.0f} points over 20 looks, 200 samples, {kind}"
+            what = f"{100 * gain:+.0f} points over 20 evals, 200 samples, {kind}"
             emit(f"{what}: seen", 100 * float(np.mean([wanted in k for k in said])), "%")
             if any(other in kinds for kinds in said):
                 wrong = float(np.mean([other in kinds for kinds in said]))
@@ -91,14 +92,51 @@ def plateaus(curves: int) -> None:
         say(f"monitor, plateau, {n}")
         for name, slope, target in (("a flat curve", 0.0, None), ("a climb by 0.05", 0.05, 5.0)):
             rng = np.random.default_rng(11)
-            levels = 0.3 + slope / 8 * np.arange(31)
+            levels = 0.3 + slope / (WINDOW // 2) * np.arange(31)
             table = [curve("steady", levels, n, rng) for _ in range(curves)]
             said = [
                 any(v.kind == "plateau" for v in monitor(t, effect=0.05, bounds=(0, 1)))
                 for t in table
             ]
-            what = f"plateau (effect 0.05) said of {name}, 30 looks, {n} samples"
+            what = f"plateau (effect 0.05) said of {name}, 30 evals, {n} samples"
             emit(what, 100 * float(np.mean(said)), "%", target=target)
+
+
+TURNS = {
+    "then falls by 13 over 6 evals": (6, -0.13),
+    "then falls by 13 at once": (1, -0.13),
+    "then stays": (1, 0.0),
+}
+"""What follows a rise: over how many evals, and by how much."""
+RISE = 12
+AFTER = 8
+"""Evals at the last level, once it is reached."""
+
+
+def turns(curves: int) -> None:
+    """The verdict on a curve that has turned: at its peak, at its last level, and afterwards."""
+    for name, (evals, change) in TURNS.items():
+        for n in (100, 200, 500):
+            say(f"monitor, {name}, {n}")
+            rng = np.random.default_rng(17)
+            turn = 0.6 + change * np.arange(1, evals + 1) / evals
+            levels = [*np.linspace(0.4, 0.6, RISE + 1), *turn, *[turn[-1]] * AFTER]
+            words = [
+                [verdict.kind for verdict in monitor(rows, effect=0.05, bounds=(0, 1))]
+                for rows in (curve("steady", levels, n, rng) for _ in range(curves))
+            ]
+            what = f"+20 points over {RISE} evals, {name}, {n} samples"
+            at_peak = float(np.mean([row[RISE] == "improving" for row in words]))
+            emit(f"{what}: improving at the peak", 100 * at_peak, "%")
+            for later in (0, 2, AFTER):
+                for kind in ("improving", "plateau", "regressing"):
+                    share = float(np.mean([row[RISE + evals + later] == kind for row in words]))
+                    emit(f"the same: {kind} {later} evals after the turn", 100 * share, "%")
+            after = [row[RISE + 1 :] for row in words]
+            delays = [row.index("regressing") + 1 for row in after if "regressing" in row]
+            emit("the same: ever regressing", 100 * len(delays) / curves, "%")
+            if delays:
+                emit("the same: evals from the peak until then", float(np.median(delays)), "evals")
 
 
 def winners(curves: int) -> None:
@@ -161,6 +199,7 @@ def main() -> None:
     flat(curves)
     trends(curves)
     plateaus(curves)
+    turns(curves)
     winners(curves)
     # On one core: BLAS threads that wait for each other count as CPU time, too.
     alone = ("env", "OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1", sys.executable, __file__)

@@ -126,18 +126,18 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     ]
     assert rows == [
         [
-            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "cannot tell"],
+            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "inconclusive"],
             *["12.000 of 3", "0.333 without those that errored"],
         ],
-        ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "cannot tell", "12.000"],
+        ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "inconclusive", "12.000"],
         ["100", "–", "–", "–", "–", "–", "2.0", "–", "–", "skipped: no memory left"],
         [
-            *["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "cannot tell", "12.000"],
+            *["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "inconclusive", "12.000"],
             "final",
         ],
     ]
-    assert verdict == ["cannot tell: no gain could be seen on 3 samples"]
-    assert best[0].startswith("best eval: step 50, 0.")
+    assert verdict == ["inconclusive: no gain could be detected on 4 samples"]
+    assert best[0].startswith("best so far: step 50, 0.")
     assert best[0].endswith("for picking the best of 3; 0.750 as measured), on 4 samples")
     assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
     assert kept == ["kept in outputs/evals/rl_eval"]
@@ -276,7 +276,7 @@ def test_notes_say_how_a_point_is_to_be_read(run: Path, heldout: Heldout) -> Non
         point(300, 1.0, 0.0, stop="it got worse"),
     )
     *_, partial, cut, stop, _, best, _, _ = words(heldout("show", "rl_eval").out)
-    numbers = ["0", "2.0", "cannot tell", "12.000"]
+    numbers = ["0", "2.0", "inconclusive", "12.000"]
     assert partial[4:] == ["2 of 4 of 8", *numbers, "partial: more than 60 s"]
     assert cut[4:] == ["2 of 8", *numbers, "fewer items, to keep its budget"]
     assert stop[-1] == "stop: it got worse"
@@ -296,11 +296,11 @@ def test_show_ends_a_curve_with_what_it_allows_one_to_say(run: Path, heldout: He
     append(*climb("rl_eval"))
     *_, verdict, best, _, _ = heldout("show", "rl_eval").out.splitlines()
     assert re.fullmatch(
-        r"improving: \+0\.462 \(0\.\d+ … 0\.\d+\) from steps 30–50 to 90–110, "
+        r"improving: \+0\.385 \(0\.\d+ … 0\.\d+\) from steps 20–60 to 70–110, "
         "paired on 26 samples",
         verdict,
     )
-    assert best.startswith("best eval: step 110, 0.")
+    assert best.startswith("best so far: step 110, 0.")
     assert best.endswith("picking the best of 12; 0.846 as measured), on 26 samples")
     *_, other, _, _, _ = heldout("show", "rl_eval", "--window", "6").out.splitlines()
     assert " from steps 0–30 to 80–110, " in other
@@ -312,11 +312,11 @@ def test_show_takes_effect_alpha_and_window_from_the_curve(run: Path, heldout: H
     append(*(point(10 * i, *[1.0] * 20, *[0.0] * 20, verdict=terms) for i in range(30)))
     *_, verdict, _, _, _ = heldout("show", "rl_eval").out.splitlines()
     assert verdict == (
-        "plateau since step 260: no steady gain as large as 0.500 over 3 evals, "
+        "plateau since step 280: no gain as large as 0.500 from step 280 to step 290, "
         "paired on 40 samples"
     )
     *_, verdict, _, _, _ = heldout("show", "rl_eval", "--effect", "0.01").out.splitlines()
-    assert verdict.startswith("cannot tell: on 40 samples a gain of 0.")
+    assert verdict.startswith("inconclusive: minimum detectable effect 0.")
 
 
 def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
@@ -333,8 +333,8 @@ def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
     assert shown() == [stored] * 12
     anew = shown("--effect", "0.2")
     assert [one["effect"] for one in anew] == [0.2] * 12
-    assert anew[0]["kind"] == "cannot tell"
-    assert (anew[-1]["kind"], anew[-1]["since"], anew[-1]["best_step"]) == ("improving", 30, 110)
+    assert anew[0]["kind"] == "inconclusive"
+    assert (anew[-1]["kind"], anew[-1]["since"], anew[-1]["best_step"]) == ("improving", 20, 110)
     assert {one["best_step"] for one in anew[:-1]} == {None}
 
 
@@ -362,7 +362,7 @@ def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
     append(*climb("rl_eval"))
     *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()
     assert best == (
-        "best eval: step 110, 0.846 as measured, not corrected for picking the best of 12, "
+        "best so far: step 110, 0.846 as measured, not corrected for picking the best of 12, "
         "on 26 samples"
     )
 
@@ -742,9 +742,9 @@ def test_the_picture_says_what_the_curve_says_now(run: Path) -> None:
     CURVE.unlink()
     append(*climb("rl_eval"))
     said = seen(CURVE, width=100)[2]
-    assert re.fullmatch(r"improving: \+0.462 \(0.*\) from steps 30–50 to 90–110, paired.*", said)
+    assert re.fullmatch(r"improving: \+0.385 \(0.*\) from steps 20–60 to 70–110, paired.*", said)
     assert seen(CURVE, width=70)[2] == said.partition(", paired")[0]
-    assert seen(CURVE, width=40)[2] == "improving +0.462"
+    assert seen(CURVE, width=40)[2] == "improving +0.385"
 
 
 def test_a_verdict_beside_another_metric_says_what_it_is_of(run: Path) -> None:
@@ -755,7 +755,7 @@ def test_a_verdict_beside_another_metric_says_what_it_is_of(run: Path) -> None:
     console = Console(width=100, height=24)
     with console.capture() as captured:
         console.print(picture(follower, "pass_rate", console))
-    assert "reward: improving: +0.462" in captured.get()
+    assert "reward: improving: +0.385" in captured.get()
 
 
 def test_a_long_note_leaves_the_numbers_of_the_picture_whole(run: Path) -> None:
@@ -770,7 +770,7 @@ def test_the_picture_says_it_of_each_eval_with_its_terms(run: Path) -> None:
     terms = {"effect": 0.05, "alpha": 0.05, "window": 4}
     append(*climb("a"), *climb("b", verdict=terms))
     lines = seen(CURVE, width=120)
-    assert next(line for line in lines if "improving" in line).startswith("a: improving: +0.462")
+    assert next(line for line in lines if "improving" in line).startswith("a: improving: +0.385")
     assert any(line.startswith("b: improving: ") for line in lines)
     follower = Follower(CURVE)
     follower.poll()
@@ -793,11 +793,15 @@ def test_a_verdict_in_a_pipe_is_one_of_four_words(run: Path, heldout: Heldout) -
         point(200, 1.0, verdict={"kind": "improving"}),
         point(250, 1.0, verdict={"kind": "\x1b[2J"}),
         point(300, 1.0, verdict={"kind": ["x"], "effect": "x"}),
+        point(350, 1.0, verdict={"kind": "cannot tell"}),
     )
-    *_, one, two, three = heldout("watch", "rl_eval", "--once").out.splitlines()
+    *_, one, two, three, old = heldout("watch", "rl_eval", "--once").out.splitlines()
     assert one.endswith("2.0 s  improving")
     assert two.endswith("2.0 s")
     assert three.endswith("2.0 s")
+    assert old.endswith("2.0 s  inconclusive")  # the word of earlier versions
+    line = heldout("show", "rl_eval", "--json").out.splitlines()[-1]
+    assert json.loads(line)["verdict"]["kind"] == "inconclusive"
 
 
 # --- watch --------------------------------------------------------------------------------------

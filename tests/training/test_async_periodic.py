@@ -242,16 +242,19 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
         assert [p.step for p in evals.history] == [20]
         gates.open.set()
         dispatcher.wait_for([first], LONG)
-        model.learn(3)
-        evals.maybe_run(30)
-    assert [p.step for p in evals.history] == [20, 10, 30]
+        for step, knows in ((30, 3), (40, 4)):
+            model.learn(knows)
+            evals.maybe_run(step)
+            dispatcher.wait_for(evals._beside.under_way, LONG)
+    assert [p.step for p in evals.history] == [20, 10, 30, 40]
     at = {point.step: point.verdict for point in evals.points}
     assert at[10] is None
     assert at[20] is not None
-    assert at[30] is not None
-    # From step 10 on, though that came after step 20: two in eight samples were gained since.
-    assert at[30]["gain"] == 0.25
-    assert ["eval_verdict" in fields for fields in beats.named("rl_eval")] == [True, False, True]
+    assert at[40] is not None
+    # From steps 10 and 20 on, though 10 came after 20: two in eight samples were gained since.
+    assert (at[40]["from_first"], at[40]["from_last"], at[40]["gain"]) == (10, 20, 0.25)
+    told = ["eval_verdict" in fields for fields in beats.named("rl_eval")]
+    assert told == [True, False, True, True]
 
 
 # --- The thread that trains ---------------------------------------------------------------------

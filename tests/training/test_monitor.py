@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from heldout.errors import InvalidInput
+from heldout.stats.sequential import Analysis
 from heldout.stats.summaries import Floats
 from heldout.training import CurveMonitor
 from heldout.training.curve import CurvePoint, current_points
 from heldout.training.monitor import Judgement
-from heldout.training.verdicts import RewardRows, StepVerdict, Terms, best_checkpoint, verdicts
+from heldout.training.verdicts import (
+    Rewards,
+    StepVerdict,
+    Terms,
+    best_checkpoint,
+    verdicts,
+)
 from tests.training.test_verdicts import CLIMB, FLAT, curve, look, rising
 
 
@@ -79,7 +86,7 @@ def test_a_late_result_has_no_verdict_and_the_next_one_uses_it() -> None:
     assert before is not None
     assert after is not None
     # Its row is in the comparison: 13 looks there are, of which 12 were made.
-    assert after.verdict.look == 12
+    assert after.verdict.index == 12
     assert after.verdict.comparisons[0].estimate == (
         verdicts(points[:13])[-1].verdict.comparisons[0].estimate
     )
@@ -110,11 +117,11 @@ def test_a_training_that_went_back_is_judged_without_what_it_went_back_on() -> N
 def test_rewards_that_are_known_are_not_asked_for_again() -> None:
     monitor, points = CurveMonitor(), curve(CLIMB)
     for point in points:
-        monitor.note(point)
+        monitor.add(point)
     bare = [msgspec.structs.replace(p, outcomes=()) for p in points]
     assert monitor(bare) == CurveMonitor()(points)
     assert monitor.latest == verdicts(points)[-1]
-    other = monitor.under(Terms(0.2, 0.01, 4))
+    other = monitor.with_terms(Terms(0.2, 0.01, 4))
     assert other.latest is None
     assert other(bare).verdict == verdicts(points, effect=0.2, alpha=0.01, window=4)[-1]
 
@@ -166,14 +173,14 @@ def test_of_looks_only_the_last_is_kept() -> None:
     """A look holds a number for each sample; a training may make thousands of them."""
     monitor = CurveMonitor()
     watched(curve(CLIMB), monitor)
-    assert not any(hasattr(made, "look") for made in monitor._made)
-    assert monitor.catch_up(curve(CLIMB)) == monitor.latest
+    assert not any(isinstance(part, Analysis) for made in monitor._made for part in made)
+    assert monitor.update(curve(CLIMB)) == monitor.latest
 
 
 def test_what_is_new_is_all_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor, points = CurveMonitor(), curve(CLIMB)
     watched(points, monitor)
-    monkeypatch.setattr(RewardRows, "tables", None)
+    monkeypatch.setattr(Rewards, "table", None)
     assert monitor(points) == Judgement()
 
 
@@ -181,7 +188,7 @@ def test_settings_may_be_numbers_of_numpy_and_bounds_are_kept() -> None:
     given: Any = np.int64(2)
     monitor = CurveMonitor(window=given, stop_on_regression=given, bounds=(-1, 3))
     assert monitor.terms == Terms(window=2, bounds=(-1.0, 3.0))
-    assert monitor.under(Terms(0.2, bounds=(0, 5))).terms.bounds == (0.0, 5.0)
+    assert monitor.with_terms(Terms(0.2, bounds=(0, 5))).terms.bounds == (0.0, 5.0)
     stored = monitor(curve(CLIMB)).as_dict()
     assert stored is not None
     assert stored["bounds"] == [-1.0, 3.0]
@@ -192,7 +199,7 @@ def test_a_plateau_stops_only_who_asked_for_that() -> None:
     assert not any(j.stop for j in watched(points, CurveMonitor(0.1, stop_on_regression=1)))
     reasons = [j.stop for j in watched(points, CurveMonitor(0.1, stop_on_plateau=1)) if j.stop]
     assert reasons[0].startswith(
-        "plateau since step 0: no steady gain as large as 0.100 over 8 evals"
+        "plateau since step 0: no gain as large as 0.100 from steps 0–40 to 50–90"
     )
 
 
@@ -225,6 +232,7 @@ def test_a_judgement_as_a_point_stores_it() -> None:
         "best_estimate": judgement.best.estimate,
         "best_ci_low": judgement.best.interval.low,
         "best_ci_high": judgement.best.interval.high,
+        "best_text": judgement.best.sentence(),
     }
     alone = CurveMonitor()([look(1, [1.0])]).as_dict()
     assert alone is not None

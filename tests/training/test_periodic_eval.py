@@ -1216,8 +1216,8 @@ def test_every_point_says_what_the_curve_allows_one_to_say(tmp_path: Path) -> No
     first, last = stored[0], stored[-1]
     assert first is not None
     assert last is not None
-    assert (first["kind"], first["since"], first["gain"]) == ("cannot tell", None, None)
-    assert (last["kind"], last["since"], last["n"], last["effect"]) == ("improving", 20, 100, 0.05)
+    assert (first["kind"], first["since"], first["gain"]) == ("inconclusive", None, None)
+    assert (last["kind"], last["since"], last["n"], last["effect"]) == ("improving", 10, 100, 0.05)
     assert last["ci_low"] <= last["gain"] <= last["ci_high"]
     assert last["best_step"] == 100
     told = beats.named("rl_eval")[-1]
@@ -1228,7 +1228,7 @@ def test_every_point_says_what_the_curve_allows_one_to_say(tmp_path: Path) -> No
     assert told["eval_best_step"] == 100
     assert told["eval_verdict_text"] == last["text"]
     assert told["eval_verdict_text"].startswith("improving: +0.")
-    assert (told["eval_verdict_since"], told["eval_verdict_n"]) == (20, 100)
+    assert (told["eval_verdict_since"], told["eval_verdict_n"]) == (10, 100)
     assert told["eval_minimum_detectable"] == last["minimum_detectable"] > 0
     assert told["eval_effect"] == 0.05
     assert evals.stop_requested is None
@@ -1280,7 +1280,7 @@ def test_a_function_that_watches_can_read_the_verdict_and_give_its_own(tmp_path:
 
     point = periodic(tmp_path / "a", monitor=by_verdict).maybe_run(10)
     assert point is not None
-    assert point.stop == "told: cannot tell"
+    assert point.stop == "told: inconclusive"
     assert point.verdict is not None
 
     own = CurveMonitor(effect=0.3)
@@ -1297,7 +1297,7 @@ def test_what_a_monitor_says_of_another_step_is_not_put_down_to_this_one(tmp_pat
     point = periodic(tmp_path, monitor=lambda points: other).maybe_run(10)
     assert point is not None
     assert point.verdict is not None
-    assert (point.verdict["kind"], point.verdict["effect"]) == ("cannot tell", 0.05)
+    assert (point.verdict["kind"], point.verdict["effect"]) == ("inconclusive", 0.05)
 
 
 def test_a_monitor_that_throws_takes_no_verdict_away(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def test_a_row_has_the_verdict_as_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [("plateau", 0.0), ("regressing", -1.0), ("cannot tell", None), ([], None)]
+    ("kind", "number"), [("plateau", 0.0), ("regressing", -1.0), ("inconclusive", None), ([], None)]
 )
 def test_what_nobody_can_tell_is_no_number(kind: Any, number: float | None) -> None:
     odd = {"kind": kind, "gain": "x", "ci_low": math.nan, "ci_high": math.inf, "best_step": 10**400}

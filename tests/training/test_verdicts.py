@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,15 @@ from heldout.errors import InvalidInput
 from heldout.stats import Interval, best_of, monitor
 from heldout.stats.summaries import Floats
 from heldout.training.curve import CurvePoint, Outcome
-from heldout.training.verdicts import Best, StepVerdict, Terms, best_checkpoint, terms_of, verdicts
+from heldout.training.verdicts import (
+    Best,
+    StepVerdict,
+    Terms,
+    best_checkpoint,
+    stored_kind,
+    terms_of,
+    verdicts,
+)
 from tests.training.test_curve import point
 from tests.training.toys import Model, periodic, questions
 
@@ -75,7 +82,7 @@ def test_rewards_that_all_lie_between_0_and_1_are_taken_to_be_bounded_there() ->
     said = last([[0.5] * 400] * 12)
     assert said.verdict == monitor([[0.5] * 400] * 12, effect=0.05, bounds=(0.0, 1.0))[-1]
     assert said.kind == "plateau"
-    assert last([[5.0] * 400] * 12).kind == "cannot tell"
+    assert last([[5.0] * 400] * 12).kind == "inconclusive"
 
 
 def test_errored_items_and_what_a_smaller_eval_left_out_have_no_reward() -> None:
@@ -101,7 +108,7 @@ def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
     few = [look(10 * i, row[:8].tolist(), of=200) for i, row in enumerate(CLIMB[:2])]
     _, second, _ = verdicts([*few, look(20, CLIMB[2].tolist())])
     assert second.comparison is not None
-    assert (second.comparison.n, second.comparison.dropped) == (8, 0)
+    assert second.comparison.n == 8
 
 
 def test_repeats_of_a_sample_are_one_reward() -> None:
@@ -144,7 +151,7 @@ def test_copies_of_a_sample_make_no_verdict_more_certain(tmp_path: Path) -> None
 def test_skips_and_results_without_outcomes_are_no_looks() -> None:
     points = [look(10, [1.0, 0.0]), point(20, None), point(30), look(40, [1.0, 1.0])]
     said = verdicts(points)
-    assert [(one.step, one.verdict.look) for one in said] == [(10, 0), (40, 1)]
+    assert [(one.step, one.verdict.index) for one in said] == [(10, 0), (40, 1)]
     assert verdicts([point(10, None)]) == []
 
 
@@ -163,15 +170,15 @@ def test_rewards_whose_squares_overflow_are_refused() -> None:
 
 def test_a_climb_is_improving_from_the_first_steps_of_its_window_to_the_last() -> None:
     said = last(CLIMB)
-    assert (said.kind, said.since) == ("improving", 110)
+    assert (said.kind, said.since) == ("improving", 100)
     interval, gain = said.verdict.interval, said.verdict.estimate
     assert interval is not None
     assert gain is not None
     assert said.sentence() == (
         f"improving: {gain:+.3f} ({interval.low:.3f} … {interval.high:.3f}) "
-        "from steps 110–130 to 170–190, paired on 200 samples"
+        "from steps 100–140 to 150–190, paired on 200 samples"
     )
-    assert gain == pytest.approx(CLIMB[17:].mean() - CLIMB[11:14].mean())
+    assert gain == pytest.approx(CLIMB[15:].mean() - CLIMB[10:15].mean())
     assert said.short() == f"improving {gain:+.3f}"
 
 
@@ -185,29 +192,29 @@ def test_a_fall_is_regressing_by_a_gain_below_zero() -> None:
 def test_a_plateau_names_the_effect_that_it_is_without() -> None:
     said = last(rising([0.5] * 20, 1000), effect=0.1, window=6)
     assert said.sentence() == (
-        "plateau since step 130: no steady gain as large as 0.100 over 6 evals, "
+        "plateau since step 140: no gain as large as 0.100 from steps 140–160 to 170–190, "
         "paired on 1000 samples"
     )
     assert said.short() == "plateau"
 
 
-def test_who_cannot_tell_says_what_would_have_been_seen() -> None:
+def test_an_inconclusive_verdict_says_what_it_could_have_detected() -> None:
     said = last(rising([0.5] * 5, 100))
-    assert said.kind == "cannot tell"
+    assert said.kind == "inconclusive"
     assert said.since is None
     size = said.verdict.minimum_detectable
     assert said.sentence() == (
-        f"cannot tell: on 100 samples a gain of {size:.3f} would be seen four times in five"
+        f"inconclusive: minimum detectable effect {size:.3f} at 80% power, on 100 samples"
     )
 
 
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [
-        ([[1.0, 0.0]], "cannot tell: there is one eval"),
-        ([[1.0, 0.0], [1.0, 0.0]], "cannot tell: no gain could be seen on 2 samples"),
-        ([[7.0, 7.0], [7.0, 7.0]], "cannot tell: too few rewards to compare, or all alike"),
-        ([[1.0], [0.0]], "cannot tell: too few rewards to compare, or all alike"),
+        ([[1.0, 0.0]], "inconclusive: there is one eval"),
+        ([[1.0, 0.0], [1.0, 0.0]], "inconclusive: no gain could be detected on 2 samples"),
+        ([[7.0, 7.0], [7.0, 7.0]], "inconclusive: too few rewards to compare, or all alike"),
+        ([[1.0], [0.0]], "inconclusive: too few rewards to compare, or all alike"),
     ],
 )
 def test_too_little_to_go_by_is_said_as_that(rows: list[Rewards], sentence: str) -> None:
@@ -215,19 +222,20 @@ def test_too_little_to_go_by_is_said_as_that(rows: list[Rewards], sentence: str)
 
 
 def test_a_verdict_as_a_point_stores_it() -> None:
-    said = last(CLIMB, effect=0.2, alpha=0.01, window=5)
+    said = last(CLIMB, effect=0.2, alpha=0.01, window=8)
     interval = said.verdict.interval
     assert interval is not None
     assert said.as_dict() == {
         "kind": "improving",
         "text": said.sentence(),
-        "since": 140,
+        "since": 120,
+        "reference": "previous",
         "gain": said.verdict.estimate,
         "ci_low": interval.low,
         "ci_high": interval.high,
-        "from_first": 140,
+        "from_first": 120,
         "from_last": 150,
-        "to_first": 180,
+        "to_first": 160,
         "to_last": 190,
         "minimum_detectable": said.verdict.minimum_detectable,
         "n": 200,
@@ -235,7 +243,7 @@ def test_a_verdict_as_a_point_stores_it() -> None:
         "errored_as": None,
         "effect": 0.2,
         "alpha": 0.01,
-        "window": 5,
+        "window": 8,
         "bounds": [0.0, 1.0],
     }
 
@@ -284,14 +292,14 @@ def broken_from(rows: Floats, first: int, samples: slice) -> Floats:
 
 def test_a_training_that_collapses_into_errors_is_regressing() -> None:
     """Of a hundred samples half are right, until most of those error: no reward has fallen."""
-    rows = broken_from(np.repeat([[1.0] * 50 + [0.0] * 50], 20, axis=0), 8, slice(48))
+    rows = broken_from(np.repeat([[1.0] * 50 + [0.0] * 50], 12, axis=0), 8, slice(48))
     said = last(rows, effect=0.1)
     assert said.readings[0] != "improving"
-    assert (said.kind, said.errored, said.errored_as) == ("regressing", 288, 0.0)
+    assert (said.kind, said.errored, said.errored_as) == ("regressing", 192, 0.0)
     assert said.verdict.estimate == pytest.approx(
         monitor(np.nan_to_num(rows), effect=0.1, bounds=(0, 1))[-1].estimate
     )
-    assert said.sentence().endswith(", paired on 100 samples, with 288 errored items as 0")
+    assert said.sentence().endswith(", paired on 100 samples, with 192 errored items as 0")
 
 
 def test_where_every_item_errors_that_is_a_look_too() -> None:
@@ -299,7 +307,7 @@ def test_where_every_item_errors_that_is_a_look_too() -> None:
     kinds = [one.kind for one in verdicts(curve(rows))]
     assert len(kinds) == 20
     assert "regressing" in kinds[10:]
-    assert last([[None, None], [None, None]]).kind == "cannot tell"
+    assert last([[None, None], [None, None]]).kind == "inconclusive"
     assert best_checkpoint(curve([[None, None], [None, None]])) is None
 
 
@@ -308,12 +316,12 @@ def test_no_gain_is_claimed_that_errors_alone_make() -> None:
     rows = rising([0.5] * 20, 100)
     for i in range(20):
         rows[i, (rows[i] == 0) & (np.arange(100) < 5 * i)] = np.nan
-    assert last(rows).kind in ("cannot tell", "plateau")
+    assert last(rows).kind in ("inconclusive", "plateau")
     swapped = CLIMB.copy()
     swapped[14:, 100:] = np.nan
     said = last(swapped)
     assert said.readings[0] == "improving"
-    assert said.kind == "cannot tell"
+    assert said.kind == "inconclusive"
     assert "errored items as 0" in said.sentence()
     assert "improving without" in said.sentence()
 
@@ -332,11 +340,11 @@ def test_errors_that_go_away_are_no_improvement() -> None:
     said = last(rows)
     assert said.readings[1] == "improving"
     assert said.kind != "improving"
-    assert said.sentence().startswith("cannot tell")
+    assert said.sentence().startswith("inconclusive")
 
 
 def test_where_rewards_are_negative_an_error_counts_as_the_least_one_seen() -> None:
-    rows = rising([0.5] * 20, 100) - 2.0
+    rows = rising([0.5] * 14, 100) - 2.0
     rows[10:, :60] = np.nan
     said = last(rows)
     assert (said.kind, said.errored_as) == ("regressing", -2.0)
@@ -351,19 +359,41 @@ def test_a_score_beside_an_error_is_none() -> None:
     assert best_checkpoint([look(10, [1.0, 0.0]), odd]) is not None
 
 
-def test_up_since_the_start_but_down_of_late_is_said_as_both() -> None:
-    said = last(CLIMB)
-    first, recent = said.verdict.comparisons
-    down = replace(recent, estimate=-0.02, interval=Interval(-0.1, 0.06))
-    turned = replace(
-        said.verdict, kind="cannot tell", reason="interval too wide", comparisons=(first, down)
-    )
-    said = replace(said, verdict=turned, readings=("cannot tell", "cannot tell"))
+def test_a_rise_that_the_latest_eval_contradicts_is_said_as_both() -> None:
+    rows = np.vstack([CLIMB[:14], CLIMB[8]])
+    said = last(rows)
+    assert (said.kind, said.since) == ("inconclusive", None)
+    rise = rows[10:].mean() - rows[5:10].mean()
+    fall = rows[14].mean() - rows[13].mean()
     assert said.sentence() == (
-        "cannot tell: up since the start, but down over the last 8 evals, "
-        "which cannot be told from chance"
+        f"inconclusive: {rise:+.3f} from steps 50–90 to 100–140, "
+        f"but {fall:+.3f} from step 130 to step 140"
     )
-    assert said.short() == "cannot tell"
+    assert said.short() == "inconclusive"
+
+
+def test_a_curve_that_has_fallen_from_its_peak_is_regressing_though_it_is_above_its_start() -> None:
+    rows = np.vstack([CLIMB[:14], CLIMB[7], CLIMB[7]])
+    said = last(rows)
+    assert said.kind == "regressing"
+    assert rows[-1].mean() > rows[0].mean() + 0.1
+    best = best_checkpoint(curve(rows))
+    assert best is not None
+    assert best.step == 130
+    assert best.sentence().startswith("best so far: step 130, 0.")
+
+
+@pytest.mark.parametrize(
+    ("stored", "kind"),
+    [
+        ({"kind": "cannot tell"}, "inconclusive"),
+        ({"kind": "plateau"}, "plateau"),
+        ({"kind": ["x"]}, None),
+        (None, None),
+    ],
+)
+def test_the_word_of_earlier_versions_is_inconclusive(stored: Any, kind: str | None) -> None:
+    assert stored_kind(point(1, 0.5, verdict=stored)) == kind
 
 
 # --- Bounds -------------------------------------------------------------------------------------
@@ -371,14 +401,14 @@ def test_up_since_the_start_but_down_of_late_is_said_as_both() -> None:
 
 def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
     rows = 4 * rising([0.5] * 20, 1000)
-    assert last(rows, effect=0.4).kind == "cannot tell"
+    assert last(rows, effect=0.4).kind == "inconclusive"
     said = last(rows, effect=0.4, bounds=(0, 4))
     assert (said.kind, said.as_dict()["bounds"]) == ("plateau", [0.0, 4.0])
     with pytest.raises(InvalidInput, match="outside the bounds"):
         last(rows, bounds=(0, 1))
 
 
-@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "01", (0, "1"), 1, (True, 2)])
+@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "01", (0, "x"), 1])
 def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="bounds are the least and the largest reward"):
         Terms(bounds=wrong)
@@ -479,7 +509,7 @@ def test_a_long_curve_has_a_best_eval_that_says_it_is_not_corrected() -> None:
 def test_the_sentence_of_the_best_says_what_picking_it_did() -> None:
     best = Best(120, None, None, 0.64, 0.61, Interval(0.55, 0.67), 14, 0, 64, 0.95)
     assert best.sentence() == (
-        "best eval: step 120, 0.610 (0.550 … 0.670, corrected for picking the best of 14; "
+        "best so far: step 120, 0.610 (0.550 … 0.670, corrected for picking the best of 14; "
         "0.640 as measured), on 64 samples"
     )
     alone = best_checkpoint(curve([[1.0, 0.0, 1.0]]))
@@ -492,7 +522,7 @@ def test_rewards_that_are_all_alike_and_unbounded_have_no_interval() -> None:
     assert best is not None
     assert (best.step, best.raw, best.estimate, best.interval) == (0, 5.0, None, None)
     assert best.sentence() == (
-        "best eval: step 0 (before training), 5.000 as measured, "
+        "best so far: step 0 (before training), 5.000 as measured, "
         "not corrected for picking the best of 2, on 2 samples"
     )
 

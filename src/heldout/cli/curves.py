@@ -26,11 +26,12 @@ from heldout.training.curve import (
     stop_requested,
 )
 from heldout.training.verdicts import (
-    NO_BEST,
     Best,
     StepVerdict,
     Terms,
+    best_as_dict,
     best_checkpoint,
+    stored_kind,
     terms_of,
     verdicts,
 )
@@ -43,7 +44,7 @@ NARROWEST_NOTE = 16
 """Columns below which notes go under the table instead of into it."""
 MOST_CANDIDATES = 500
 """Evals up to which the best one is corrected for being picked: beyond that it takes minutes."""
-STYLES = {"improving": "green", "regressing": "red", "plateau": "yellow", "cannot tell": "dim"}
+STYLES = {"improving": "green", "regressing": "red", "plateau": "yellow", "inconclusive": "dim"}
 """Of verdicts."""
 
 
@@ -247,9 +248,7 @@ def point_line(point: CurvePoint, metric: str = "reward", *, labelled: bool = Fa
 
 
 def _verdict(point: CurvePoint) -> str:
-    """The kind of the verdict that is on the curve."""
-    kind = (point.verdict or {}).get("kind")
-    return kind if isinstance(kind, str) and kind in STYLES else ""
+    return stored_kind(point) or ""
 
 
 def _late(point: CurvePoint) -> str:
@@ -260,6 +259,8 @@ def _late(point: CurvePoint) -> str:
 def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
     """Every field, whether it has its default or not: programs need not know the defaults."""
     plain = msgspec.structs.asdict(point)
+    if point.verdict is not None and (kind := stored_kind(point)) is not None:
+        plain["verdict"] = {**point.verdict, "kind": kind}
     if outcomes:
         plain["outcomes"] = [msgspec.structs.asdict(outcome) for outcome in point.outcomes]
     else:
@@ -331,7 +332,7 @@ def _filled(
         one = by_step.get(point.step) if point.has_result else None
         if anew or (point.verdict is None and one is not None):
             # Which one was best as of earlier steps nobody has worked out.
-            picked = best.as_dict() if best and one is said[-1] else NO_BEST
+            picked = best_as_dict(best if one is said[-1] else None)
             verdict = None if one is None else {**one.as_dict(), **picked}
             point = msgspec.structs.replace(point, verdict=verdict)
         filled.append(point)

@@ -127,9 +127,9 @@ class Follower:
 
         monitor = self.monitors.setdefault(point.label, CurveMonitor())
         if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:
-            monitor = self.monitors[point.label] = monitor.under(terms)
+            monitor = self.monitors[point.label] = monitor.with_terms(terms)
         with suppress(InvalidInput):  # rewards that cannot be judged; `heldout show` says why
-            monitor.note(point)
+            monitor.add(point)
 
 
 def _place_of(run: str, *, once: bool) -> Path | None:
@@ -330,7 +330,7 @@ def _verdicts(
     for label, points in labels.items():
         monitor = follower.monitors[label]
         with suppress(InvalidInput):
-            monitor.catch_up(points)
+            monitor.update(points)
         if monitor.latest is None:
             continue
         of = f"{label}: " * (len(labels) > 1) + "reward: " * (metric != "reward")

@@ -5,7 +5,7 @@ passk        pass@k and pass^k
 resampling   interquartile mean and its kin, over runs x tasks, by stratified bootstrap
 paired       a difference on the same items; unpaired: on different ones; slices: many at once
 power        how many samples and repeats it takes to see a difference
-sequential   what a curve allows one to say, at every look (of alpha and gains)
+sequential   verdicts on a curve of evals, at every evaluation point
 winner       the best of several, with an interval that knows it was picked
 agreement    verdicts against labels: Cohen's kappa, balanced F1
 

@@ -1,88 +1,79 @@
-"""What a curve of evals on the same held-out samples allows one to say, at every look.
+"""Verdicts on a curve of evals over the same held-out samples, at every evaluation point.
 
-A curve is a matrix of rewards, looks x samples. Each look is asked whether it is improving,
-regressing, on a plateau, or whether nobody can tell. Looking often is how people fool themselves:
-over 20 looks at a flat curve, comparing with the previous point finds a "better" 64 times in 100.
-Three things keep the answers honest here.
+A curve is a matrix of rewards, evaluation points x samples. At each point it is improving,
+regressing, on a plateau, or the data are inconclusive. The word is about now: the latest points
+against those just before them. Every point is an interim analysis, and repeated testing finds
+differences that are not there: over 20 points of a flat curve, an uncorrected comparison with the
+previous point finds a "better" 64 times in 100. Three things keep the verdicts honest.
 
-Windows, not points. A comparison takes a window of looks, and is the mean over its newest third
-    less the mean over its oldest third, sample by sample. Which looks those are never depends on
-    the rewards. A greedy eval flips some samples at random each time; thirds average that out,
-    so a real trend shows sooner than between two points.
-Alpha is spent. Every interval of every look has its own share of alpha, and all shares ever sum
-    to alpha: with probability 1 - alpha all intervals of the whole curve hold, however long it
-    gets and whenever one stops looking. What a look shares with the one before is paid once
-    (`critical_value`); beyond that nothing is assumed about how looks depend on each other.
-Plateau is a claim of its own: the upper end of the gain's interval lies below a stated effect.
-    Not having found a gain is "cannot tell".
+Windows, not points. Each comparison is a mean over some points less a mean over others, sample by
+    sample (`Reference`). A greedy eval flips some samples at random each time; means over several
+    points average that out.
+Alpha spending. Every interval of every point has its own share of alpha, and all shares ever sum to
+    alpha: with probability 1 - alpha all intervals of the whole curve hold, however long it gets
+    and whenever one stops. What a point shares with the one before is paid once
+    (`critical_value`); beyond that nothing is assumed about how points depend on each other.
+A plateau is a claim of its own: the gain's interval ends below a stated effect. Absence of evidence
+    is "inconclusive".
 
 Assumed: samples (or clusters of them) are independent draws of what the curve is about. An item
-that errored is NaN, and not a reward of 0: see `Missing`.
+that errored is NaN, not a reward of 0; a comparison takes the samples with a reward on both sides.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
+from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.alpha import HALF_SPENT, critical_value, least_correlation, spending_share
-from heldout.stats.gains import gain_interval
+from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
 from heldout.stats.given import Ids, cluster_codes
+from heldout.stats.student import t_quantile
 from heldout.stats.summaries import Floats, Interval, Ints
 
-Kind = Literal["improving", "regressing", "plateau", "cannot tell"]
+Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
-Reference = Literal["first", "window", "best"]
-"""What the newest looks are compared with.
+Reference = Literal["previous", "trend", "peak"]
+"""What the latest points are compared with; the window is the last `window` points.
 
-first: the oldest third of the whole curve.
-window: the oldest third of the last `window` evals; a plateau is claimed from this one alone.
-best: the best block of looks so far. It is picked by its mean, so its interval pays for every
-      block that could have been picked (Bonferroni); it can only say "regressing".
+previous: the newer half of the window with its older half. The only one that can say "plateau".
+trend: the newest third of the last `TREND_WINDOWS` windows with their oldest third. It finds slow
+       changes, and decides only where "previous" points the same way.
+peak: the newest quarter of the window with the best block of that size in it. That block is picked
+      by its mean, so the interval pays for every block that could have been picked (Bonferroni).
+      It can only say "regressing".
 """
-
-Missing = Literal["pairwise", "complete"]
-"""Which samples count where some items errored (NaN).
-
-pairwise: those with a reward on both sides of the comparison; a side is the mean over the looks
-          of its block that have one. Assumes that whether an item errored has nothing to do with
-          how its reward changed.
-complete: those that never errored up to this look.
-"""
-
-Reason = Literal[
-    "first look",
-    "too little data",
-    "gain below zero",
-    "gain above zero",
-    "gain below effect",
-    "interval too wide",
-]
+REFERENCES: tuple[Reference, ...] = ("previous", "trend", "peak")
 
 ALPHA = 0.05
-WINDOW = 8
+WINDOW = 10
+TREND_WINDOWS = 3
+HALF_SPENT = 20
+"""Interim analyses after which half of alpha is spent."""
+POWER = 0.8
+NOMINAL = 0.025
+"""Uncorrected one-sided level at which a fall withholds "improving" and "plateau". To withhold a
+claim costs no alpha."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The newest looks against a reference, paired by sample."""
+    """The latest points against a reference, paired by sample."""
 
     reference: Reference
     old: tuple[int, int]
-    """First and last look of the reference's block."""
+    """First and last point compared with."""
     new: tuple[int, int]
-    """First and last look of the newest block."""
+    """First and last of the latest points."""
     n: int
     """Samples compared."""
-    clusters: int
-    dropped: int
-    """Samples left out because they errored."""
     estimate: float | None
     """Mean gain; None with fewer than two clusters, or where all rewards ever seen are alike and
     `bounds` are not given: nothing says then how much they could differ."""
@@ -90,42 +81,73 @@ class Comparison:
     stderr: float | None
     """Of the gain, with the floor that few samples need (see `gain_interval`)."""
     alpha: float
-    """What this interval alone may miss with, both ends together."""
+    """The error rate of this interval alone, both ends together."""
     alpha_share: float
-    """Its share of the curve's alpha: what it may miss with where the look before did not."""
+    """Its share of the curve's alpha: its error rate where the point before did not err."""
     minimum_detectable: float | None
-    """The gain that this interval would have told from zero with a probability of 80%."""
+    """The gain that this interval tells from zero with 80% power."""
+
+    @property
+    def sign(self) -> int:
+        """1 or -1 where the whole interval lies above or below 0, else 0."""
+        if self.interval is None:
+            return 0
+        return int(self.interval.low > 0) - int(self.interval.high < 0)
+
+    @property
+    def standardized(self) -> float:
+        """The estimate in standard errors; 0 where there is none."""
+        return self.estimate / self.stderr if self.estimate is not None and self.stderr else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What can be said at a look. Numbers for others to word."""
+    """The verdict at an evaluation point."""
 
     kind: Kind
-    reason: Reason
-    look: int
-    since: int | None
-    """First look of the window that the claim is about; None where there is no claim."""
-    reference: Reference | None
-    """The comparison that decided, or the one that came nearest to it."""
-    estimate: float | None
-    interval: Interval | None
-    alpha_spent: float
-    """Over all comparisons of all looks up to this one."""
-    minimum_detectable: float | None
+    index: int
+    """Of the point, from 0."""
     effect: float
-    """The stated effect: a plateau means no gain as large over the window."""
-    comparisons: tuple[Comparison, ...]
+    """A plateau means no gain as large from the older to the newer half of the window."""
+    alpha_spent: float
+    """Over all comparisons of all points up to this one."""
+    comparisons: tuple[Comparison, ...] = ()
+    decided: Comparison | None = None
+    """The comparison behind the verdict; where it is inconclusive, the one with the window's older
+    half, or the rise that `against` contradicts."""
+    against: Comparison | None = None
+    """The fall that contradicts a rise; None where nothing does."""
+
+    @property
+    def since(self) -> int | None:
+        """First point of what the claim is about; None where there is no claim."""
+        return None if self.decided is None or self.kind == "inconclusive" else self.decided.old[0]
+
+    @property
+    def reference(self) -> Reference | None:
+        return self.decided.reference if self.decided else None
+
+    @property
+    def estimate(self) -> float | None:
+        return self.decided.estimate if self.decided else None
+
+    @property
+    def interval(self) -> Interval | None:
+        return self.decided.interval if self.decided else None
+
+    @property
+    def minimum_detectable(self) -> float | None:
+        return self.decided.minimum_detectable if self.decided else None
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A verdict, and what the next look needs to know of those before it."""
+class Analysis:
+    """An interim analysis: its verdict, and what the next one needs to know."""
 
     verdict: Verdict
-    made: Mapping[Reference, _Made] = field(repr=False)
-    turns: Mapping[Reference, int]
-    """How many comparisons with each reference have been made."""
+    errors: Mapping[Reference, _Errors] = field(repr=False)
+    counts: Mapping[Reference, int]
+    """Comparisons made so far, by reference."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +158,7 @@ class Advice:
     because: Kind
     """The latest verdict's kind."""
     since: int
-    """The look since which that has been the verdict."""
+    """The point since which that has been the verdict."""
     in_a_row: int
     needed: int | None
     """Verdicts in a row that would mean stop; None for a kind that never does."""
@@ -152,91 +174,127 @@ def monitor(
     effect: float,
     alpha: float = ALPHA,
     window: int = WINDOW,
-    references: Sequence[Reference] = ("first", "window"),
-    half_spent: int = HALF_SPENT,
-    missing: Missing = "pairwise",
     bounds: tuple[float, float] | None = None,
 ) -> tuple[Verdict, ...]:
-    """The verdict at every row of `rewards` (looks x samples, NaN or None where errored).
+    """Judge a curve at every evaluation point.
 
-    None of them depends on later rows, so that alpha holds over all the times one looks, whenever
-    that is. `effect` is the gain over `window` evals that is worth having. `bounds` are the least
-    and the largest reward there can be; without them those seen so far stand for them, and no
-    plateau is claimed. More references, less alpha each.
+    No verdict depends on later points, so alpha holds over all interim analyses.
 
-    The newest evidence has the first word: the window's sign, then a fall from the best, then a
-    fall from the start, then a plateau, then a rise since the start, unless the window's estimate
-    is a fall.
+    Args:
+        rewards: Evaluation points x samples, NaN or None where an item errored.
+        clusters: The cluster of each sample; None: samples are independent.
+        effect: The gain from the older to the newer half of the window that is worth having.
+        alpha: Probability of any false "improving" or "regressing" over the whole curve.
+        window: Points of which the newer half is compared with the older half.
+        bounds: The least and the largest possible reward. Without them those seen so far stand for
+            them, and no plateau is claimed.
+
+    Returns:
+        One verdict per point.
+
+    Raises:
+        InvalidInput: The rewards are no finite table, or a setting makes no sense.
     """
     table = _table(rewards)
-    looks: list[Look] = []
-    for look in range(len(table)):
-        looks.append(
-            next_look(
-                table[: look + 1],
-                looks[-1] if looks else None,
+    analyses: list[Analysis] = []
+    for index in range(len(table)):
+        analyses.append(
+            analyze_next(
+                table[: index + 1],
+                analyses[-1] if analyses else None,
                 clusters,
                 effect=effect,
                 alpha=alpha,
                 window=window,
-                references=references,
-                half_spent=half_spent,
-                missing=missing,
                 bounds=bounds,
             )
         )
-    return tuple(look.verdict for look in looks)
+    return tuple(analysis.verdict for analysis in analyses)
 
 
-def next_look(
+def analyze_next(
     rewards: ArrayLike,
-    before: Look | None,
+    before: Analysis | None,
     clusters: Ids | None = None,
     *,
     effect: float,
     alpha: float = ALPHA,
     window: int = WINDOW,
-    references: Sequence[Reference] = ("first", "window"),
-    half_spent: int = HALF_SPENT,
-    missing: Missing = "pairwise",
     bounds: tuple[float, float] | None = None,
     seen: tuple[float, float] | None = None,
-) -> Look:
-    """The verdict at the last row, given the look before it (None: this is the first).
+) -> Analysis:
+    """Judge the last row of `rewards`, without judging the earlier rows again.
 
-    What `monitor` gives there, without judging the earlier rows again. Between two looks rows may
-    have come in before the last one (evals that ended late), and samples at the end of all rows:
-    alpha is spent by looks that were made, and what this one shares with the one before is taken
-    from what that one compared. `seen` are the least and the largest of all rewards, for whoever
-    keeps them: a long curve need not be searched for them at every look.
+    Between two analyses rows may have come in before the last one (evals that ended late), and
+    samples at the end of all rows: alpha is spent by analyses that were made, and what this one
+    shares with the one before is taken from what that one compared.
+
+    Args:
+        rewards: As for `monitor`, up to the point to judge.
+        before: The analysis before this one; None: this is the first.
+        clusters: As for `monitor`, and so are effect, alpha, window and bounds.
+        effect: See `monitor`.
+        alpha: See `monitor`.
+        window: See `monitor`.
+        bounds: See `monitor`.
+        seen: The least and the largest of all rewards, where the caller keeps track of them: a long
+            curve need not be searched at every point.
+
+    Returns:
+        The analysis of the last row.
+
+    Raises:
+        InvalidInput: As `monitor`; or there are fewer samples than before.
     """
     table = _table(rewards, checked=seen is not None)
     groups = None if clusters is None else cluster_codes(clusters, table.shape[1])
-    _check(effect, alpha, window, references, missing, half_spent)
-    share = alpha / len(references)
-    look, scale = len(table) - 1, _scale(seen or _span(table), bounds)
-    turns = dict(before.turns) if before else {}
-    made: dict[Reference, _Made] = {}
-    for reference in references:
-        if look < _first_turn(reference, window):
-            continue
-        turns[reference] = turn = turns.get(reference, 0) + 1
-        here = share * spending_share(turn, half_spent=half_spent)
-        earlier = _widened(before.made.get(reference) if before else None, table.shape[1])
-        made[reference] = _make(table, groups, reference, window, here, scale, missing, earlier)
-    spent = sum(share * turn / (turn + half_spent) for turn in turns.values())
-    comparisons = {reference: one.comparison for reference, one in made.items()}
-    said = _decide(comparisons, look, effect, spent, bounded=bounds is not None)
-    return Look(said, made, turns)
+    check_settings(effect, alpha, window)
+    scale = _scale(seen or _span(table), bounds)
+    counts = dict(before.counts) if before else {}
+    errors: dict[Reference, _Errors] = {}
+    comparisons: dict[Reference, Comparison] = {}
+    for reference, (old, new, candidates) in _blocks(table, window).items():
+        counts[reference] = counts.get(reference, 0) + 1
+        share = alpha / len(REFERENCES) * spending_share(counts[reference])
+        differences = _differences(table, old, new)
+        critical = math.inf
+        interval_alpha = share / candidates
+        if candidates == 1:  # a block picked by its rewards shares nothing with the point before
+            earlier = before.errors.get(reference) if before else None
+            critical = _critical_value(differences, earlier, groups, share)
+            interval_alpha = math.erfc(critical / math.sqrt(2))
+        errors[reference] = _Errors(critical, differences)
+        comparisons[reference] = _compare(
+            differences, groups, reference, old, new, interval_alpha, share, scale
+        )
+    drop = None
+    if len(table) > 1:
+        old, new = _peak(table[-2 * (window // 2) :], len(table), size=1)
+        differences = _differences(table, old, new)
+        drop = _compare(differences, groups, "peak", old, new, 2 * NOMINAL, 0.0, scale)
+    spent = sum(alpha / len(REFERENCES) * n / (n + HALF_SPENT) for n in counts.values())
+    can_plateau = bounds is not None and len(table) >= 2 * (window // 2)
+    verdict = _decide(comparisons, len(table) - 1, effect, spent, drop, can_plateau=can_plateau)
+    return Analysis(verdict, errors, counts)
 
 
 def advise(
     verdicts: Sequence[Verdict], *, regressing: int | None = 1, plateau: int | None = 3
 ) -> Advice:
-    """Whether to stop, given the verdicts so far: never a function of two bare means.
+    """Say whether to stop training: a function of verdicts, never of two bare means.
 
-    Stop after this many verdicts of a kind in a row; None never stops for it. "improving" and
-    "cannot tell" go on: not to have found a gain is no reason to stop.
+    "improving" and "inconclusive" go on: absence of evidence for a gain is no reason to stop.
+
+    Args:
+        verdicts: All so far.
+        regressing: Stop after so many "regressing" in a row; None: never.
+        plateau: Stop after so many "plateau" in a row; None: never.
+
+    Returns:
+        The advice, and what it rests on.
+
+    Raises:
+        InvalidInput: There is no verdict yet.
     """
     if not verdicts:
         raise InvalidInput("advice needs at least one verdict: run an eval first")
@@ -251,183 +309,109 @@ def advise(
     return Advice(
         stop=needed is not None and in_a_row >= needed,
         because=latest.kind,
-        since=verdicts[-in_a_row].look,
+        since=verdicts[-in_a_row].index,
         in_a_row=in_a_row,
         needed=needed,
     )
 
 
-# --- How a look is judged -----------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """A comparison, and what the next look's needs of it."""
-
-    comparison: Comparison
-    critical: float
-    differences: Floats
-
-
-def _widened(made: _Made | None, samples: int) -> _Made | None:
-    """With samples that came later: it has no difference for those."""
-    if made is None or len(made.differences) == samples:
-        return made
-    if len(made.differences) > samples:
-        raise InvalidInput(
-            f"the look before has {len(made.differences)} samples and this one {samples}: samples "
-            "may be added at the end, and none left out"
-        )
-    absent = np.full(samples - len(made.differences), np.nan)
-    return replace(made, differences=np.concatenate([made.differences, absent]))
-
-
-def _make(
-    table: Floats,
-    groups: Ints | None,
-    reference: Reference,
-    window: int,
-    share: float,
-    scale: float,
-    missing: Missing,
-    before: _Made | None,
-) -> _Made:
-    look = len(table) - 1
-    if reference == "best":
-        block = _block(window + 1)
-        ends = range(block - 1, look - block + 1)
-        end = _best_end(table, ends, block)
-        old, alpha = (end - block + 1, end), share / len(ends)
-    else:
-        start = 0 if reference == "first" else look - window
-        block = _block(look - start + 1)
-        old, alpha = (start, start + block - 1), share
-    new = (look - block + 1, look)
-    differences = _means(table[new[0] : new[1] + 1]) - _means(table[old[0] : old[1] + 1])
-    if missing == "complete":
-        differences = np.where(np.isnan(table).any(axis=0), np.nan, differences)
-    critical = math.inf
-    if reference != "best":
-        # A reference picked by its rewards has no neighbour to share with.
-        correlation = (
-            0.0 if before is None else least_correlation(differences, before.differences, groups)
-        )
-        critical = critical_value(
-            alpha,
-            correlation=correlation,
-            previous=math.inf if before is None else before.critical,
-        )
-        alpha = math.erfc(critical / math.sqrt(2))
-    comparison = _compare(differences, groups, reference, old, new, alpha, share, scale)
-    return _Made(comparison, critical, differences)
-
-
 def _decide(
-    comparisons: dict[Reference, Comparison],
-    look: int,
+    comparisons: Mapping[Reference, Comparison],
+    index: int,
     effect: float,
     spent: float,
+    drop: Comparison | None,
     *,
-    bounded: bool,
+    can_plateau: bool,
 ) -> Verdict:
-    made = tuple(comparisons.values())
+    def verdict(
+        kind: Kind, decided: Comparison | None, against: Comparison | None = None
+    ) -> Verdict:
+        made = tuple(comparisons.values())
+        return Verdict(kind, index, effect, spent, made, decided, against)
 
-    def verdict(kind: Kind, reason: Reason, by: Comparison | None) -> Verdict:
-        return Verdict(
-            kind=kind,
-            reason=reason,
-            look=look,
-            since=None if by is None or kind == "cannot tell" else by.old[0],
-            reference=None if by is None else by.reference,
-            estimate=None if by is None else by.estimate,
-            interval=None if by is None else by.interval,
-            alpha_spent=spent,
-            minimum_detectable=None if by is None else by.minimum_detectable,
-            effect=effect,
-            comparisons=made,
-        )
-
-    first, recent = comparisons.get("first"), comparisons.get("window")
-    best = comparisons.get("best")
-    for fallen in (recent, best, first):
-        if fallen is recent and recent is not None and _sign(recent) > 0:
-            return verdict("improving", "gain above zero", recent)
-        if fallen is not None and _sign(fallen) < 0:
-            return verdict("regressing", "gain below zero", fallen)
-    # Where nobody knows how large a reward can be, none of few samples need have had its rise yet.
-    if bounded and recent is not None and recent.interval is not None:
-        # A steady climb by `effect` over the window shows as this much between its thirds.
-        between = effect * (recent.new[0] - recent.old[0]) / (recent.new[1] - recent.old[0])
-        if recent.interval.high < between:
-            return verdict("plateau", "gain below effect", recent)
-    if first is not None and _sign(first) > 0:
-        # Up since the start, but down of late, if only by chance: that is not improving.
-        if recent is not None and recent.estimate is not None and recent.estimate < 0:
-            return verdict("cannot tell", "interval too wide", recent)
-        return verdict("improving", "gain above zero", first)
-    if look == 0:
-        return verdict("cannot tell", "first look", None)
-    measured = [c for c in made if c.minimum_detectable is not None]
-    if not measured:
-        return verdict("cannot tell", "too little data", made[0] if made else None)
-    nearest = max(measured, key=lambda c: abs(c.estimate or 0.0) / (c.minimum_detectable or 1.0))
-    return verdict("cannot tell", "interval too wide", nearest)
+    previous, trend, peak = (comparisons.get(reference) for reference in REFERENCES)
+    if previous is None or previous.interval is None:
+        return verdict("inconclusive", previous)
+    # A fall has the first word: from the older half of the window, from its peak, over the trend.
+    direction = previous.standardized
+    if previous.sign < 0:
+        return verdict("regressing", previous)
+    if peak is not None and peak.sign < 0:
+        return verdict("regressing", peak)
+    if trend is not None and trend.sign < 0 and direction < -1:
+        return verdict("regressing", trend)
+    limit = NormalDist().inv_cdf(NOMINAL)
+    fallen = next((c for c in (peak, drop, previous) if c and c.standardized < limit), None)
+    if previous.sign > 0:
+        if fallen is not None:
+            return verdict("inconclusive", previous, fallen)
+        return verdict("improving", previous)
+    if can_plateau and fallen is None and previous.interval.high < effect:
+        return verdict("plateau", previous)
+    if trend is not None and trend.sign > 0:
+        if fallen is not None or direction < 0:
+            return verdict("inconclusive", trend, fallen or previous)
+        if direction > 1:
+            return verdict("improving", trend)
+    return verdict("inconclusive", previous)
 
 
-def _sign(comparison: Comparison) -> int:
-    interval = comparison.interval
-    return 0 if interval is None else int(interval.low > 0) - int(interval.high < 0)
+# --- What is compared ---------------------------------------------------------------------------
+
+_Block = tuple[int, int]
 
 
-def _block(looks: int) -> int:
-    """Looks in the oldest and in the newest block of a window: a third, at least one.
-
-    Of linear contrasts with equal weights in two blocks, thirds lose least against the slope of
-    least squares: 8/9 of its efficiency for a steady trend (Bartlett 1949, Biometrics 5).
-    """
-    return max(1, looks // 3)
-
-
-def _first_turn(reference: Reference, window: int) -> int:
-    """The first look at which there is something to compare with."""
-    if reference == "first":
-        return 1
-    return window if reference == "window" else 2 * _block(window + 1) - 1
-
-
-def _best_end(table: Floats, ends: range, block: int) -> int:
-    """The last look of the block with the highest mean; the latest of equals."""
-    means = [_nanmean(table[end - block + 1 : end + 1].ravel()) for end in ends]
-    return max(zip(ends, means, strict=True), key=lambda pair: (pair[1], pair[0]))[0]
+def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block, int]]:
+    """The older and the newer points of each comparison, and how many blocks the older one was
+    picked from. Shorter ones while the curve is shorter than its windows."""
+    points = len(table)
+    last, half = points - 1, min(window, points) // 2
+    found: dict[Reference, tuple[_Block, _Block, int]] = {}
+    if half:
+        found["previous"] = (points - 2 * half, last - half), (points - half, last), 1
+    start = max(0, points - TREND_WINDOWS * window)
+    # Of contrasts of two equal blocks, thirds lose least against the slope of least squares: 8/9 of
+    # its efficiency for a steady trend (Bartlett 1949, Biometrics 5).
+    third = (points - start) // 3
+    if third:
+        found["trend"] = (start, start + third - 1), (points - third, last), 1
+    if half > 1:
+        size = half // 2
+        found["peak"] = *_peak(table[-2 * half :], points, size), 2 * (half - size) + 1
+    return found
 
 
-def _nanmean(values: Floats) -> float:
-    present = values[~np.isnan(values)]
-    return float(present.mean()) if len(present) else -math.inf
+def _peak(recent: Floats, points: int, size: int) -> tuple[_Block, _Block]:
+    """The best block of so many recent points, and the latest one; the later of equals."""
+    present = ~np.isnan(recent)
+    ones = np.ones(size)
+    sums = np.convolve(np.where(present, recent, 0.0).sum(axis=1), ones, "valid")[:-size]
+    counts = np.convolve(present.sum(axis=1), ones, "valid")[:-size]
+    means = np.where(counts > 0, sums / np.maximum(counts, 1), -np.inf)
+    start = points - len(recent) + len(means) - 1 - int(np.argmax(means[::-1]))
+    return (start, start + size - 1), (points - size, points - 1)
 
 
 def _compare(
     differences: Floats,
     groups: Ints | None,
     reference: Reference,
-    old: tuple[int, int],
-    new: tuple[int, int],
+    old: _Block,
+    new: _Block,
     alpha: float,
     share: float,
     scale: float,
 ) -> Comparison:
-    samples = len(differences)
     present = ~np.isnan(differences)
-    differences = differences[present]
     members = None if groups is None else groups[present]
-    gain = gain_interval(differences, members, alpha=alpha, scale=scale)
+    gain = gain_interval(differences[present], members, alpha=alpha, scale=scale)
+    count = int(present.sum())
     return Comparison(
         reference=reference,
         old=old,
         new=new,
-        n=len(differences),
-        clusters=len(differences) if members is None else len(np.unique(members)),
-        dropped=samples - len(differences),
+        n=count,
         estimate=None if gain is None else gain.estimate,
         interval=None if gain is None else gain.interval,
         stderr=None if gain is None else gain.stderr,
@@ -437,14 +421,200 @@ def _compare(
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """A mean difference with its interval."""
+
+    estimate: float
+    interval: Interval
+    stderr: float
+    minimum_detectable: float
+
+
+def gain_interval(
+    differences: Floats, clusters: Ints | None = None, *, alpha: float, scale: float
+) -> Gain | None:
+    """Mean of paired differences with a t interval that few samples do not break.
+
+    The standard error is clustered (see `clustered.py`). To its square is added
+    2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
+    one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
+    changed, or all by the same little, the spread seen is zero and says nothing about changes too
+    rare to have been drawn; a Wald interval breaks there.
+
+    Args:
+        differences: One per sample, all finite.
+        clusters: The cluster of each sample; None: samples are independent.
+        alpha: Error rate of the interval, both ends together.
+        scale: The largest possible difference.
+
+    Returns:
+        The gain; None for fewer than two clusters, or a scale of zero.
+    """
+    n = len(differences)
+    if clusters is None:
+        groups, largest, degrees = n, 1.0, float(n - 1)
+    else:
+        _, members = np.unique(clusters, return_inverse=True)
+        sizes = np.bincount(members).astype(np.float64)
+        groups, largest = len(sizes), float(sizes.max(initial=0))
+    if groups < 2 or scale <= 0:
+        return None
+    mean = float(differences.mean())
+    residuals: Floats = differences - mean
+    if clusters is None:
+        square = groups / (groups - 1) * float(np.dot(residuals, residuals)) / n**2
+    else:
+        sums = np.bincount(members, weights=residuals) * leave_out_weights(sizes)
+        square = float(np.dot(sums, sums)) / n**2
+        degrees = degrees_of_sizes(sizes)
+    floor = 2 * (scale * largest / n) ** 2
+    stderr = math.sqrt(square + floor)
+    quantile = t_quantile(1 - alpha / 2, degrees)
+    margin = quantile * stderr
+    detectable = (quantile + NormalDist().inv_cdf(POWER)) * stderr
+    # A mean of differences cannot be larger than the largest of them can be.
+    low, high = max(-scale, mean - margin), min(scale, mean + margin)
+    return Gain(mean, Interval(min(low, mean), max(high, mean)), stderr, detectable)
+
+
+def _differences(table: Floats, old: _Block, new: _Block) -> Floats:
+    return _means(table[new[0] : new[1] + 1]) - _means(table[old[0] : old[1] + 1])
+
+
 def _means(block: Floats) -> Floats:
-    """Each sample's mean over the looks where it has a reward; NaN where it has none."""
+    """Each sample's mean over the points where it has a reward; NaN where it has none."""
     absent = np.isnan(block)
     if not absent.any():
         return np.asarray(block.mean(axis=0))
     counts = (~absent).sum(axis=0)
     sums = np.where(absent, 0.0, block).sum(axis=0)
     return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+
+
+# --- Alpha spending -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Errors:
+    """What the next comparison with a reference needs to know of this one."""
+
+    critical: float
+    differences: Floats
+
+
+def spending_share(analysis: int) -> float:
+    """The part of alpha that the given interim analysis (from 1) may use; the parts sum to 1.
+
+    h / ((t + h - 1) (t + h)) with h = `HALF_SPENT`: after t analyses t / (t + h) is spent, and
+    never all. The choice of shares is free (Lan and DeMets 1983, Biometrika 70; the sum of the
+    errors bounds the error). 6 / (pi^2 t^2) spends 61% on the first analysis, where a trend has not
+    begun yet; at the 20th this one allows eight times as much.
+    """
+    return HALF_SPENT / ((analysis + HALF_SPENT - 1) * (analysis + HALF_SPENT))
+
+
+def _critical_value(
+    differences: Floats, before: _Errors | None, groups: Ints | None, alpha: float
+) -> float:
+    if before is None:
+        return critical_value(alpha)
+    if len(before.differences) > len(differences):
+        raise InvalidInput(
+            f"the point before has {len(before.differences)} samples and this one "
+            f"{len(differences)}: samples may be added at the end, and none left out"
+        )
+    earlier = np.full(len(differences), np.nan)  # of samples that came later there is none
+    earlier[: len(before.differences)] = before.differences
+    correlation = least_correlation(differences, earlier, groups)
+    return critical_value(alpha, correlation=correlation, previous=before.critical)
+
+
+@lru_cache(maxsize=65536)
+def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = math.inf) -> float:
+    """The c with P(|Z| > c and |Y| <= previous) = alpha, rounded up to hundredths.
+
+    Z is this analysis' standardized error and Y that of the one before, normal with a correlation
+    of at least `correlation`. The chance that any analysis errs is at most the sum over all of the
+    chance that one errs where the one before did not (Worsley 1982, Biometrika 69). Windows of two
+    neighbouring points are nearly the same, so this c is smaller than the one for alpha alone.
+    """
+    alone = -NormalDist().inv_cdf(alpha / 2)
+    if correlation == 0 or math.isinf(previous):
+        return math.ceil(alone * 100) / 100
+    points, weights = _LEGENDRE
+    y = previous * points
+    density = previous * weights * np.exp(-y * y / 2) / math.sqrt(2 * math.pi)
+    spread = math.sqrt(2 * (1 - correlation**2))
+
+    # Y and -Y miss alike: half of the points, twice.
+    half = len(y) // 2
+    means, halves = (correlation * y[half:] / spread).tolist(), density[half:]
+
+    def beyond(c: float) -> float:
+        at = c / spread
+        return float(np.dot(halves, [math.erfc(at - m) + math.erfc(at + m) for m in means]))
+
+    # In hundredths: c at `low` misses too often, at `high` it does not. It mostly is near the one
+    # before: a bracket around that is tried first.
+    low, high = 0, math.ceil(alone * 100)
+    near = round(previous * 100)
+    for c in (near + 2, near - 3):
+        if low < c < high:
+            low, high = (low, c) if beyond(c / 100) <= alpha else (c, high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if beyond(middle / 100) <= alpha else (middle, high)
+    return high / 100
+
+
+_LEGENDRE = np.polynomial.legendre.leggauss(64)
+
+
+def least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float:
+    """A lower 95% bound for how the errors of two comparisons correlate (Fisher 1921), on a grid.
+
+    Over the samples that both have; by cluster, where there are some.
+    """
+    both = ~np.isnan(now) & ~np.isnan(before)
+    if both.sum() < 5:
+        return 0.0
+    x, y = now[both] - now[both].mean(), before[both] - before[both].mean()
+    if groups is not None:
+        x, y = (np.bincount(groups[both], weights=values) for values in (x, y))
+        present = np.bincount(groups[both]) > 0
+        x, y = x[present], y[present]
+    norm = math.sqrt(float(np.dot(x, x)) * float(np.dot(y, y)))
+    if norm <= 0 or len(x) < 5:
+        return 0.0
+    r = min(0.999, abs(float(np.dot(x, y)) / norm))
+    return max(0.0, math.floor(math.tanh(math.atanh(r) - 1.645 / math.sqrt(len(x) - 3)) * 50) / 50)
+
+
+# --- Input --------------------------------------------------------------------------------------
+
+
+def check_settings(effect: float, alpha: float, window: int) -> None:
+    """Refuse settings that make no sense.
+
+    Raises:
+        InvalidInput: The effect is not positive, alpha no probability, or the window too short.
+    """
+    if not effect > 0:
+        raise InvalidInput(f"effect must be more than 0, got {effect}: a gain worth having")
+    if not 0 < alpha < 1:
+        raise InvalidInput(f"alpha must lie between 0 and 1, got {alpha}")
+    if window < 2:
+        raise InvalidInput(f"window must be at least 2 evals, got {window}")
+
+
+def _table(rewards: ArrayLike, *, checked: bool = False) -> Floats:
+    table: NDArray[np.float64] = np.asarray(rewards, dtype=np.float64)
+    if table.ndim != 2 or len(table) == 0:
+        raise InvalidInput(f"rewards are points x samples, got the shape {table.shape}")
+    if not checked and np.isinf(table).any():
+        raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
+    return table
 
 
 def _span(table: Floats) -> tuple[float, float]:
@@ -457,44 +627,9 @@ def _scale(seen: tuple[float, float], bounds: tuple[float, float] | None) -> flo
     if bounds is None:
         return max(0.0, seen[1] - seen[0])
     low, high = bounds
-    if seen[0] < low or (seen[1] > high):
+    if seen[0] < low or seen[1] > high:
         raise InvalidInput(
             f"rewards from {seen[0]:g} to {seen[1]:g} lie outside the bounds "
             f"{low:g} to {high:g}: widen the bounds, or leave them out"
         )
     return float(high - low)
-
-
-# --- What comes in ------------------------------------------------------------------------------
-
-
-def _table(rewards: ArrayLike, *, checked: bool = False) -> Floats:
-    table: NDArray[np.float64] = np.asarray(rewards, dtype=np.float64)
-    if table.ndim != 2 or len(table) == 0:
-        raise InvalidInput(f"rewards are looks x samples, got the shape {table.shape}")
-    if not checked and np.isinf(table).any():
-        raise InvalidInput("a reward is infinite: leave it out (NaN) or give it a finite value")
-    return table
-
-
-def _check(
-    effect: float,
-    alpha: float,
-    window: int,
-    references: Sequence[Reference],
-    missing: Missing,
-    half_spent: int,
-) -> None:
-    if not effect > 0:
-        raise InvalidInput(f"effect must be more than 0, got {effect}: a gain worth having")
-    if not 0 < alpha < 1:
-        raise InvalidInput(f"alpha must lie between 0 and 1, got {alpha}")
-    if window < 2:
-        raise InvalidInput(f"window must be at least 2 evals, got {window}")
-    if half_spent < 1:
-        raise InvalidInput(f"half_spent must be at least 1 look, got {half_spent}")
-    known = ("first", "window", "best")
-    if not references or len(set(references)) != len(references) or set(references) - set(known):
-        raise InvalidInput(f"references are some of {known}, once each, got {tuple(references)}")
-    if missing not in ("pairwise", "complete"):
-        raise InvalidInput(f"missing is 'pairwise' or 'complete', got {missing!r}")

@@ -23,6 +23,8 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Flips:
+    """What changed between two points, of the samples that both have."""
+
     gained: tuple[Change, ...]
     """Failed before, passes after."""
     lost: tuple[Change, ...]
@@ -40,8 +42,8 @@ class Flips:
     """95%. Rewards between 0 and 1 always have one; others have none where the differences are
     all alike, or of one sample."""
     p_value: float | None
-    """Of no difference, two-sided, for these two points alone: whoever picked them by looking at
-    the curve has looked more often (`heldout.training.verdicts`)."""
+    """Of no difference, two-sided, for these two points alone: to pick them by looking at the curve
+    is to test more often (`heldout.training.verdicts`)."""
 
     @property
     def compared(self) -> int:
@@ -50,39 +52,42 @@ class Flips:
 
 
 def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips:
-    """Compare two points. With repeats, a sample passes if the mean of its scores does."""
+    """Compare two points sample by sample.
+
+    Args:
+        before: The earlier point.
+        after: The later point.
+        pass_threshold: The reward from which on a sample passes; of repeats, their mean.
+
+    Returns:
+        What changed, with every sample counted once.
+    """
     rewards_before, rewards_after = sample_rewards(before), sample_rewards(after)
     shared = [id for id in rewards_before if id in rewards_after]
-    gained, lost, passing, failing = [], [], 0, 0
-    pairs: list[tuple[float, float]] = []
-    clusters: list[str] = []
+    compared = [
+        Change(id, was, now)
+        for id in shared
+        if (was := rewards_before[id]) is not None and (now := rewards_after[id]) is not None
+    ]
     originals = {outcome.id: outcome.copy_of or outcome.id for outcome in after.outcomes}
-    for id in shared:
-        was, is_now = rewards_before[id], rewards_after[id]
-        if was is None or is_now is None:
-            continue
-        pairs.append((was, is_now))
-        clusters.append(originals[id])
-        passed, passes = was >= pass_threshold, is_now >= pass_threshold
-        if passes and not passed:
-            gained.append(Change(id, was, is_now))
-        elif passed and not passes:
-            lost.append(Change(id, was, is_now))
-        elif passes:
-            passing += 1
-        else:
-            failing += 1
-    copies = clusters if len(set(clusters)) < len(clusters) else None
-    found = paired_difference(*zip(*pairs, strict=True), clusters=copies) if pairs else None
+    clusters = [originals[change.id] for change in compared]
+    has_copies = len(set(clusters)) < len(clusters)
+    paired = None
+    if compared:
+        paired = paired_difference(
+            [change.before for change in compared],
+            [change.after for change in compared],
+            clusters=clusters if has_copies else None,
+        )
     return Flips(
-        gained=tuple(gained),
-        lost=tuple(lost),
-        stayed_passing=passing,
-        stayed_failing=failing,
+        gained=tuple(c for c in compared if c.before < pass_threshold <= c.after),
+        lost=tuple(c for c in compared if c.after < pass_threshold <= c.before),
+        stayed_passing=sum(min(c.before, c.after) >= pass_threshold for c in compared),
+        stayed_failing=sum(max(c.before, c.after) < pass_threshold for c in compared),
         not_in_both=len(rewards_before) + len(rewards_after) - 2 * len(shared),
-        errored=len(shared) - len(pairs),
-        difference=found.difference if found else None,
-        stderr=found.stderr if found else None,
-        interval=found.interval if found else None,
-        p_value=found.p_value if found else None,
+        errored=len(shared) - len(compared),
+        difference=paired.difference if paired else None,
+        stderr=paired.stderr if paired else None,
+        interval=paired.interval if paired else None,
+        p_value=paired.p_value if paired else None,
     )

@@ -1,10 +1,10 @@
-"""CurveMonitor: judges a curve as it grows, and advises to stop only where it is told to.
+"""CurveMonitor: judges a curve as it grows, and asks to stop only where it is told to.
 
     PeriodicEval(…, monitor=CurveMonitor(effect=0.03, stop_on_regression=2, stop_on_plateau=5))
 
 Every `PeriodicEval` has one; by default it only says what it sees. A result that comes late (of a
-step before one that was judged already) has no verdict of its own: looks have an order, and alpha
-is spent by looks that were made. The next verdict takes it into account.
+step before one that was judged already) has no verdict of its own: interim analyses have an order,
+and alpha is spent by those that were made. The next verdict takes it into account.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from heldout.stats.sequential import ALPHA, WINDOW, advise
 from heldout.training.curve import CurvePoint
 from heldout.training.verdicts import (
     EFFECT,
-    NO_BEST,
     Best,
     Bounds,
     Key,
     Readings,
-    RewardRows,
+    Rewards,
+    RewardTable,
     StepVerdict,
-    Tables,
     Terms,
+    best_as_dict,
+    judge,
     key_of,
-    look_at,
-    pick,
+    pick_best,
 )
 
 MOST_CANDIDATES = 100
-"""Evals up to which the best one is corrected at every point: the cost grows with their
-cube, and more so where BLAS threads find no free core."""
+"""Evals up to which the best one is corrected at every point: the cost grows with their cube, and
+more so where BLAS threads find no free core."""
 DRAWS = 1000
 
 
@@ -46,49 +46,48 @@ class Judgement:
     verdict: StepVerdict | None = None
     """None: the newest point changed nothing that could be judged."""
     best: Best | None = None
+    """The best eval so far, whatever the verdict."""
     stop: str | None = None
     """Why training should stop."""
 
     def as_dict(self) -> dict[str, Any] | None:
-        """As a point of the curve has it."""
+        """The judgement as a point of the curve stores it; None without a verdict."""
         if self.verdict is None:
             return None
-        return {**self.verdict.as_dict(), **(self.best.as_dict() if self.best else NO_BEST)}
-
-
-@dataclass(frozen=True, slots=True)
-class _Made:
-    """What was said at a step."""
-
-    key: Key
-    said: StepVerdict
+        return {**self.verdict.as_dict(), **best_as_dict(self.best)}
 
 
 class CurveMonitor:
-    """For `PeriodicEval(monitor=…)`: a verdict at every point, paired by sample.
+    """Judge a curve at every point, paired by sample: for `PeriodicEval(monitor=…)`.
 
-    `effect` is the gain over `window` evals that is worth having, and what a plateau is without.
-    Over all looks together a false "improving" or "regressing" is said with a probability of at
-    most `alpha`. `bounds` are the least and the largest reward there can be; without them, 0 and 1
-    as long as all rewards seen lie there, and where some do not, no plateau is claimed. With
-    `stop_on_regression` or `stop_on_plateau` it asks to stop after so many such verdicts in a row,
-    one a step, never because one mean is below another.
+    Args:
+        effect: The gain from the older to the newer half of the window that is worth having; a
+            plateau is without it.
+        alpha: Probability of any false "improving" or "regressing" over the whole curve.
+        window: Evals of which the newer half is compared with the older half.
+        bounds: The least and the largest possible reward; None: 0 and 1 as long as all rewards seen
+            lie there, and no plateau is claimed where some do not.
+        stop_on_regression: Ask to stop after so many "regressing" in a row, one a step.
+        stop_on_plateau: Ask to stop after so many "plateau" in a row, one a step.
+
+    Raises:
+        InvalidInput: A setting makes no sense.
     """
 
     def __init__(
         self,
         effect: float = EFFECT,
+        *,
         alpha: float = ALPHA,
         window: int = WINDOW,
-        *,
         bounds: Bounds | None = None,
         stop_on_regression: int | None = None,
         stop_on_plateau: int | None = None,
     ) -> None:
         self.terms = Terms(effect, alpha, window, bounds)
-        for name, count in (
-            ("stop_on_regression", stop_on_regression),
-            ("stop_on_plateau", stop_on_plateau),
+        self._stop_on = {"regressing": stop_on_regression, "plateau": stop_on_plateau}
+        for name, count in zip(
+            ("stop_on_regression", "stop_on_plateau"), self._stop_on.values(), strict=True
         ):
             if count is not None and (
                 isinstance(count, bool) or not isinstance(count, Integral) or count < 1
@@ -97,68 +96,73 @@ class CurveMonitor:
                     f"{name} is a number of verdicts in a row, from 1 on, or None, "
                     f"got {count!r:.100}"
                 )
-        self._stop_on_regression, self._stop_on_plateau = stop_on_regression, stop_on_plateau
-        self._rows = RewardRows()
-        self._made: list[_Made] = []
-        """The last verdict of each step."""
+        self._rewards = Rewards()
+        self._made: list[tuple[Key, StepVerdict]] = []
+        """The last verdict of each step, and of which point."""
         self._before: Readings | None = None
-        """The last look."""
 
-    def under(self, terms: Terms) -> CurveMonitor:
-        """One that has made no look yet, over the rewards that this one knows."""
-        other = CurveMonitor(terms.effect, terms.alpha, terms.window, bounds=terms.bounds)
-        other._rows = self._rows
+    def with_terms(self, terms: Terms) -> CurveMonitor:
+        """A monitor that has judged nothing yet, over the rewards that this one knows."""
+        other = CurveMonitor(
+            terms.effect, alpha=terms.alpha, window=terms.window, bounds=terms.bounds
+        )
+        other._rewards = self._rewards
         return other
 
     @property
     def latest(self) -> StepVerdict | None:
         """The last verdict."""
-        return self._made[-1].said if self._made else None
+        return self._made[-1][1] if self._made else None
 
-    def note(self, point: CurvePoint) -> None:
-        """Keep its rewards: it may be asked about without its outcomes later."""
-        self._rows.add(point)
+    def add(self, point: CurvePoint) -> None:
+        """Keep the rewards of a point: it may come without its outcomes later."""
+        self._rewards.add(point)
 
     def __call__(self, points: Sequence[CurvePoint]) -> Judgement:
-        """The curve as it stands, by step. Each call is a look, if there is a new last result."""
-        looks, tables = self._look(points)
-        if tables is None:
-            return Judgement()
-        best = pick(looks, tables, draws=DRAWS, most=MOST_CANDIDATES)
-        return Judgement(self._made[-1].said, best, self._advice())
+        """Judge the curve as it stands. Each call with a new last result is an interim analysis.
 
-    def catch_up(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
-        """The last verdict, once what is new has been judged; no word on the best."""
-        self._look(points)
+        Args:
+            points: The curve so far, by step.
+
+        Returns:
+            The verdict, the best eval so far and the advice to stop; empty where nothing is new.
+        """
+        judged, table = self._judge_new(points)
+        if table is None:
+            return Judgement()
+        best = pick_best(judged, table, draws=DRAWS, most=MOST_CANDIDATES)
+        return Judgement(self.latest, best, self._reason_to_stop())
+
+    def update(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
+        """Judge what is new, and return the last verdict; no word on the best."""
+        self._judge_new(points)
         return self.latest
 
-    def _look(self, points: Sequence[CurvePoint]) -> tuple[list[CurvePoint], Tables | None]:
-        """Judge what is new; None where nothing is."""
-        looks = self._rows.looks(points)
-        there = {(point.session, point.step) for point in looks}
-        if any(made.key[:2] not in there for made in self._made):
+    def _judge_new(
+        self, points: Sequence[CurvePoint]
+    ) -> tuple[list[CurvePoint], RewardTable | None]:
+        """The points that can be judged, and their table; None where nothing is new."""
+        judged = self._rewards.judged(points)
+        present = {(point.session, point.step) for point in judged}
+        if any(key[:2] not in present for key, _ in self._made):
             self._made, self._before = [], None  # training went back: another curve from there on
-        last = self._made[-1].key if self._made else None
-        fresh = [i for i, point in enumerate(looks) if last is None or _is_after(point, last)]
-        if not fresh:
-            return looks, None
-        tables = self._rows.tables(looks, self.terms.bounds)
-        for i in fresh:
-            self._before, said = look_at(tables, i, self._before, self.terms)
-            if self._made and self._made[-1].said.step == said.step:
+        last = self._made[-1][0] if self._made else None
+        new = [i for i, point in enumerate(judged) if last is None or _is_after(point, last)]
+        if not new:
+            return judged, None
+        table = self._rewards.table(judged, self.terms.bounds)
+        for i in new:
+            self._before, verdict = judge(table, i, self._before, self.terms)
+            if self.latest is not None and self.latest.step == verdict.step:
                 self._made.pop()  # measured again: one verdict a step
-            self._made.append(_Made(key_of(looks[i]), said))
-        return looks, tables
+            self._made.append((key_of(judged[i]), verdict))
+        return judged, table
 
-    def _advice(self) -> str | None:
-        advice = advise(
-            [made.said.verdict for made in self._made],
-            regressing=self._stop_on_regression,
-            plateau=self._stop_on_plateau,
-        )
+    def _reason_to_stop(self) -> str | None:
+        advice = advise([verdict.verdict for _, verdict in self._made], **self._stop_on)
         if not advice.stop:
             return None
-        reason = self._made[-1].said.sentence()
+        reason = self._made[-1][1].sentence()
         return reason if advice.in_a_row == 1 else f"{reason}, at {advice.in_a_row} evals in a row"
 
 

@@ -26,6 +26,8 @@ MOST_MARKED = 60
 
 @dataclass(frozen=True, slots=True)
 class NamedCurve:
+    """A curve, and its name in the legend."""
+
     name: str
     points: Sequence[CurvePoint]
     """As `current_points` gives them, of one label."""
@@ -38,39 +40,52 @@ def plot(
     pass_rate: bool = False,
     format: Format = "png",
 ) -> bytes:
-    """The curves over each other; with `pass_rate`, that of each in a panel below."""
+    """Draw curves over each other.
+
+    Args:
+        curves: The curves, with the names that the legend shows.
+        metric: "reward", "pass_rate" or a metric of the score function.
+        pass_rate: Add a panel with the pass rate of each curve.
+        format: "png", "svg" or "pdf".
+
+    Returns:
+        The file's bytes.
+
+    Raises:
+        InvalidInput: A number is too large to draw, or matplotlib is not installed.
+    """
     metrics = [metric, "pass_rate"] if pass_rate else [metric]
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(len(metrics), 1, sharex=True, squeeze=False)[:, 0]
         for panel, shown in zip(panels, metrics, strict=True):
-            _draw(panel, curves, shown)
+            _draw_panel(panel, curves, shown)
         panels[-1].set_xlabel("training step")
         _add_legend(figure, curves)
 
     return picture(draw, size=(6.0, 3.6 if len(metrics) == 1 else 5.6), format=format)
 
 
-def _draw(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
+def _draw_panel(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for i, curve in enumerate(curves):
-        colour, line = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
+        colour, line = _style(i)
         steps, values, lows, highs, fewer = _numbers(curve, metric)
         panel.fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
         panel.plot(steps, values, line, color=colour, linewidth=1.5)
         for hollow in (False, True):
-            if not hollow and len(steps) > MOST_MARKED:
-                continue
-            places = [j for j, is_hollow in enumerate(fewer) if is_hollow == hollow]
-            panel.plot(
-                [steps[j] for j in places],
-                [values[j] for j in places],
-                "o",
-                color=colour,
-                markersize=4,
-                markerfacecolor="white" if hollow else colour,
-            )
+            if hollow or len(steps) <= MOST_MARKED:
+                marked = [j for j in range(len(steps)) if fewer[j] == hollow]
+                face = "white" if hollow else colour
+                panel.plot(
+                    [steps[j] for j in marked],
+                    [values[j] for j in marked],
+                    "o",
+                    color=colour,
+                    markersize=4,
+                    markerfacecolor=face,
+                )
         if len(steps) == 1:
             # A band needs two points; alone, its interval is a bar.
             panel.vlines(steps, lows, highs, color=colour, linewidth=1.5)
@@ -88,7 +103,7 @@ def _draw(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
         marks.set_in_layout(False)  # they stand on the axis, and would push the panels apart
     panel.margins(x=0.02)
     panel.xaxis.set_major_locator(MaxNLocator(integer=True, steps=[1, 2, 2.5, 5, 10]))
-    panel.set_ylabel(f"held-out {_words(metric)} ({_count(curves, metric)})")
+    panel.set_ylabel(f"held-out {_display_name(metric)} ({_count(curves, metric)})")
 
 
 def _numbers(
@@ -129,8 +144,12 @@ def _count(curves: Sequence[NamedCurve], metric: str) -> str:
     return f"n = {low}" if low == high else f"n = {low}–{high}"
 
 
-def _words(metric: str) -> str:
-    return {"pass_rate": "pass rate"}.get(metric, shortened(metric))
+def _display_name(name: str) -> str:
+    return "pass rate" if name == "pass_rate" else shortened(name)
+
+
+def _style(index: int) -> tuple[str, str]:
+    return COLOURS[index % len(COLOURS)], STYLES[index // len(COLOURS) % len(STYLES)]
 
 
 def _add_legend(figure: Any, curves: Sequence[NamedCurve]) -> None:
@@ -139,8 +158,9 @@ def _add_legend(figure: Any, curves: Sequence[NamedCurve]) -> None:
 
     handles: list[Any] = []
     for i, curve in enumerate(curves):
-        colour, line = COLOURS[i % len(COLOURS)], STYLES[i // len(COLOURS) % len(STYLES)]
-        handles.append(Line2D([], [], color=colour, linestyle=line, label=_words(curve.name)))
+        colour, line = _style(i)
+        name = _display_name(curve.name)
+        handles.append(Line2D([], [], color=colour, linestyle=line, label=name))
     handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="95% interval"))
     marks: dict[str, Any] = {"color": GREY, "linestyle": "none"}
     points = [(p, most) for c in curves for most in [most_asked(c.points)] for p in c.points]
