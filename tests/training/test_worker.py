@@ -438,7 +438,9 @@ def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kep
 
 
 def test_closing_ends_an_eval_that_is_under_way(tmp_path: Path) -> None:
-    own = EvalWorker(f"{FAILURES}:never", log=tmp_path / "log")
+    own = EvalWorker(f"{FAILURES}:never", slots=3, log=tmp_path / "log")
+    waiting = own.try_snapshot(Network(), step=4)
+    assert waiting is not None
     started, found = threading.Event(), []
 
     def keep_going(done: int, total: int) -> bool:
@@ -455,6 +457,9 @@ def test_closing_ends_an_eval_that_is_under_way(tmp_path: Path) -> None:
     assert "the eval worker was closed" in found[0].skipped
     own.close()
     assert "closed" in results(own, tmp_path, "1").skipped
+    late = own.measure(Asked(tmp_path, numbers()).task, waiting)
+    assert late is not None
+    assert late.skipped == "the eval worker was closed"
 
 
 # --- The end of the training --------------------------------------------------------------------

@@ -257,6 +257,8 @@ class EvalWorker:
     # --- One eval ---
 
     def _measure(self, task: Task, snapshot: Snapshot) -> Measured | None:
+        if self._closed:
+            raise WorkerGone("the eval worker was closed")
         try:
             layout = snapshot.buffer.wait()
         except InvalidInput as problem:
@@ -515,7 +517,7 @@ def _describe_end(code: int | None) -> str:
         return "no longer answers"
     if code >= 0:
         return f"ended by itself, with exit code {code}"
-    name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+    name = signal.Signals(-code).name
     hint = ", as the system does when memory runs out" if name == "SIGKILL" else ""
     return f"was ended by {name}{hint}"
 

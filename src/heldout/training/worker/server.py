@@ -46,7 +46,6 @@ from heldout.training.worker.messages import (
     Progress,
     Ready,
     Refused,
-    Request,
     Stop,
     decode_request,
     encode,
@@ -180,7 +179,7 @@ class Server:
         self._connection = connection
         self._sending = threading.Lock()
         self._buffers = buffers
-        self._requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._requests: queue.SimpleQueue[Begin | Load | Measure | None] = queue.SimpleQueue()
         self._stopped = 0
         """The number of the last eval that was told to stop."""
         self._client = os.getppid()
@@ -202,7 +201,7 @@ class Server:
             except Exception as problem:  # noqa: BLE001 - the user's code: the reason of a skip
                 self._send(Refused(request.number, self._explain(problem), self._weights))
 
-    def _answer(self, request: Request) -> Message:
+    def _answer(self, request: Begin | Load | Measure) -> Message:
         match request:
             case Begin():
                 self._begin = request
@@ -217,8 +216,6 @@ class Server:
                 return Loaded(request.number, self._weights, describe_runner(runner))
             case Measure():
                 return self._measure(request)
-            case Stop():
-                raise AssertionError("a Stop is not queued")
 
     def _measure(self, request: Measure) -> Ended:
         measured = measure(self._task(request), Alone()) or Measured(0, skipped="nothing was run")

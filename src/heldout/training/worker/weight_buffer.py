@@ -109,8 +109,7 @@ class WeightBuffer:
         self._memory = _Memory()
         self.fd = self._memory.fd
         self._layout: Layout | None = None
-        self._checksums: list[tuple[int, int]] = []
-        """Where the checksums of frozen weights lie, and which ones they are."""
+        self._checksum_offsets = range(0)
         self.close = weakref.finalize(self, self._memory.release)
         self.close.atexit = False  # then the system frees it
 
@@ -141,7 +140,10 @@ class WeightBuffer:
             try:
                 for offset, named in sources.values():
                     self._memory.copy(offset, _as_bytes(named))
-                self._copy_checksums(end, sums)
+                if sums:
+                    together = torch.stack([each.to(sums[0].device) for each in sums])
+                    self._memory.copy(end, together.view(torch.uint8))
+                self._checksum_offsets = range(end, end + 8 * len(sums), 8)
             finally:
                 self._memory.mark()
         self._layout = layout
@@ -158,21 +160,8 @@ class WeightBuffer:
         if self._layout is None:
             raise InvalidInput("there is no snapshot of the weights: none was written to its end")
         self._memory.wait()
-        numbers = {index: self._memory.read_number(offset) for offset, index in self._checksums}
-        in_order = [numbers[index] for index in sorted(numbers)]
-        return msgspec.structs.replace(self._layout, frozen_checksums=in_order)
-
-    def _copy_checksums(self, offset: int, sums: Sequence[Any]) -> None:
-        """Copy numbers of 64 bits, in one transfer for each device."""
-        import torch
-
-        self._checksums = []
-        for device in dict.fromkeys(each.device for each in sums):
-            indices = [index for index, each in enumerate(sums) if each.device == device]
-            together = torch.stack([sums[index] for index in indices])
-            self._memory.copy(offset, together.view(torch.uint8))
-            self._checksums += [(offset + 8 * n, index) for n, index in enumerate(indices)]
-            offset += 8 * len(indices)
+        sums = [self._memory.read_number(offset) for offset in self._checksum_offsets]
+        return msgspec.structs.replace(self._layout, frozen_checksums=sums)
 
 
 # --- What is in a model -------------------------------------------------------------------------
