@@ -281,7 +281,7 @@ import torch
 from heldout import weights
 from heldout.errors import InvalidInput
 from heldout.training.snapshot import SnapshotPool
-from heldout.training.worker.shared import SharedWeights
+from heldout.training.worker.weight_buffer import WeightBuffer
 
 values = torch.tensor([[-4.0, 2.0, 0.5], [1.5, -0.5, 3.0]])
 one, none = torch.full((2,), 0.5), torch.zeros(2)
@@ -301,7 +301,7 @@ for make in (
     with suppress(RuntimeError):  # torch copies some kinds only
         SnapshotPool().try_take(model, step=1)
     try:
-        SharedWeights().write(model, 1)
+        WeightBuffer().write(model)
     except InvalidInput as refused:
         assert "cannot be copied as bytes" in str(refused)
     else:

@@ -1,15 +1,13 @@
-"""A process of its own that evaluates a model in training.
+"""Evals in a process of their own.
 
-worker       EvalWorker: what the training has of it
-process      the process: its start, its pipes, its end
-protocol     what they say to each other
-main         the worker's side
-shared       a snapshot of weights in memory that both can read
-sharedfile   the file that this memory is
+client          EvalWorker: what the training run holds of it
+server          the worker's process
+messages        the protocol between the two
+weight_buffer   weights in memory that both processes share
 """
 
 from __future__ import annotations
 
-from heldout.training.worker.worker import EvalWorker
+from heldout.training.worker.client import EvalWorker
 
 __all__ = ["EvalWorker"]

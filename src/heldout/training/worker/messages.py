@@ -1,0 +1,107 @@
+"""The protocol between a training run and its eval worker.
+
+The client asks, the server answers: msgspec structs as JSON, one in each frame of a
+`multiprocessing.connection`, and never a pickle. Both carry the number of the request, so that an
+answer the client no longer waits for is not taken for another one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from heldout.store.journal import plain_value
+from heldout.training.run_eval import Measured
+from heldout.training.worker.weight_buffer import Layout
+from heldout.types import Sample
+
+INSIDE_WORKER = "HELDOUT_EVAL_WORKER"
+"""Set in the environment of a worker, so that it starts none itself."""
+
+
+class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    number: int
+
+
+# --- Requests -----------------------------------------------------------------------------------
+
+
+class Begin(Message, frozen=True):
+    """Call the user's function."""
+
+    spec: str
+    """file.py:function or module:function."""
+    path: list[str]
+    """Where the training run finds its modules."""
+    device: str | None = None
+    log: str = ""
+    """The file that the worker prints to, to be named in reasons."""
+
+
+class Load(Message, frozen=True):
+    """Replace the weights of the model."""
+
+    buffer: int
+    """Which of the inherited buffers they are in."""
+    layout: Layout
+    cast: bool = False
+
+
+class Measure(Message, frozen=True):
+    """Evaluate the model."""
+
+    samples: list[Sample]
+    step: int
+    seed: int
+    pass_threshold: float
+    run_dir: str
+
+
+class Stop(Message, frozen=True):
+    """End the eval of this number with what there is: time is up."""
+
+
+Request = Begin | Load | Measure | Stop
+
+
+# --- Answers ------------------------------------------------------------------------------------
+
+
+class Ready(Message, frozen=True):
+    """The user's function has returned."""
+
+
+class Loaded(Message, frozen=True):
+    weights: str | None = None
+    """Hash of all weights of the model."""
+    functions: dict[str, Any] = {}
+    """What the numbers depend on (`describe_runner`), to tell whether they belong on the curve."""
+
+
+class Progress(Message, frozen=True):
+    done: int
+    total: int
+
+
+class Ended(Message, frozen=True):
+    measured: Measured
+    restart: bool = False
+    """Something of this eval is still running, so the next one needs another worker."""
+
+
+class Refused(Message, frozen=True):
+    """The request failed, and why."""
+
+    reason: str
+    weights: str | None = None
+    """Hash of the weights, where they were loaded."""
+
+
+Answer = Ready | Loaded | Progress | Ended | Refused
+
+_requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
+_answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)
+
+encode = msgspec.json.Encoder(enc_hook=plain_value).encode
+decode_request, decode_answer = _requests.decode, _answers.decode

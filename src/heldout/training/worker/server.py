@@ -1,0 +1,357 @@
+"""The eval worker's process: it has a model of its own and evaluates it when it is asked to.
+
+`python -m heldout.training.worker.server CONNECTION BUFFER…` with inherited file descriptors. The
+model and what runs on it live in the main thread. Another thread reads requests, so that the end of
+the training run is noticed in the middle of an eval, too.
+"""
+
+from __future__ import annotations
+
+import atexit
+import faulthandler
+import importlib
+import importlib.util
+import io
+import os
+import queue
+import signal
+import sys
+import sysconfig
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import heldout
+from heldout.endpoints.batch import Answered
+from heldout.endpoints.batch import Request as Question
+from heldout.errors import HeldoutError, InvalidInput
+from heldout.training.distributed import Alone
+from heldout.training.run_eval import Measured, Task, build_runner, describe, measure
+from heldout.training.runner import EpisodeRunner, Runner, RunnerBuilder, describe_runner
+from heldout.training.worker.messages import (
+    Begin,
+    Ended,
+    Load,
+    Loaded,
+    Measure,
+    Message,
+    Progress,
+    Ready,
+    Refused,
+    Stop,
+    decode_request,
+    encode,
+)
+from heldout.training.worker.weight_buffer import Layout, checksums, read_tensors
+from heldout.weights import adapter_states, fingerprint, named_tensors, numbers
+
+PROGRESS_SECONDS = 1.0
+LEAVE_SECONDS = 4.0
+"""How long what is in flight, and exit handlers, may take once the training run is gone."""
+
+
+# --- The model ----------------------------------------------------------------------------------
+
+
+def import_function(spec: str) -> Callable[[], Any]:
+    """Import the function that "file.py:function" or "module:function" names."""
+    source, _, name = spec.rpartition(":")
+    if source.endswith(".py"):
+        path = Path(source)
+        # Not under its plain name: the file may be called json.py.
+        module_name = f"heldout_policy_{path.stem}"
+        module_spec = importlib.util.spec_from_file_location(module_name, path)
+        assert module_spec is not None
+        assert module_spec.loader is not None
+        module = importlib.util.module_from_spec(module_spec)
+        # Its own folder first, as for a script: such files import their neighbours.
+        sys.path.insert(0, str(path.parent))
+        sys.modules[module_name] = module
+        module_spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(source)
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [other for other, value in vars(module).items() if callable(value)]
+        raise InvalidInput(f"{source} has no function {name}(); it has {', '.join(names)}")
+    return function  # type: ignore[no-any-return]
+
+
+def build_policy(begin: Begin) -> tuple[Any, RunnerBuilder]:
+    """Call the user's function and check what it returns."""
+    sys.path += [entry for entry in begin.path if entry not in sys.path]
+    if begin.device is not None and begin.device.startswith("cuda:"):
+        import torch
+
+        torch.cuda.set_device(begin.device)
+    name = begin.spec.rpartition(":")[2]
+    try:
+        policy = import_function(begin.spec)()
+    except SystemExit as problem:
+        refused = InvalidInput(f"sys.exit({problem.code!r}) was called, so there is no model")
+        raise refused.with_traceback(problem.__traceback__) from None
+    if not isinstance(policy, tuple) or len(policy) != 2 or not callable(policy[1]):
+        raise InvalidInput(
+            f"{name}() returns (model, runner builder), as in `return model, "
+            f"live_model(tokenizer, score_fn)`; got {policy!r:.100}"
+        )
+    import torch
+
+    model, builder = policy
+    if isinstance(builder, torch.nn.Module) and not isinstance(model, torch.nn.Module):
+        raise InvalidInput(f"{name}() returns (runner builder, model): the model comes first")
+    if begin.device is not None and isinstance(model, torch.nn.Module):
+        model = model.to(begin.device)
+    if not named_tensors(model):
+        raise InvalidInput(f"the model has no weights to replace: {model!r:.100}")
+    return model, builder
+
+
+def load_weights(model: Any, layout: Layout, tensors: dict[str, Any], *, cast: bool) -> None:
+    """Replace the model's weights, or raise InvalidInput and change nothing."""
+    import torch
+
+    own = {named.name: named.tensor for named in named_tensors(model) or ()}
+    missing = sorted((tensors.keys() | set(layout.frozen)) - own.keys())
+    extra = sorted(own.keys() - tensors.keys() - set(layout.frozen))
+    if missing or extra:
+        differences = [f"the worker's has no {_list_names(missing)}"] if missing else []
+        differences += [f"the one in training has no {_list_names(extra)}"] if extra else []
+        raise InvalidInput(
+            f"policy() makes another model than is in training: {', and '.join(differences)}"
+        )
+    sources: dict[int, tuple[str, int]] = {}
+    for spec in layout.tensors:
+        name, mine, theirs = spec.name, own[spec.name], tensors[spec.name]
+        if mine.shape != theirs.shape:
+            raise InvalidInput(
+                f"{name} is {list(theirs.shape)} in training and {list(mine.shape)} in the worker"
+            )
+        if mine.dtype != theirs.dtype and not cast:
+            raise InvalidInput(
+                f"{name} is {theirs.dtype} in training and {mine.dtype} in the worker; load "
+                "the model in policy() as it is trained, or allow it by EvalWorker(…, cast=True)"
+            )
+        first, offset = sources.setdefault(id(mine), (name, spec.offset))
+        if offset != spec.offset:
+            raise InvalidInput(f"{first} and {name} are one tensor in the worker, two in training")
+    frozen = numbers(checksums([own[name] for name in layout.frozen]))
+    if frozen != layout.frozen_checksums and not cast:
+        raise InvalidInput(
+            "the weights that are not trained are others in the worker than in training; have "
+            "policy() load the same ones, or give EvalWorker(…, copy='all')"
+        )
+    if adapter_states(model) != layout.adapters:
+        raise InvalidInput(
+            "the adapters are others in the worker than in training (which are in use, disabled or "
+            "merged, or their scaling); have policy() set them as the training does"
+        )
+    with torch.inference_mode():  # where tensors that were made in it can be written to as well
+        for name, tensor in tensors.items():
+            own[name].data.copy_(tensor)
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+# --- The process --------------------------------------------------------------------------------
+
+
+class Server:
+    """Answers the requests of one training run.
+
+    Args:
+        connection: To the client.
+        buffers: File descriptors of the memory that weights come in.
+    """
+
+    def __init__(self, connection: Connection, buffers: Sequence[int]) -> None:
+        self._connection = connection
+        self._sending = threading.Lock()
+        self._buffers = buffers
+        self._requests: queue.SimpleQueue[Begin | Load | Measure | None] = queue.SimpleQueue()
+        self._stopped = 0
+        """The number of the last eval that was told to stop."""
+        self._client = os.getppid()
+        self._client_gone = False
+        self._begin = Begin(0, "", [])
+        self._model: Any = None
+        self._builder: RunnerBuilder
+        self._weights: str | None = None
+        self._logged = False
+        """Whether a traceback was printed while this request was answered."""
+
+    def serve(self) -> None:
+        """Answer requests until the client is gone. In the main thread."""
+        threading.Thread(target=self._listen, name="heldout-requests", daemon=True).start()
+        while (request := self._requests.get()) is not None:
+            self._logged = False
+            try:
+                self._send(self._answer(request))
+            except Exception as problem:  # noqa: BLE001 - the user's code: the reason of a skip
+                self._send(Refused(request.number, self._explain(problem), self._weights))
+
+    def _answer(self, request: Begin | Load | Measure) -> Message:
+        match request:
+            case Begin():
+                self._begin = request
+                self._model, self._builder = build_policy(request)
+                return Ready(request.number)
+            case Load():
+                self._weights = None
+                tensors = read_tensors(self._buffers[request.buffer], request.layout)
+                load_weights(self._model, request.layout, tensors, cast=request.cast)
+                self._weights = fingerprint(self._model)
+                runner = build_runner(self._build_runner, self._model)
+                return Loaded(request.number, self._weights, describe_runner(runner))
+            case Measure():
+                return self._measure(request)
+
+    def _measure(self, request: Measure) -> Ended:
+        measured = measure(self._task(request), lambda: self._model, Alone())
+        assert isinstance(measured, Measured)
+        if measured.skipped is not None:
+            measured = replace(measured, skipped=measured.skipped + self._see_log())
+        left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
+        return Ended(request.number, measured, restart=left)
+
+    def _task(self, request: Measure) -> Task:
+        sent = time.monotonic()
+
+        def keep_going(done: int, total: int) -> bool:
+            nonlocal sent
+            if time.monotonic() - sent >= PROGRESS_SECONDS:
+                sent = time.monotonic()
+                self._send(Progress(request.number, done, total))
+            return not self._client_gone and request.number > self._stopped
+
+        return Task(
+            step=request.step,
+            samples=request.samples,
+            size=len(request.samples),
+            runner_builder=self._build_runner,
+            run_dir=Path(request.run_dir),
+            pass_threshold=request.pass_threshold,
+            seed=request.seed,
+            keep_going=keep_going,
+        )
+
+    def _send(self, answer: Message) -> None:
+        content = encode(answer)
+        # The listening thread notices where the client is gone.
+        with self._sending, suppress(OSError):
+            self._connection.send_bytes(content)
+
+    # --- What goes wrong ---
+
+    def _build_runner(self, model: Any) -> Runner | EpisodeRunner:
+        """The user's runner; the traceback of what goes wrong in it is printed."""
+        with self._printed_errors():
+            runner = self._builder(model)
+        if not isinstance(runner, Runner):
+            return runner
+        answer_questions = runner.answer
+
+        def answer(asked: Sequence[Question], keep_going: Callable[[], bool]) -> Sequence[Answered]:
+            with self._printed_errors():
+                return answer_questions(asked, keep_going)
+
+        return replace(runner, answer=answer)
+
+    @contextmanager
+    def _printed_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as problem:
+            self._print_traceback(problem)
+            raise
+
+    def _print_traceback(self, problem: Exception) -> None:
+        if not isinstance(problem, HeldoutError):  # those say all there is to say
+            self._logged = True
+            traceback.print_exception(problem)
+
+    def _explain(self, problem: Exception) -> str:
+        """The reason of a skip: what was raised, in which line, and where its traceback is."""
+        self._print_traceback(problem)
+        known = self._begin.spec.rpartition(":")[0]
+        return describe(problem) + _user_line(problem, known=known) + self._see_log()
+
+    def _see_log(self) -> str:
+        return f"; see {self._begin.log}" if self._logged else ""
+
+    # --- The end ---
+
+    def _listen(self) -> None:
+        """Read requests. A thread of its own."""
+        try:
+            # A child that the training run has forked may hold the connection open. The training
+            # run is gone all the same where this process has another parent.
+            while os.getppid() == self._client:
+                if self._connection.poll(1.0):
+                    request = decode_request(self._connection.recv_bytes())
+                    if isinstance(request, Stop):
+                        self._stopped = request.number
+                    else:
+                        self._requests.put(request)
+        except (EOFError, ConnectionError):
+            pass
+        except (OSError, msgspec.MsgspecError) as problem:
+            sys.stderr.write(f"heldout: no more requests can be read: {describe(problem)}\n")
+            os._exit(1)  # the client sees that, and ends what this process has started
+        self._leave()
+
+    def _leave(self) -> None:
+        """Let the eval in flight end, then end this process and all that it has started."""
+        # Also where an extension does not give the interpreter back.
+        faulthandler.dump_traceback_later(2 * LEAVE_SECONDS, exit=True)
+        self._client_gone = True
+        self._requests.put(None)
+        time.sleep(LEAVE_SECONDS)
+        self.kill_group()
+
+    def kill_group(self) -> None:
+        """End this process and all that it has started, where the client is gone."""
+        if self._client_gone:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os.killpg(os.getpid(), signal.SIGKILL)
+
+
+def _user_line(problem: BaseException, *, known: str) -> str:
+    """The last line in a file of the user's, which is not named where it is the known one."""
+    libraries = (str(Path(heldout.__file__).parent), sysconfig.get_path("stdlib"), "<")
+    for frame in reversed(traceback.extract_tb(problem.__traceback__)):
+        if not frame.filename.startswith(libraries) and "site-packages" not in frame.filename:
+            file = "" if frame.filename == known else f"{frame.filename}, "
+            return f" ({file}line {frame.lineno})"
+    return ""
+
+
+def main() -> None:
+    connection, *buffers = map(int, sys.argv[1:])
+    for fd in (connection, *buffers):
+        os.set_inheritable(fd, False)
+    for stream in (sys.stdout, sys.stderr):
+        # A model may print what has no bytes in the log's encoding.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace", line_buffering=True)
+    server = Server(Connection(connection), buffers)
+    # The first to be registered is the last to be called.
+    atexit.register(server.kill_group)
+    server.serve()
+
+
+if __name__ == "__main__":
+    main()
