@@ -34,9 +34,7 @@ from heldout.integrations.stable_baselines3 import (
     policy_of,
 )
 from heldout.vector import evaluate_env
-from heldout.vector.driver import UNINSPECTED, UNSEEDED
-from heldout.vector.drivers import drive
-from heldout.vector.sb3_vector import check_normalised_once
+from heldout.vector.drivers import UNINSPECTED, UNSEEDED, check_normalised_once, drive
 from tests.vector.worlds import Walk, alone, good_policy, played
 
 pytestmark = [

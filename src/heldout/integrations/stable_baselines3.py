@@ -35,10 +35,9 @@ from torch import no_grad
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.isolation import eval_mode
-from heldout.vector.driver import as_numpy, layers
+from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import VectorReport
-from heldout.vector.sb3_vector import NORMALISED_TWICE, normalizes
 from heldout.vector.training import EvalEvery, EvalPoint
 
 log = logging.getLogger("heldout")

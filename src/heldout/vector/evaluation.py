@@ -18,10 +18,16 @@ import numpy as np
 from heldout.episodes import Bools, Ended, Slots, advance, begin, episode_seed
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.isolation import held_by, isolated
-from heldout.vector.driver import Driver, Step, as_numpy, check_actions, is_tensor
-from heldout.vector.drivers import drive
+from heldout.vector.drivers import (
+    Driver,
+    Step,
+    as_numpy,
+    check_actions,
+    check_normalised_once,
+    drive,
+    is_tensor,
+)
 from heldout.vector.report import Books, VectorReport, summarize
-from heldout.vector.sb3_vector import check_normalised_once
 from heldout.vector.trajectory import TrajectoryFile, distance
 
 PolicyFn = Callable[[Any], Any]

@@ -24,7 +24,7 @@ import numpy as np
 
 from heldout.errors import InvalidInput
 from heldout.isolation import eval_mode, modules_of, reached
-from heldout.vector.driver import layers
+from heldout.vector.drivers import layers
 from heldout.vector.evaluation import PolicyFn, SuccessFn, check_arguments, evaluate_env
 from heldout.vector.report import VectorReport
 

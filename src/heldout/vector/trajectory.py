@@ -17,7 +17,7 @@ import msgspec
 
 from heldout.episodes import Slots
 from heldout.errors import InvalidInput
-from heldout.vector.driver import Step, as_numpy
+from heldout.vector.drivers import Step, as_numpy
 
 DISTANCES = ("dist", "distance", "dist_to_goal", "distance_to_goal")
 """Under which names environments put it in their infos."""
