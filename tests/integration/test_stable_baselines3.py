@@ -661,6 +661,29 @@ def test_the_best_model_is_kept_with_what_made_it_so(by: Any, tmp_path: Path) ->
     assert again[by] == best.value
 
 
+def test_the_best_has_the_highest_mean_return_unless_success_is_defined() -> None:
+    """In CartPole an episode that terminated has failed: by that rate the worst would be best."""
+
+    def balanced(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        return truncated
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "mean_return"),
+        ({"success": balanced}, "success_rate"),
+        ({"best_by": "success_rate"}, "success_rate"),
+    ]
+    for settings, by in cases:
+        callback = HeldoutEvalCallback(cartpole, 256, episodes=10, at_start=True, **settings)
+        model = PPO("MlpPolicy", cartpole(), n_steps=128, batch_size=64, seed=0, device="cpu")
+        model.learn(1024, callback=callback)
+        summaries = [p.report.summary for p in callback.history if p.report is not None]
+        returns = [summary["mean_return"] for summary in summaries]
+        assert max(returns) > min(returns), "a test that all would pass"
+        assert callback.best is not None
+        assert callback.best.by == by
+        assert callback.best.value == max(summary[by] for summary in summaries)
+
+
 def test_a_best_model_that_cannot_be_written_does_not_end_the_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     callback = HeldoutEvalCallback(Walk, 50, episodes=2, keep_best=tmp_path / "file")

@@ -27,7 +27,7 @@ from heldout.vector.drivers import (
     is_tensor,
     make_driver,
 )
-from heldout.vector.report import Episode, EpisodeTable, VectorReport, summarize
+from heldout.vector.report import EpisodeTable, VectorReport, summarize
 from heldout.vector.trajectory import TrajectoryFile, distance
 
 PolicyFn = Callable[[Any], Any]
@@ -235,17 +235,21 @@ class _Evaluation:
             )
         table.ret[episodes], table.steps[episodes] = ended.ret, ended.steps
         table.terminated[episodes], table.truncated[episodes] = ended.terminated, ended.truncated
-        for slot, episode in zip(ended.slots.tolist(), episodes.tolist(), strict=True):
-            info = self._driver.info(slot)
+        for row, episode in enumerate(episodes.tolist()):
+            info = self._driver.info(int(ended.slots[row]))
             dist = distance(info)
             if dist is not None:
                 table.dist[episode] = dist
-            self._said[episode] = self._judge(info, table[episode])
+            self._said[episode] = self._judge(info, ended, row)
 
-    def _judge(self, info: Mapping[str, Any], episode: Episode) -> int:
+    def _judge(self, info: Mapping[str, Any], ended: Ended, row: int) -> int:
         if self._success is not None:
             verdict: Any = self._success(
-                info, episode.terminated, episode.truncated, episode.ret, episode.steps
+                info,
+                bool(ended.terminated[row]),
+                bool(ended.truncated[row]),
+                float(ended.ret[row]),
+                int(ended.steps[row]),
             )
             if verdict is None:
                 raise InvalidInput("success() returned None; it says True or False")
