@@ -153,6 +153,8 @@ def as_numpy(values: Any) -> NDArray[Any]:
 
 def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
     """Apply a function to every array of a nested dict or tuple of arrays."""
+    if type(values) is np.ndarray:
+        return function(values)  # the usual case, at every step
     if isinstance(values, Mapping):
         return {key: map_leaves(function, part) for key, part in values.items()}
     if isinstance(values, tuple):
