@@ -146,6 +146,8 @@ def is_tensor(values: Any) -> bool:
 
 def as_numpy(values: Any) -> NDArray[Any]:
     """Return an array of numbers, a list, or a tensor on any device."""
+    if type(values) is np.ndarray:
+        return values  # the usual case, at every step
     if is_tensor(values):
         values = values.detach().cpu().numpy()
     return np.asarray(values)
@@ -414,7 +416,7 @@ def _stack(observations: list[Any], space: Any) -> Any:
             for key in (first if isinstance(first, dict) else range(len(first)))
         }
         return parts if isinstance(first, dict) else tuple(parts.values())
-    if is_tensor(first):
+    if type(first) is not np.ndarray and is_tensor(first):
         observations = [as_numpy(row) for row in observations]
     try:
         batch = np.array(observations, dtype=getattr(space, "dtype", None))
@@ -424,7 +426,7 @@ def _stack(observations: list[Any], space: Any) -> Any:
         except ValueError:  # each is a ragged list
             return list(observations)
         raise EnvironmentFailed(f"observations have different shapes: {shapes}") from None
-    return batch if batch.dtype != object else list(observations)
+    return list(observations) if batch.dtype.hasobject else batch
 
 
 def _unstack(actions: Any, size: int) -> list[Any]:
