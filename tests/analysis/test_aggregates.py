@@ -15,7 +15,7 @@ from heldout.analysis.aggregates import MOST_MEANS
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import bootstrap, bootstrap_improvement
 from heldout.summary import summarize_results
-from heldout.vector.report import Books, VectorReport
+from heldout.vector.report import EpisodeTable, VectorReport
 from tests.analysis.runs import by_hand, exact, knows, lenient, run
 
 GAMES = {"pong": 0.9, "chess": 0.5, "go": 0.1}
@@ -46,10 +46,10 @@ EXPECTED = np.array([[v + seed / 100 for v in GAMES.values()] for seed in range(
 
 
 def episodes(env: str, returns: list[float], name: str, **settings: Any) -> EvalReport:
-    books = Books(len(returns))
-    books.ret[:] = returns
+    table = EpisodeTable(len(returns))
+    table.ret[:] = returns
     config = {"kind": "episodes", "env": env, "experiment_name": name, **settings}
-    return VectorReport({}, books, config).as_eval()
+    return VectorReport({}, table, config).as_eval()
 
 
 # --- The matrix ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
 from heldout.summary import summarize_results
-from heldout.vector.report import Books, VectorReport
+from heldout.vector.report import EpisodeTable, VectorReport
 from tests.cli.conftest import Heldout, in_process_of_its_own
 
 FEW = ("--repetitions", "500")
@@ -28,9 +28,9 @@ def save_run(name: str, seed: int, *, worth: float = 0.5, games: int = 3) -> Non
 
 
 def save_episodes(name: str, returns: list[float], env: str = "CartPole-v1") -> None:
-    books = Books(len(returns))
-    books.ret[:] = returns
-    VectorReport({}, books, {"kind": "episodes", "env": env}).save(f"outputs/evals/{name}")
+    table = EpisodeTable(len(returns))
+    table.ret[:] = returns
+    VectorReport({}, table, {"kind": "episodes", "env": env}).save(f"outputs/evals/{name}")
 
 
 @pytest.fixture

@@ -69,6 +69,33 @@ def test_the_number_of_environments_changes_nothing_but_its_own_name(
     assert other["mean_return"] != one["mean_return"]
 
 
+RANDOM_POLICY = """
+import random
+import numpy as np
+
+WEIGHTS = np.random.normal(size=4) + random.gauss(0, 1)
+
+def noisy(observations):
+    noise = np.random.normal(size=len(observations)) + random.gauss(0, 1)
+    return (observations @ WEIGHTS + noise > 0).astype(int)
+"""
+
+
+def test_a_policy_that_draws_from_global_random_state_repeats_exactly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("random_policy.py").write_text(RANDOM_POLICY)
+    noisy = ("CartPole-v1", "--policy", "random_policy:noisy", "--episodes", "20")
+
+    def play(*options: str) -> dict[str, Any]:
+        monkeypatch.delitem(sys.modules, "random_policy", raising=False)
+        return run(capsys, *noisy, *options)[1]
+
+    first = play()
+    assert play() == first
+    assert play("--seed", "1")["mean_return"] != first["mean_return"]
+
+
 def test_what_success_is_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
     _, by_end, _ = run(capsys, *CARTPOLE)
     _, by_length, _ = run(capsys, *CARTPOLE, "--success", "my_policy:held_long")

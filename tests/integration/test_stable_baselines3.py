@@ -34,9 +34,7 @@ from heldout.integrations.stable_baselines3 import (
     policy_of,
 )
 from heldout.vector import evaluate_env
-from heldout.vector.driver import UNINSPECTED, UNSEEDED
-from heldout.vector.drivers import drive
-from heldout.vector.sb3_vector import check_normalised_once
+from heldout.vector.drivers import UNINSPECTED, UNSEEDED
 from tests.vector.worlds import Walk, alone, good_policy, played
 
 pytestmark = [
@@ -384,16 +382,14 @@ def normalised_world(**settings: Any) -> Any:
 def test_observations_are_not_normalised_twice() -> None:
     env = VecNormalize(DummyVecEnv([Walk] * 2))
     model = PPO("MlpPolicy", env, n_steps=8, batch_size=8, seed=0, device="cpu")
-    driver = drive(normalised_world, 1, 4)
-    with pytest.raises(InvalidInput, match="normalised twice.*vec_normalize=False"):
-        check_normalised_once(driver, policy_of(model))
-    with pytest.raises(InvalidInput, match="normalised twice"):
-        check_normalised_once(drive(lambda: VecMonitor(normalised_world()), 1, 4), policy_of(model))
+    for make_env in (normalised_world, lambda: VecMonitor(normalised_world())):
+        with pytest.raises(InvalidInput, match="normalised twice.*vec_normalize=False"):
+            evaluate_env(make_env, policy_of(model), 2)
     # Each of these normalises once.
-    check_normalised_once(driver, policy_of(model, vec_normalize=False))
-    check_normalised_once(driver, good_policy)
-    check_normalised_once(drive(Walk, 2, 4), policy_of(model))
-    check_normalised_once(drive(lambda: normalised_world(norm_obs=False), 1, 4), policy_of(model))
+    evaluate_env(normalised_world, policy_of(model, vec_normalize=False), 2)
+    evaluate_env(normalised_world, good_policy, 2)
+    evaluate_env(Walk, policy_of(model), 2)
+    evaluate_env(lambda: normalised_world(norm_obs=False), policy_of(model), 2)
 
 
 def test_a_callback_does_not_normalise_twice_either() -> None:
@@ -665,6 +661,29 @@ def test_the_best_model_is_kept_with_what_made_it_so(by: Any, tmp_path: Path) ->
     assert again[by] == best.value
 
 
+def test_the_best_has_the_highest_mean_return_unless_success_is_defined() -> None:
+    """In CartPole an episode that terminated has failed: by that rate the worst would be best."""
+
+    def balanced(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        return truncated
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "mean_return"),
+        ({"success": balanced}, "success_rate"),
+        ({"best_by": "success_rate"}, "success_rate"),
+    ]
+    for settings, by in cases:
+        callback = HeldoutEvalCallback(cartpole, 256, episodes=10, at_start=True, **settings)
+        model = PPO("MlpPolicy", cartpole(), n_steps=128, batch_size=64, seed=0, device="cpu")
+        model.learn(1024, callback=callback)
+        summaries = [p.report.summary for p in callback.history if p.report is not None]
+        returns = [summary["mean_return"] for summary in summaries]
+        assert max(returns) > min(returns), "a test that all would pass"
+        assert callback.best is not None
+        assert callback.best.by == by
+        assert callback.best.value == max(summary[by] for summary in summaries)
+
+
 def test_a_best_model_that_cannot_be_written_does_not_end_the_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     callback = HeldoutEvalCallback(Walk, 50, episodes=2, keep_best=tmp_path / "file")
@@ -685,22 +704,3 @@ def test_learning_again_is_counted_from_where_it_starts() -> None:
     assert [point.step for point in callback.history] == [50, 100]
     model.learn(64, callback=callback)
     assert [point.step for point in callback.history] == [50, 100, 50]
-
-
-def test_an_evaluation_that_would_normalise_twice_is_refused() -> None:
-    from stable_baselines3.common.vec_env import DummyVecEnv, VecNormalize
-
-    def make_env() -> Any:
-        return VecNormalize(DummyVecEnv([lambda: gymnasium.make("CartPole-v1")]))
-
-    venv = make_env()
-    model = PPO("MlpPolicy", venv, n_steps=32, batch_size=32, device="cpu", seed=0)
-
-    def frozen() -> Any:
-        env = make_env()
-        env.training, env.norm_reward = False, False
-        return env
-
-    with pytest.raises(InvalidInput, match="vec_normalize=False"):
-        evaluate_env(frozen, policy_of(model), 2)
-    assert evaluate_env(frozen, policy_of(model, vec_normalize=False), 2).summary["episodes"] == 2

@@ -21,7 +21,7 @@ from gymnasium.wrappers.vector import (
 
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.vector import evaluate_env
-from heldout.vector.driver import UNINSPECTED, UNSEEDED
+from heldout.vector.drivers import UNINSPECTED, UNSEEDED
 from tests.vector.worlds import Walk, alone, good_policy, played
 
 # Python 3.12 warns of fork() in a process with threads, which torch and pytest have.

@@ -182,6 +182,15 @@ def test_a_saved_report_is_read_like_any_other(saved: tuple[VectorReport, Path])
     assert loaded.results[3].sample.input["seed"] == report.episodes[3].seed
 
 
+def test_the_reward_of_an_episode_may_be_its_return() -> None:
+    report = play(PLAN)
+    converted = report.as_eval(reward="return")
+    assert [r.score.reward for r in converted.results] == [e.ret for e in report.episodes]
+    assert [r.sample_id for r in converted.results] == [f"episode-{i}" for i in range(len(PLAN))]
+    assert converted.summary["mean"] == report.summary["mean_return"]
+    assert converted.summary["metric_success"] == report.summary["success_rate"]
+
+
 def test_show_and_slice_print_it(
     saved: tuple[VectorReport, Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,14 +78,17 @@ def command(
     A policy that terminates an episode may have failed it, as in CartPole: --success decides.
     """
     from heldout.cli.render import print_json
+    from heldout.isolation import untouched_random_state
 
     with _place_for(save) as target:
         try:
             # What others print must not come between the reader and the one line of JSON.
             with redirect_stdout(sys.stderr):
-                make_env, policy_fn, succeeded = _loaded(
-                    env, policy, success, device, vec_normalize
-                )
+                # Seeded: a policy may draw its weights where its module is imported.
+                with untouched_random_state(seed=seed):
+                    make_env, policy_fn, succeeded = _loaded(
+                        env, policy, success, device, vec_normalize
+                    )
                 report = _played(
                     make_env,
                     policy_fn,

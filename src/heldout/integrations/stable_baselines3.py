@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import torch
+from gymnasium.spaces import Box
 from numpy.typing import NDArray
 from stable_baselines3 import A2C, DDPG, DQN, PPO, SAC, TD3
 from stable_baselines3.common.base_class import BaseAlgorithm
@@ -31,14 +33,12 @@ from stable_baselines3.common.preprocessing import is_image_space
 from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
-from torch import no_grad
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.isolation import eval_mode
-from heldout.vector.driver import as_numpy, layers
+from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn
 from heldout.vector.report import VectorReport
-from heldout.vector.sb3_vector import NORMALISED_TWICE, normalizes
 from heldout.vector.training import EvalEvery, EvalPoint
 
 log = logging.getLogger("heldout")
@@ -46,127 +46,135 @@ log = logging.getLogger("heldout")
 ALGORITHMS = {"a2c": A2C, "ddpg": DDPG, "dqn": DQN, "ppo": PPO, "sac": SAC, "td3": TD3}
 
 ROWS = 8 if platform.machine() in ("aarch64", "arm64") else 16
-"""How many observations the network sees at once, always the same number: what it says of a row
-differs in its last bits between batches of different size, and with it whole episodes. (A multiple
+"""How many observations the network gets at once, always the same number: its output for a row
+differs in the last bits between batches of different size, and with it whole episodes. (A multiple
 of 16 is not enough: on a GPU every size had its own bits.) At 16 a row does not depend on its
-place; on x86 that is not so at 8. On ARM it is, and torch takes a path 20 times slower from 12."""
+place; on x86 it does at 8. On ARM it does not, and from 12 on torch is 20 times slower there."""
 
 
 def policy_of(model: Any, *, vec_normalize: Any = None, deterministic: bool = True) -> PolicyFn:
-    """A policy function of a stable-baselines3 model, acting as `model.predict` does.
+    """Make a policy function of a stable-baselines3 model, acting as `model.predict` does.
 
     The network is called directly, on the model's own device, which costs less than `predict`;
     where a model has a `predict` of its own, that is used. Weights are those at the time of the
-    call. Train/eval flags of its modules are put back after each. It says with `normalizes`
-    whether it normalises observations; environments that have done so already are then refused.
+    call. Train/eval flags of its modules are restored after each.
 
-    Observations are normalised with the statistics of `vec_normalize`, which are used and never
-    updated: by default those that the model trains with; False for none, where `make_env`
-    returns observations that are normalised already.
+    Args:
+        model: A model, or its policy.
+        vec_normalize: The VecNormalize whose statistics normalise observations, and are never
+            updated: by default the one that the model trains with; False for none, where
+            `make_env` returns observations that are normalised already.
+        deterministic: Whether to take the most likely action instead of drawing one.
+
+    Returns:
+        A function of a batch of observations. Its attribute `normalizes` says whether it
+        normalises them; environments that do so too are then refused.
+
+    Raises:
+        InvalidInput: It is neither a model nor a policy.
     """
-    vec_normalize = _normalizer(model, vec_normalize)
+    vec_normalize = _find_normalizer(model, vec_normalize)
     normalize = None if vec_normalize is None else vec_normalize.normalize_obs
     policy = getattr(model, "policy", model)
-    by_network = _predicts_as_usual(model, policy, deterministic)
-    act = _by_network(policy, deterministic) if by_network else _by_predict(model, deterministic)
-    # Looked up once: this is done at every step. predict() sets the flag of every module.
-    modules = [m for m in policy.modules() if not (by_network and _always_the_same(m))]
+    if _predicts_as_usual(model, policy, deterministic):
+        act = _act_by_network(policy, deterministic)
+    else:
+        act = _act_by_predict(model, deterministic)
+    modules = list(policy.modules())
 
     def policy_fn(observations: Any) -> NDArray[Any]:
-        observations = _parts(as_numpy, observations)
+        observations = map_leaves(as_numpy, observations)
         if normalize is not None:
             observations = normalize(observations)
-        first = next(iter(observations.values())) if _is_dict(observations) else observations
-        with eval_mode(modules), no_grad():
-            if len(first) == ROWS:
+        first = next(iter(observations.values())) if type(observations) is dict else observations
+        count = len(first)
+        with eval_mode([module for module in modules if module.training]), torch.no_grad():
+            if count == ROWS:
                 return act(observations)
-            found = [
-                act(_parts(partial(_rows, start=start), observations))[: len(first) - start]
-                for start in range(0, len(first), ROWS)
+            actions = [
+                act(map_leaves(partial(_take_rows, start=start), observations))[: count - start]
+                for start in range(0, count, ROWS)
             ]
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return actions[0] if len(actions) == 1 else np.concatenate(actions)
 
     policy_fn.normalizes = normalize is not None  # type: ignore[attr-defined]
     return policy_fn
 
 
-def _normalizer(model: Any, given: Any) -> Any:
-    """The VecNormalize that observations go through; None where they are left as they are."""
-    if given is None and hasattr(model, "get_vec_normalize_env"):
-        given = model.get_vec_normalize_env()
-    return given if given and getattr(given, "norm_obs", True) else None
+def _find_normalizer(model: Any, vec_normalize: Any) -> Any:
+    """Return the VecNormalize for a model's observations; None where there is none to apply."""
+    if vec_normalize is None and hasattr(model, "get_vec_normalize_env"):
+        vec_normalize = model.get_vec_normalize_env()
+    return vec_normalize if vec_normalize and getattr(vec_normalize, "norm_obs", True) else None
 
 
-def _always_the_same(module: Any) -> bool:
-    """Whether it does the same in training and out of it, so that its flag need not be touched."""
-    kind = type(module)
-    if kind.__module__.startswith("stable_baselines3."):
-        return True
-    return kind.__module__.startswith("torch.nn.") and kind.__name__ in FLAGLESS
-
-
-FLAGLESS = {
-    "Conv1d", "Conv2d", "ELU", "Flatten", "GELU", "Identity", "LeakyReLU", "Linear", "ModuleDict",
-    "ModuleList", "ReLU", "Sequential", "SiLU", "Sigmoid", "Softplus", "Tanh",
-}  # fmt: skip
-"""Modules of torch whose forward pass does not look at `training`."""
+def _take_rows(part: NDArray[Any], start: int) -> NDArray[Any]:
+    """Take ROWS rows from `start` on, with the last one repeated where there are fewer."""
+    rows = part[start : start + ROWS]
+    missing = ROWS - len(rows)
+    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
 
 
 def load_policy(
-    saved: str | Path, *, device: str = "auto", vec_normalize: str | Path | None = None
+    path: str | Path, *, device: str = "auto", vec_normalize: str | Path | None = None
 ) -> PolicyFn:
-    """`policy_of` a model in a file, on that device: `PATH`, or `ppo:PATH` to name its algorithm.
+    """Make a policy function of a saved model. Loading it runs the code in its pickles.
 
-    `vec_normalize` is the file of the statistics it was trained with. Files of models and of
-    statistics are pickles: loading them runs what is in them.
+    Args:
+        path: The model's file, or `ppo:FILE` to name its algorithm.
+        device: Where to load it.
+        vec_normalize: The file of the VecNormalize it was trained with.
+
+    Returns:
+        What `policy_of` returns.
+
+    Raises:
+        InvalidInput: A file is missing or holds something else, or there is no such device.
     """
-    name, _, rest = str(saved).partition(":")
+    name, _, rest = str(path).partition(":")
     algorithm = ALGORITHMS.get(name.lower()) if rest else None
-    path = _file(rest if algorithm is not None else saved, "model", ".zip")
-    if device.startswith("cuda"):
-        import torch
-
-        # stable-baselines3 would take the CPU instead, without a word.
-        if not torch.cuda.is_available():
-            raise InvalidInput(f"there is no CUDA device here, and device is {device!r}")
-    statistics = None if vec_normalize is None else _statistics(vec_normalize)
+    file = _find_file(path if algorithm is None else rest, "model", ".zip")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        # stable-baselines3 would use the CPU instead, silently.
+        raise InvalidInput(f"there is no CUDA device here, and device is {device!r}")
+    statistics = None if vec_normalize is None else _load_statistics(vec_normalize)
     try:
-        model = (algorithm or _algorithm_of(path)).load(path, device=device)
+        model = (algorithm or _read_algorithm(file)).load(file, device=device)
     except HeldoutError:
         raise
     except Exception as problem:
         raise InvalidInput(
-            f"{path} could not be loaded as a model of stable-baselines3: "
+            f"{file} could not be loaded as a model of stable-baselines3: "
             f"{type(problem).__name__}: {problem}"
         ) from problem
     return policy_of(model, vec_normalize=statistics)
 
 
-def _file(given: str | Path, what: str, suffix: str) -> Path:
-    for path in (Path(given), Path(f"{given}{suffix}")):
+def _find_file(name: str | Path, what: str, suffix: str) -> Path:
+    for path in (Path(name), Path(f"{name}{suffix}")):
         if path.is_file():
             return path
-    raise InvalidInput(f"there is no {what} at {given}")
+    raise InvalidInput(f"there is no {what} at {name}")
 
 
-def _algorithm_of(path: Path) -> Any:
-    """The one that saved a model, from the settings beside its weights."""
+def _read_algorithm(path: Path) -> Any:
+    """Find the algorithm that saved a model, from the settings next to its weights."""
     with zipfile.ZipFile(path) as archive:
         settings = json.loads(archive.read("data"))
     package = str(settings["policy_class"].get("__module__", ""))
-    found = ALGORITHMS.get(package.removeprefix("stable_baselines3.").partition(".")[0])
+    algorithm = ALGORITHMS.get(package.removeprefix("stable_baselines3.").partition(".")[0])
     if package == "stable_baselines3.common.policies":
-        found = PPO if "clip_range" in settings else A2C
-    if found is None:
+        algorithm = PPO if "clip_range" in settings else A2C
+    if algorithm is None:
         raise InvalidInput(
             f"{path} does not say which algorithm it is of; name it: one of {[*ALGORITHMS]}, as in "
             f"ppo:{path}"
         )
-    return found
+    return algorithm
 
 
-def _statistics(given: str | Path) -> Any:
-    path = _file(given, "VecNormalize", ".pkl")
+def _load_statistics(name: str | Path) -> VecNormalize:
+    path = _find_file(name, "VecNormalize", ".pkl")
     try:
         with path.open("rb") as file:  # given a path, it would leave it open where it fails
             statistics = load_from_pkl(file)
@@ -177,28 +185,11 @@ def _statistics(given: str | Path) -> Any:
     return statistics
 
 
-def _is_dict(observations: Any) -> bool:
-    return isinstance(observations, dict)
-
-
-def _parts(function: Callable[[Any], Any], observations: Any) -> Any:
-    if _is_dict(observations):
-        return {key: function(part) for key, part in observations.items()}
-    return function(observations)
-
-
-def _rows(part: NDArray[Any], start: int) -> NDArray[Any]:
-    """ROWS of them from there on, the last one repeated where they do not suffice."""
-    rows = part[start : start + ROWS]
-    missing = ROWS - len(rows)
-    return np.concatenate([rows, np.repeat(rows[-1:], missing, axis=0)]) if missing else rows
-
-
 # --- The network itself -------------------------------------------------------------------------
 
 
 def _predicts_as_usual(model: Any, policy: Any, deterministic: bool) -> bool:
-    """Whether its predict() is the one whose work `_by_network` does."""
+    """Return whether `predict` is the one that `_act_by_network` replaces."""
     if not isinstance(policy, BasePolicy):
         raise InvalidInput(
             f"policy_of takes a stable-baselines3 model or policy, got {model!r:.120}"
@@ -210,7 +201,7 @@ def _predicts_as_usual(model: Any, policy: Any, deterministic: bool) -> bool:
     return usual
 
 
-def _by_predict(model: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
+def _act_by_predict(model: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
     def act(observations: Any) -> NDArray[Any]:
         actions, state = model.predict(observations, deterministic=deterministic)
         if state is not None:
@@ -223,17 +214,14 @@ def _by_predict(model: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]
     return act
 
 
-def _by_network(policy: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
-    """What BasePolicy.predict does, without its switching of modes and its guesses at shapes."""
-    import torch
-    from gymnasium.spaces import Box
-
-    space, seen, device = policy.action_space, policy.observation_space, policy.device
-    plain = _is_plain(policy)
-    choose = _shortcut(policy) if deterministic else None
+def _act_by_network(policy: Any, deterministic: bool) -> Callable[[Any], NDArray[Any]]:
+    """Do what BasePolicy.predict does, without its switching of modes and guesses at shapes."""
+    action_space, observation_space = policy.action_space, policy.observation_space
+    plain, device = _takes_plain_numbers(policy), policy.device
+    choose = _most_likely_action(policy) if deterministic else None
 
     def act(observations: Any) -> NDArray[Any]:
-        if plain and observations.shape[1:] == seen.shape:
+        if plain and observations.shape[1:] == observation_space.shape:
             tensor = torch.as_tensor(observations, device=device)
         else:
             tensor, _ = policy.obs_to_tensor(observations)
@@ -241,48 +229,45 @@ def _by_network(policy: Any, deterministic: bool) -> Callable[[Any], NDArray[Any
             chosen = choose(tensor)
         else:
             chosen = policy._predict(tensor, deterministic=deterministic)
-        actions: NDArray[Any] = chosen.cpu().numpy().reshape((-1, *space.shape))
-        if isinstance(space, Box):
+        actions: NDArray[Any] = chosen.cpu().numpy().reshape((-1, *action_space.shape))
+        if isinstance(action_space, Box):
             if policy.squash_output:
                 actions = policy.unscale_action(actions)
             else:
-                actions = np.clip(actions, space.low, space.high)
+                actions = np.clip(actions, action_space.low, action_space.high)
         return actions
 
     return act
 
 
-def _is_plain(policy: Any) -> bool:
-    """Whether observations are numbers that the network takes as they are."""
-    from gymnasium.spaces import Box
-
-    seen = policy.observation_space
-    return isinstance(seen, Box) and not is_image_space(seen)
+def _takes_plain_numbers(policy: Any) -> bool:
+    space = policy.observation_space
+    return isinstance(space, Box) and not is_image_space(space)
 
 
-def _shortcut(policy: Any) -> Callable[[Any], Any] | None:
-    """PPO's and A2C's most likely action without building a distribution to ask for it."""
-    steps = ("_predict", "get_distribution", "_get_action_dist_from_latent", "extract_features")
+def _most_likely_action(policy: Any) -> Callable[[Any], Any] | None:
+    """Return PPO's and A2C's most likely action without building a distribution, if possible."""
+    methods = ("_predict", "get_distribution", "_get_action_dist_from_latent", "extract_features")
     if not isinstance(policy, ActorCriticPolicy) or any(
-        getattr(type(policy), step) is not getattr(ActorCriticPolicy, step) for step in steps
+        getattr(type(policy), name) is not getattr(ActorCriticPolicy, name) for name in methods
     ):
         return None
-    kind = type(policy.action_dist).__name__
-    if kind not in ("CategoricalDistribution", "DiagGaussianDistribution"):
+    distribution = type(policy.action_dist).__name__
+    if distribution not in ("CategoricalDistribution", "DiagGaussianDistribution"):
         return None
-
-    flat = type(policy.pi_features_extractor) is FlattenExtractor and _is_plain(policy)
+    extractor = policy.pi_features_extractor
+    flat = type(extractor) is FlattenExtractor and _takes_plain_numbers(policy)
 
     def choose(tensor: Any) -> Any:
         if flat:
             features = tensor.float().flatten(1)
         else:
-            features = BasePolicy.extract_features(policy, tensor, policy.pi_features_extractor)
-        found = policy.action_net(policy.mlp_extractor.forward_actor(features))
-        if kind == "DiagGaussianDistribution":
-            return found
-        # predict() asks for the largest probability; this is it without the rounding in between.
-        return found.argmax(dim=1)
+            features = BasePolicy.extract_features(policy, tensor, extractor)
+        scores = policy.action_net(policy.mlp_extractor.forward_actor(features))
+        if distribution == "DiagGaussianDistribution":
+            return scores
+        # predict() takes the largest probability; this is it without the rounding in between.
+        return scores.argmax(dim=1)
 
     return choose
 
@@ -292,8 +277,8 @@ def _shortcut(policy: Any) -> Callable[[Any], Any] | None:
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best evaluation so far. Its value is the largest of `among`, so it flatters: evaluate
-    the saved model on episodes of another seed before you report it."""
+    """The best evaluation so far. Its value is the largest of `among`, so it is biased upwards:
+    evaluate the saved model on episodes of another seed before you report it."""
 
     step: int
     by: str
@@ -309,13 +294,31 @@ class Best:
 class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
     """Evaluates the model every `every_steps` environment steps, and at the end.
 
-    `make_env` makes environments for the evaluation alone; one that training uses is refused.
-    Numbers go to the model's logger as `eval/…`, at the step they belong to, past whatever the
-    trainer has recorded and not yet written. `history` holds every evaluation and every skip: one
-    that fails is a skip with its reason, and training goes on.
+    Numbers go to the model's logger as `eval/…`, at the step they belong to, without writing what
+    the trainer has recorded and not yet dumped. `history` holds every evaluation and every skip:
+    one that fails is a skip with its reason, and training goes on. `best` says which was best,
+    with its interval.
 
-    `keep_best` names a directory for the best model so far by `best_by`: `best_model.zip`, and
-    `vecnormalize.pkl` where it trains with one. `best` says what was best, with its interval.
+    Args:
+        make_env: Makes environments for the evaluation alone; one that training uses is refused.
+        every_steps: In environment steps, as the model counts them.
+        episodes: How many episodes an evaluation plays.
+        num_envs: How many plain environments to run side by side.
+        seed: Of every evaluation, so that all of them play the same episodes.
+        max_steps: Truncates longer episodes.
+        success: As in `evaluate_env`.
+        deterministic: As in `policy_of`.
+        vec_normalize: As in `policy_of`.
+        at_start: Whether to evaluate before the first step.
+        at_end: Whether to evaluate after the last update.
+        keep_best: A directory for the best model so far: `best_model.zip`, and `vecnormalize.pkl`
+            where it trains with one.
+        best_by: What the best model has most of; the mean return unless `success` is given, since
+            an episode that terminated may as well have failed.
+        verbose: As in BaseCallback.
+
+    Raises:
+        InvalidInput: An argument cannot be used.
     """
 
     def __init__(
@@ -333,10 +336,12 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         at_start: bool = False,
         at_end: bool = True,
         keep_best: str | Path | None = None,
-        best_by: Literal["success_rate", "mean_return"] = "success_rate",
+        best_by: Literal["success_rate", "mean_return"] | None = None,
         verbose: int = 0,
     ) -> None:
         super().__init__(verbose)
+        if best_by is None:
+            best_by = "mean_return" if success is None else "success_rate"
         if best_by not in ("success_rate", "mean_return"):
             raise InvalidInput(f"best_by is 'success_rate' or 'mean_return', got {best_by!r}")
         self.best: Best | None = None
@@ -349,7 +354,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         """Step and number of updates of the last evaluation."""
         self._evals = EvalEvery(
             every_steps,
-            self._own_env if callable(make_env) else make_env,
+            self._make_own_env if callable(make_env) else make_env,
             self._policy,
             episodes,
             num_envs=num_envs,
@@ -360,6 +365,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
 
     @property
     def history(self) -> list[EvalPoint]:
+        """Every evaluation that was due, skipped ones too."""
         return self._evals.history
 
     def _on_training_start(self) -> None:
@@ -367,30 +373,30 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         self._evaluated = None
         self._evals.begin(self.num_timesteps)
         if self._at_start:
-            self._take(self._evals.run)
+            self._evaluate(self._evals.run)
 
     def _on_step(self) -> bool:
-        self._take(self._evals.maybe_run)
+        self._evaluate(self._evals.maybe_run)
         return True
 
     def _on_training_end(self) -> None:
         # At the same step, the last update may have come after the last evaluation.
         if self._at_end and self._evaluated != self._now():
-            self._take(self._evals.run)
+            self._evaluate(self._evals.run)
 
     def _now(self) -> tuple[int, int]:
         return self.num_timesteps, int(getattr(self.model, "_n_updates", 0))
 
-    def _take(self, run: Callable[[int], VectorReport | None]) -> None:
-        known = len(self.history)
+    def _evaluate(self, run: Callable[[int], VectorReport | None]) -> None:
+        before = len(self.history)
         report = run(self.num_timesteps)
-        if len(self.history) == known:
+        if len(self.history) == before:
             return
         self._evaluated = self._now()
         try:
-            self._write(self.history[-1])
+            self._log(self.history[-1])
             if report is not None:
-                self._compare(report)
+                self._update_best(report)
         except Exception as problem:
             # Nor must a full disk end the training.
             log.warning("evaluation at step %s: %s", self.num_timesteps, problem, exc_info=problem)
@@ -402,19 +408,19 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
             )
         return self._act(observations)
 
-    def _own_env(self) -> Any:
+    def _make_own_env(self) -> Any:
         env = self._make_env()
-        taken = {id(inner) for inner in layers(self.model.get_env())}
-        if any(id(inner) in taken for inner in layers(env)):
+        training = {id(layer) for layer in layers(self.model.get_env())}
+        if any(id(layer) in training for layer in layers(env)):
             raise InvalidInput(
                 "make_env() returned an environment that training uses; evaluation needs its own"
             )
-        if normalizes(env) and _normalizer(self.model, self._vec_normalize) is not None:
+        if normalizes(env) and _find_normalizer(self.model, self._vec_normalize) is not None:
             env.close()
             raise InvalidInput(NORMALISED_TWICE)
         return env
 
-    def _write(self, point: EvalPoint) -> None:
+    def _log(self, point: EvalPoint) -> None:
         # A logger of its own onto the same outputs: dumping the trainer's would write down what
         # the trainer has recorded so far, at a step that is not its own.
         logger = Logger(folder=None, output_formats=self.logger.output_formats)
@@ -431,27 +437,24 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         logger.record("time/total_timesteps", point.step, exclude="tensorboard")
         logger.dump(point.step)
 
-    def _compare(self, report: VectorReport) -> None:
+    def _update_best(self, report: VectorReport) -> None:
         by = self._best_by
         value = report.summary[by]
-        if value is None:
-            return
         among = sum(point.report is not None for point in self.history)
         if self.best is not None and value <= self.best.value:
             self.best = replace(self.best, among=among)
             return
-        path = self._save() if self._keep_best is not None else None
+        path = None if self._keep_best is None else self._save(self._keep_best)
         low, high = report.summary[f"{by}_ci_low"], report.summary[f"{by}_ci_high"]
         self.best = Best(self.num_timesteps, by, value, low, high, among, path)
 
-    def _save(self) -> Path:
-        assert self._keep_best is not None
-        self._keep_best.mkdir(parents=True, exist_ok=True)
-        path = self._keep_best / "best_model.zip"
+    def _save(self, directory: Path) -> Path:
+        directory.mkdir(parents=True, exist_ok=True)
+        path = directory / "best_model.zip"
         self.model.save(path)
         normalize = self._vec_normalize
         if normalize is None:
             normalize = self.model.get_vec_normalize_env()
         if normalize:
-            normalize.save(str(self._keep_best / "vecnormalize.pkl"))
+            normalize.save(str(directory / "vecnormalize.pkl"))
         return path

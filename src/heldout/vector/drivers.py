@@ -1,77 +1,811 @@
-"""Environments of every convention behind one face: which driver takes what.
+"""How each kind of environment is stepped: one driver per convention, behind one interface.
 
-PlainEnvs     a list of Gymnasium environments: each episode is reset with a seed of its own
+PlainEnvs     a list of Gymnasium environments, each episode reset with a seed of its own
+BatchEnv      anything that takes and returns batches, torch tensors included
 GymVector     a Gymnasium vector environment, in each of its autoreset modes
 SB3Vector     a stable-baselines3 VecEnv
-BatchEnv      anything else that takes and returns batches, torch tensors included
+
+A driver steps all its environments at once and returns numpy arrays. What a convention cannot do
+(seed each episode, truncate one) is stated in `notes`, which the report repeats; it is never
+approximated in silence.
 """
 
 from __future__ import annotations
 
+import inspect
 import sys
-from collections.abc import Callable
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple
 
-from heldout.errors import InvalidInput
-from heldout.vector.batches import BatchEnv
-from heldout.vector.driver import Driver
-from heldout.vector.gym_vector import GymVector
-from heldout.vector.plain import PlainEnvs
-from heldout.vector.sb3_vector import SB3Vector
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.episodes import Bools
+from heldout.errors import EnvironmentFailed, InvalidInput
+
+UNSEEDED = (
+    "episodes after the first of each slot start from the environment's own random state: they "
+    "cannot be seeded one by one, so numbers depend on num_envs"
+)
+UNINSPECTED = "wrappers in the worker processes could not be inspected for statistics they keep"
 
 
-def drive(make_env: Callable[[], Any], num_envs: int, episodes: int) -> Driver:
-    """The driver for what `make_env` makes."""
-    first = make_env()
-    if not hasattr(first, "num_envs"):
-        _check_env(first)
-        envs = [first]
-        try:
-            # More than there are episodes would have nothing to do.
-            while len(envs) < min(num_envs, episodes):
-                envs.append(_another(make_env, envs))
-        except BaseException:
-            for env in envs:
-                env.close()
-            raise
-        return PlainEnvs(envs)
-    try:
-        driver = _vectorised(first)
-        if num_envs not in (1, driver.num_envs):
-            raise InvalidInput(
-                f"make_env() made a vectorised environment of {driver.num_envs}, and num_envs is "
-                f"{num_envs}; leave num_envs out, or make one of that size"
-            )
-    except BaseException:
+class Step(NamedTuple):
+    """What one step of all environments returned, one entry per environment."""
+
+    reward: NDArray[Any]
+    terminated: Bools
+    truncated: Bools
+
+
+class Driver(ABC):
+    """Environments of one convention, stepped together."""
+
+    num_envs: int
+    name: str
+    """Name of the environment in the report."""
+    action_space: Any = None
+    """Of one environment; None where the environment has none."""
+    notes: list[str]
+    """What a reader of the report should know about these environments."""
+    restarts = False
+    """Whether `restart` can begin an episode in one environment alone, with a seed of its own."""
+    rests = False
+    """Whether the step after an episode's end only resets."""
+    cuts = False
+    """Whether `restart` may come in the middle of an episode, as max_steps needs it."""
+    normalizes = False
+    """Whether observations come out of a VecNormalize."""
+
+    @abstractmethod
+    def reset(self, seeds: Sequence[int]) -> None:
+        """Begin an episode in every environment, with one seed per environment."""
+
+    @abstractmethod
+    def observe(self) -> Any:
+        """Return the batch of observations that the policy acts on."""
+
+    @abstractmethod
+    def step(self, actions: Any, playing: Bools | None) -> Step:
+        """Step all environments; those that play no episode may be left alone."""
+
+    @abstractmethod
+    def info(self, slot: int) -> Mapping[str, Any]:
+        """Return the last step's info of one environment; at an end, that of the ended episode."""
+
+    @abstractmethod
+    def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
+        """Begin an episode in these environments alone."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close all environments."""
+
+
+def make_driver(make_env: Callable[[], Any], num_envs: int, episodes: int) -> Driver:
+    """Make environments, `num_envs` of them where they are plain, and the driver that fits them.
+
+    There are never more plain environments than `episodes`. Whatever cannot be used is closed.
+    """
+    with ExitStack() as stack:  # closes what was made, should anything below fail
+        first = make_env()
         if hasattr(first, "close"):
-            first.close()
-        raise
+            stack.callback(first.close)
+        if hasattr(first, "num_envs"):
+            driver = _make_vector_driver(first, num_envs)
+        else:
+            envs = [_check_env(first)]
+            while len(envs) < min(num_envs, episodes):
+                env = _check_env(make_env())
+                if any(env is other for other in envs):
+                    raise InvalidInput(
+                        "make_env() returned the same environment twice; it must make a new one at "
+                        "every call: make_env=lambda: gymnasium.make(…)"
+                    )
+                stack.callback(env.close)
+                envs.append(env)
+            driver = PlainEnvs(envs)
+        stack.pop_all()
     return driver
 
 
-def _vectorised(env: Any) -> Driver:
-    gymnasium = sys.modules.get("gymnasium")  # who made one has imported it
+def _make_vector_driver(env: Any, num_envs: int) -> Driver:
+    gymnasium = sys.modules.get("gymnasium")  # imported already where the environment is its own
+    driver: Driver
     if gymnasium is not None and isinstance(env, gymnasium.vector.VectorEnv):
-        return GymVector(env)
-    if hasattr(env, "step_async") and hasattr(env, "step_wait") and hasattr(env, "env_method"):
-        return SB3Vector(env)
-    return BatchEnv(env)
+        driver = GymVector(env)
+    elif hasattr(env, "step_async") and hasattr(env, "step_wait") and hasattr(env, "env_method"):
+        driver = SB3Vector(env)
+    else:
+        driver = BatchEnv(env)
+    if num_envs not in (1, driver.num_envs):
+        raise InvalidInput(
+            f"make_env() made a vectorised environment of {driver.num_envs}, and num_envs is "
+            f"{num_envs}; leave num_envs out, or make one of that size"
+        )
+    return driver
 
 
-def _check_env(env: Any) -> None:
+def _check_env(env: Any) -> Any:
     for name in ("reset", "step", "close"):
         if not callable(getattr(env, name, None)):
             raise InvalidInput(
                 f"make_env() returns an environment with reset, step and close, got {env!r:.200}"
             )
-
-
-def _another(make_env: Callable[[], Any], envs: list[Any]) -> Any:
-    env = make_env()
-    if any(env is other for other in envs):
-        raise InvalidInput(
-            "make_env() returned the same environment twice; it must make a new one at every "
-            "call: make_env=lambda: gymnasium.make(…)"
-        )
-    _check_env(env)
     return env
+
+
+# --- Values -------------------------------------------------------------------------------------
+
+
+def is_tensor(values: Any) -> bool:
+    return hasattr(values, "detach")
+
+
+def as_numpy(values: Any) -> NDArray[Any]:
+    """Return an array of numbers, a list, or a tensor on any device."""
+    if type(values) is np.ndarray:
+        return values  # the usual case, at every step
+    if is_tensor(values):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values)
+
+
+def map_leaves(function: Callable[[Any], Any], values: Any) -> Any:
+    """Apply a function to every array of a nested dict or tuple of arrays."""
+    if type(values) is np.ndarray:
+        return function(values)  # the usual case, at every step
+    if isinstance(values, Mapping):
+        return {key: map_leaves(function, part) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(map_leaves(function, part) for part in values)
+    return function(values)
+
+
+def _leaves(values: Any) -> list[Any]:
+    leaves: list[Any] = []
+    map_leaves(leaves.append, values)
+    return leaves
+
+
+def _as_step(env: Any, num_envs: int, names: Sequence[str], *values: Any) -> Step:
+    """Convert what a step returned to numbers and booleans of one shape.
+
+    Masks of integers would select by index, and columns would be broadcast over all episodes.
+    """
+    reward, terminated, truncated = map(as_numpy, values)
+    step = Step(
+        reward.astype(np.float64),
+        terminated.astype(np.bool_, copy=False),
+        truncated.astype(np.bool_, copy=False),
+    )
+    for name, array in zip(names, step, strict=True):
+        if array.shape != (num_envs,):
+            raise InvalidInput(
+                f"{type(env).__name__}.step() returned {name} of shape {array.shape}; "
+                f"it has one number for each of {num_envs} environments"
+            )
+    return step
+
+
+def _info_row(infos: Mapping[str, Any], slot: int, num_envs: int) -> dict[str, Any]:
+    """Return one environment's part of a dict of arrays.
+
+    Gymnasium says with `_key` for which environments `key` is set. Without such a mask, a value
+    with one entry per environment is taken to be set for all of them.
+    """
+    row = {}
+    for key, value in infos.items():
+        if key.startswith("_") and key[1:] in infos:
+            continue  # a mask itself
+        mask = infos.get(f"_{key}")
+        if mask is not None and not bool(as_numpy(mask)[slot]):
+            continue
+        if isinstance(value, Mapping):
+            inner = _info_row(value, slot, num_envs)
+            if inner or mask is not None:
+                row[key] = inner
+        elif mask is not None or _length(value) == num_envs:
+            row[key] = value[slot]
+    return row
+
+
+def _length(values: Any) -> int | None:
+    shape = getattr(values, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else None
+    return len(values) if isinstance(values, list | tuple) else None
+
+
+def check_actions(actions: Any, num_envs: int) -> None:
+    """Refuse a batch without one action per environment; dicts and tuples are checked later."""
+    if type(actions) is np.ndarray and actions.ndim and len(actions) == num_envs:
+        return  # the usual case, at every step
+    if isinstance(actions, dict | tuple):
+        return
+    shape = getattr(actions, "shape", None)
+    if shape is None:
+        count = len(actions) if hasattr(actions, "__len__") else None
+    else:
+        count = shape[0] if len(shape) else None
+    if count != num_envs:
+        what = f"of shape {tuple(shape)}" if shape is not None else f"{actions!r:.80}"
+        raise InvalidInput(
+            f"policy_fn was given {num_envs} observations and returned {type(actions).__name__} "
+            f"{what}; it returns one action for each: an array or list of {num_envs}"
+        )
+
+
+# --- Wrappers -----------------------------------------------------------------------------------
+
+
+def wrappers(env: Any, attribute: str = "env") -> Iterator[Any]:
+    """Yield an environment and all that it wraps, outermost first.
+
+    `attribute` is where wrappers keep what they wrap: "env", or "venv" in stable-baselines3.
+    """
+    while env is not None:
+        yield env
+        # Not getattr: VecEnvWrapper forwards what it does not have itself.
+        env = getattr(env, "__dict__", {}).get(attribute)
+
+
+def layers(env: Any) -> Iterator[Any]:
+    """Yield an environment, all that it wraps, and the environments that it consists of."""
+    yield env
+    attributes = getattr(env, "__dict__", {})
+    envs = attributes.get("envs")
+    inside = [attributes.get("venv"), attributes.get("env")]
+    inside += envs if isinstance(envs, list | tuple) else ()
+    for inner in inside:
+        if inner is not None:
+            yield from layers(inner)
+
+
+def _has_class(env: Any, name: str) -> bool:
+    return any(kind.__name__ == name for kind in type(env).__mro__)
+
+
+def _name_of(env: Any) -> str:
+    spec_id = getattr(getattr(env, "spec", None), "id", None)
+    return str(spec_id or type(getattr(env, "unwrapped", env)).__name__)
+
+
+STATISTICS = ("NormalizeObservation", "NormalizeReward")
+"""Gymnasium's wrappers that carry something over from one episode to the next."""
+
+
+def _note_statistics(env: Any) -> list[str]:
+    """Return notes on normalising wrappers around an environment."""
+    notes = []
+    for layer in wrappers(env):
+        kind = type(layer).__name__
+        if kind in STATISTICS:
+            notes += _statistics_notes(kind, bool(getattr(layer, "update_running_mean", True)))
+    return notes
+
+
+def _note_worker_statistics(
+    call: Callable[[str], Any], get_attr: Callable[[str], Sequence[Any]]
+) -> list[str]:
+    """Return notes on normalising wrappers of environments in worker processes."""
+    try:
+        text = str(call("__str__"))  # it names every wrapper
+        kinds = [kind for kind in STATISTICS if f"<{kind}" in text]
+        # Of two, only the outer one's flag can be asked for.
+        learns = len(kinds) > 1 or (bool(kinds) and any(get_attr("update_running_mean")))
+    except (AttributeError, NotImplementedError):
+        return [UNINSPECTED]
+    return [note for kind in kinds for note in _statistics_notes(kind, learns)]
+
+
+def _statistics_notes(kind: str, learns: bool) -> list[str]:
+    notes = []
+    if kind == "NormalizeReward":
+        notes.append("rewards are those of NormalizeReward, not the environment's own")
+    if learns:
+        notes.append(
+            f"{kind} goes on learning its statistics: episodes depend on those played before "
+            "them, and numbers on num_envs. Set update_running_mean = False on it"
+        )
+    return notes
+
+
+# --- Plain environments -------------------------------------------------------------------------
+
+
+class PlainEnvs(Driver):
+    """A list of plain environments. One that plays no episode is not stepped."""
+
+    restarts = cuts = True
+
+    def __init__(self, envs: list[Any]) -> None:
+        self.num_envs = len(envs)
+        self.name = _name_of(envs[0])
+        self.action_space = getattr(envs[0], "action_space", None)
+        self.notes = _note_statistics(envs[0])
+        self._envs = envs
+        self._steps = [(slot, env.step) for slot, env in enumerate(envs)]
+        self._space = getattr(envs[0], "observation_space", None)
+        self._observations: list[Any] = [None] * len(envs)
+        self._changed: Sequence[int] = range(len(envs))
+        """Slots whose observation is new since the last step."""
+        self._batch: NDArray[Any] | None = None
+        self._infos: list[Mapping[str, Any]] = [{}] * len(envs)
+        self._reward = np.zeros(len(envs))
+        self._none = np.zeros(len(envs), dtype=np.bool_)
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        self._changed = range(self.num_envs)
+        self.restart(self._changed, seeds)
+
+    def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
+        for slot, seed in zip(slots, seeds, strict=True):
+            self._observations[slot], self._infos[slot] = self._envs[slot].reset(seed=seed)
+
+    def observe(self) -> Any:
+        few = len(self._changed) <= self.num_envs // 2
+        if few and self._batch is not None and self._update(self._batch):
+            return self._batch.copy()
+        batch = _stack(self._observations, self._space)
+        self._batch = batch.copy() if few and type(batch) is np.ndarray else None
+        return batch
+
+    def _update(self, batch: NDArray[Any]) -> bool:
+        """Write the rows that changed into the last batch; return whether they fit."""
+        for slot in self._changed:
+            row = self._observations[slot]
+            if type(row) is not np.ndarray or row.dtype != batch.dtype:
+                return False
+            if row.shape != batch.shape[1:]:
+                return False
+            batch[slot] = row
+        return True
+
+    def step(self, actions: Any, playing: Bools | None) -> Step:
+        # The one loop over environments: whatever it does besides stepping them adds up.
+        observations, reward, infos = self._observations, self._reward, self._infos
+        rows = actions if type(actions) is np.ndarray else self._split_actions(actions)
+        steps, self._changed = self._steps, range(self.num_envs)
+        if playing is not None:
+            self._changed = np.flatnonzero(playing).tolist()
+            steps = [steps[slot] for slot in self._changed]
+        ends = None
+        for slot, step in steps:
+            observations[slot], reward[slot], terminated, truncated, infos[slot] = step(rows[slot])
+            if terminated or truncated:
+                if ends is None:
+                    ends = self._none.copy(), self._none.copy()
+                ends[0][slot], ends[1][slot] = terminated, truncated
+        return Step(reward, *(ends or (self._none, self._none)))
+
+    def _split_actions(self, actions: Any) -> Any:
+        if isinstance(actions, Mapping) or (
+            isinstance(actions, tuple) and type(self.action_space).__name__ == "Tuple"
+        ):
+            return _unstack(actions, self.num_envs)
+        return as_numpy(actions) if is_tensor(actions) else actions
+
+    def info(self, slot: int) -> Mapping[str, Any]:
+        return self._infos[slot]
+
+    def close(self) -> None:
+        with ExitStack() as stack:  # every one, also where another one fails
+            for env in self._envs:
+                stack.callback(env.close)
+
+
+RAGGED = ("Sequence", "Graph", "Text", "OneOf")
+"""Gymnasium's spaces whose values differ in shape: a batch of them is a list."""
+
+
+def _stack(observations: list[Any], space: Any) -> Any:
+    """Make one batch of observations: arrays, dicts and tuples of batches, lists of the rest.
+
+    Arrays have the type that the space states, as Gymnasium's own batches have.
+    """
+    first = observations[0]
+    if type(space).__name__ in RAGGED or isinstance(first, str | bytes):
+        return list(observations)
+    if isinstance(first, dict | tuple):
+        spaces = getattr(space, "spaces", None)
+        parts = {
+            key: _stack([row[key] for row in observations], spaces[key] if spaces else None)
+            for key in (first if isinstance(first, dict) else range(len(first)))
+        }
+        return parts if isinstance(first, dict) else tuple(parts.values())
+    if type(first) is not np.ndarray and is_tensor(first):
+        observations = [as_numpy(row) for row in observations]
+    try:
+        batch = np.array(observations, dtype=getattr(space, "dtype", None))
+    except ValueError:
+        try:
+            shapes = {np.shape(row) for row in observations}
+        except ValueError:  # each is a ragged list
+            return list(observations)
+        raise EnvironmentFailed(f"observations have different shapes: {shapes}") from None
+    return list(observations) if batch.dtype.hasobject else batch
+
+
+def _unstack(actions: Any, size: int) -> list[Any]:
+    """Split a batch of dict or tuple actions, as Gymnasium has them, into one per environment."""
+    if isinstance(actions, Mapping):
+        columns = {key: _unstack(part, size) for key, part in actions.items()}
+        return [{key: rows[i] for key, rows in columns.items()} for i in range(size)]
+    if isinstance(actions, tuple):
+        return list(zip(*(_unstack(part, size) for part in actions), strict=True))
+    check_actions(actions, size)
+    return list(as_numpy(actions))
+
+
+# --- Batches ------------------------------------------------------------------------------------
+
+
+class BatchEnv(Driver):
+    """Anything that takes and returns batches: simulators that run thousands of copies at once.
+
+    `reset() -> obs | (obs, info)`, `step(actions) -> (obs, reward, done, trunc, info)`. Arrays may
+    be torch tensors on any device: the policy gets the observations as they are, and results are
+    kept in numpy. Such environments reset in the step that ends an episode; one that does so in
+    the next step says `autoreset_mode = "next_step"`.
+    """
+
+    returned = ("reward", "done", "trunc")
+    """What its step returns, for error messages."""
+
+    def __init__(self, env: Any) -> None:
+        self._set_env(env)
+        self.name = _name_of(env)
+        space = getattr(env, "single_action_space", None)
+        self.action_space = getattr(env, "action_space", None) if space is None else space
+        stated = getattr(env, "autoreset_mode", None) or _stated_mode(env)
+        mode = "same_step" if stated is None else _parse_autoreset_mode(env, stated)
+        if mode == "disabled":
+            raise InvalidInput(
+                f"{type(env).__name__} does not reset by itself and is no Gymnasium vector "
+                "environment; make_env may return a single one of it instead"
+            )
+        self.rests = mode == "next_step"
+        self.notes = [UNSEEDED]
+        if stated is None:
+            self.notes.append("taken to reset in the step that ends an episode, as it says nothing")
+        self._seeded = _takes_seed(env.reset)
+        if not self._seeded:
+            self.notes.append("it cannot be seeded at all")
+
+    def _set_env(self, env: Any) -> None:
+        self._env, self.num_envs = env, int(env.num_envs)
+        self._over = np.zeros(self.num_envs, dtype=np.bool_)
+        """Environments whose episode has ended and that were not restarted since."""
+        self._observations: Any = None
+        self._infos: Any = {}
+        self._infos_on_host = True
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        result = self._env.reset(seed=int(seeds[0])) if self._seeded else self._env.reset()
+        self._observations = result[0] if isinstance(result, tuple) else result
+
+    def observe(self) -> Any:
+        return self._observations
+
+    def step(self, actions: Any, playing: Bools | None) -> Step:
+        self._observations, *values, self._infos = self._env.step(actions)
+        self._infos_on_host = False
+        step = _as_step(self._env, self.num_envs, self.returned, *values)
+        self._over = step.terminated | step.truncated
+        return step
+
+    def info(self, slot: int) -> Mapping[str, Any]:
+        if not self._infos_on_host:
+            # All at once: read entry by entry, a GPU would be waited for each time.
+            self._infos = map_leaves(lambda v: as_numpy(v) if is_tensor(v) else v, self._infos)
+            self._infos_on_host = True
+        infos = self._infos
+        if isinstance(infos, Mapping):
+            row: Mapping[str, Any] = _info_row(infos, slot, self.num_envs)
+        else:  # a list of dicts
+            row = (infos[slot] if infos is not None else None) or {}
+        final = row.get("final_info") if self._over[slot] else None
+        if not isinstance(final, Mapping):
+            return row
+        # The rest of the row belongs to the episode that has begun; but a wrapper that counts
+        # episodes sees only the step, and puts there what it says of the one that ended.
+        return {**{key: row[key] for key in ("episode",) if key in row}, **final}
+
+    def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
+        raise NotImplementedError("it restarts by itself")
+
+    def close(self) -> None:
+        if hasattr(self._env, "close"):
+            self._env.close()
+
+
+def _stated_mode(env: Any) -> Any:
+    return (getattr(env, "metadata", None) or {}).get("autoreset_mode")
+
+
+def _parse_autoreset_mode(env: Any, stated: Any) -> str:
+    name = str(getattr(stated, "name", stated)).lower().replace("-", "").replace("_", "")
+    modes = {"nextstep": "next_step", "samestep": "same_step", "disabled": "disabled"}
+    if name not in modes:
+        raise InvalidInput(f"{type(env).__name__} has an unknown autoreset_mode: {stated!r}")
+    return modes[name]
+
+
+def _takes_seed(reset: Callable[..., Any]) -> bool:
+    try:
+        parameters = inspect.signature(reset).parameters.values()
+    except (TypeError, ValueError):  # compiled
+        return False
+    return any(p.name == "seed" or p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+# --- Gymnasium's vector environments ------------------------------------------------------------
+
+COUNTS = ("episode_returns", "episode_lengths", "episode_start_times", "prev_dones")
+"""What Gymnasium's RecordEpisodeStatistics keeps of episodes in flight."""
+
+
+class GymVector(BatchEnv):
+    """A Gymnasium vector environment.
+
+    Gymnasium's own Sync and Async ones can be reset one by one with a seed, and then every episode
+    is as exact as in a list of plain environments. Others are left to reset themselves, unless
+    they are DISABLED, where `reset_mask` is Gymnasium's convention and is checked.
+    """
+
+    returned = ("reward", "terminated", "truncated")
+
+    def __init__(self, env: Any) -> None:
+        self._set_env(env)
+        base = env.unwrapped
+        first = next(iter(getattr(base, "envs", ())), None)
+        self.name = _name_of(env if first is None or getattr(env, "spec", None) else first)
+        self.action_space = env.single_action_space
+        stated = _stated_mode(env)
+        if stated is None:
+            raise InvalidInput(
+                f"{type(env).__name__} does not say how it resets: its metadata has no "
+                "'autoreset_mode'. Set it to gymnasium.vector.AutoresetMode.NEXT_STEP, SAME_STEP "
+                "or DISABLED, whichever is true"
+            )
+        self._mode = _parse_autoreset_mode(env, stated)
+        obeys = _obeys_masks(base)
+        obstacle = _find_restart_obstacle(env) if obeys else None
+        self._mask_works = obeys and obstacle is None
+        self.restarts = self._mode == "disabled" or self._mask_works
+        # Async workers without shared memory forget, in a masked reset, that they were to reset,
+        # and do it again in the step after. So the seeded reset comes after that step.
+        self._delays = (
+            self._mask_works
+            and self._mode == "next_step"
+            and not getattr(base, "shared_memory", True)
+        )
+        self._delayed: dict[int, int] = {}
+        """Seeds, by slot, of restarts that wait for the next step."""
+        self.rests = self._mode == "next_step" and (not self.restarts or self._delays)
+        self.cuts = self.restarts and not self._delays
+        self.notes = [] if self.restarts else [_unseeded_by(obstacle)]
+        self.notes += _note_statistics(env)
+        if hasattr(base, "envs"):
+            self.notes += _note_statistics(first)
+        elif _has_class(base, "AsyncVectorEnv"):
+            # A worker function of the user's own may not answer.
+            standard = base.worker is None
+            self.notes += (
+                _note_worker_statistics(base.call, base.get_attr) if standard else [UNINSPECTED]
+            )
+        self._counters = [
+            layer
+            for layer in wrappers(env)
+            if _has_class(layer, "RecordEpisodeStatistics")
+            and all(hasattr(layer, name) for name in COUNTS)
+        ]
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        # One that restarts by itself is seeded as a whole, as Gymnasium's contract has it.
+        seed: Any = list(seeds) if self.restarts else int(seeds[0])
+        self._observations, self._infos = self._env.reset(seed=seed)
+        self._over[:] = False
+
+    def step(self, actions: Any, playing: Bools | None) -> Step:
+        if self._mode == "disabled" and self._over.any():
+            # No episode is left for these, but they are stepped with the rest: not past their end.
+            self._reset_masked({int(slot): None for slot in np.flatnonzero(self._over)})
+        if is_tensor(actions) and not any(map(is_tensor, _leaves(self._observations))):
+            actions = as_numpy(actions)
+        step = super().step(actions, playing)
+        if self._delayed:
+            infos, delayed = self._infos, self._delayed
+            self._delayed = {}
+            self._reset_masked(delayed)
+            self._infos = infos  # those of the step
+        return step
+
+    def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
+        by_slot = dict(zip(slots, seeds, strict=True))
+        if self._delays:
+            self._delayed = by_slot
+        else:
+            self._reset_masked(by_slot)
+
+    def _reset_masked(self, seeds: Mapping[int, int | None]) -> None:
+        # Copies: an environment may write into the same arrays again.
+        before: list[NDArray[Any]] = []
+        if not self._mask_works:
+            before = [np.array(as_numpy(part)) for part in _leaves(self._observations)]
+        counts = [
+            {name: getattr(layer, name).copy() for name in COUNTS} for layer in self._counters
+        ]
+        mask = np.zeros(self.num_envs, dtype=np.bool_)
+        mask[list(seeds)] = True
+        # A copy of the mask in a dict of its own: Gymnasium takes it out of there.
+        self._observations, self._infos = self._env.reset(
+            seed=[seeds.get(slot) for slot in range(self.num_envs)],
+            options={"reset_mask": mask.copy()},
+        )
+        for layer, counted in zip(self._counters, counts, strict=True):
+            # By the time it looks for the mask, the environment has taken that out of the options.
+            for name, values in counted.items():
+                getattr(layer, name)[~mask] = values[~mask]
+        self._over = self._over & ~mask
+        if not self._mask_works and not mask.all():
+            self._check_others_unchanged(before, mask)
+
+    def _check_others_unchanged(self, before: list[NDArray[Any]], mask: Bools) -> None:
+        """The mask is a convention: an environment that ignores it has restarted all episodes."""
+        self._mask_works = True
+        for earlier, part in zip(before, _leaves(self._observations), strict=True):
+            old, new = earlier[~mask], as_numpy(part)[~mask]
+            if not np.array_equal(old, new, equal_nan=old.dtype.kind == "f"):
+                raise EnvironmentFailed(
+                    f"{type(self._env).__name__} ignores options['reset_mask']: asked to restart "
+                    f"{np.flatnonzero(mask).tolist()}, it changed others in the middle of their "
+                    "episodes. Evaluate plain environments (make_env returning a single one)"
+                )
+
+
+def _unseeded_by(obstacle: str | None) -> str:
+    return UNSEEDED if obstacle is None else f"{UNSEEDED} ({obstacle} stands in the way)"
+
+
+def _obeys_masks(base: Any) -> bool:
+    """Whether this is one of Gymnasium's own, whose masked resets are known to work."""
+    if not type(base).__module__.startswith("gymnasium.vector."):
+        return False
+    kind = type(base).__name__
+    return kind == "SyncVectorEnv" or (kind == "AsyncVectorEnv" and base.worker is None)
+
+
+def _find_restart_obstacle(env: Any) -> str | None:
+    """Find the outermost wrapper that may not handle the restart of a single environment.
+
+    A wrapper with a state for each environment has to look at the mask, and a user's may not.
+    Gymnasium's own do, or have no such state, apart from those that normalise.
+    """
+    for layer in wrappers(env):
+        if layer is env.unwrapped:
+            break
+        kind = type(layer)
+        if not kind.__module__.startswith("gymnasium.") or kind.__name__ in STATISTICS:
+            return kind.__name__
+    return None
+
+
+# --- stable-baselines3's VecEnv -----------------------------------------------------------------
+
+SB3_BASES = ("DummyVecEnv", "SubprocVecEnv")
+SB3_NEUTRAL = ("VecMonitor", "VecCheckNan")
+"""Wrappers that leave observations as they are."""
+
+NORMALISED_TWICE = (
+    "observations would be normalised twice: make_env returns them out of a VecNormalize, and the "
+    "policy normalises them too. Give vec_normalize=False to policy_of or HeldoutEvalCallback, or "
+    "let make_env return the environment without VecNormalize"
+)
+
+
+class SB3Vector(Driver):
+    """A stable-baselines3 VecEnv, which resets in the step that ends an episode.
+
+    It seeds episodes only when all of them start. But `env_method` reaches the environment behind
+    a slot, so an episode that the VecEnv has just begun is begun again, with the seed of its
+    index. Where a wrapper stands in between whose state that would bypass (a stack of frames),
+    episodes are left as they come, and the report says so.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self._env, self.num_envs = env, int(env.num_envs)
+        self.action_space = env.action_space
+        *outer, base = wrappers(env, "venv")
+        first = next(iter(getattr(base, "envs", ())), None)
+        self.name = _name_of(base if first is None else first)
+        for layer in (*outer, base):
+            if getattr(layer, "norm_reward", False) or getattr(layer, "training", False):
+                raise InvalidInput(
+                    f"{type(layer).__name__} would learn from the evaluation, or report "
+                    "normalised rewards: set training = False and norm_reward = False on it first"
+                )
+        self.normalizes = normalizes(env)
+        self._monitors = [layer for layer in outer if type(layer).__name__ == "VecMonitor"]
+        self._transforms: list[Callable[[Any], Any]] = []
+        """What an observation goes through on its way out of the wrappers."""
+        obstacle = self._find_obstacle(outer, base)
+        self.restarts = self.cuts = obstacle is None
+        self.notes = ["rewards are float32, as stable-baselines3 keeps them"]
+        if obstacle is not None:
+            self.notes.insert(0, _unseeded_by(obstacle))
+        if first is not None:
+            self.notes += _note_statistics(first)
+        else:
+            self.notes += _note_worker_statistics(base.env_method, base.get_attr)
+        self._observations: Any = None
+        self._infos: Sequence[Mapping[str, Any]] = []
+
+    def _find_obstacle(self, outer: list[Any], base: Any) -> str | None:
+        """Find a layer that does not let a single environment restart; collect transforms."""
+        for layer in (base, *reversed(outer)):
+            kind = type(layer).__name__
+            if not type(layer).__module__.startswith("stable_baselines3."):
+                return kind
+            if kind == "VecNormalize":
+                self._transforms.append(layer.normalize_obs)
+            elif kind == "VecTransposeImage":
+                self._transforms.append(layer.transpose_observations)
+            elif kind not in (SB3_BASES if layer is base else SB3_NEUTRAL):
+                return kind
+        return None
+
+    def reset(self, seeds: Sequence[int]) -> None:
+        # VecEnv gives seed + i to its i-th environment, at the next reset only.
+        self._env.seed(int(seeds[0]) % 2**31)
+        self._observations = self._env.reset()
+        if self.restarts:
+            self.restart(range(self.num_envs), seeds)
+
+    def observe(self) -> Any:
+        return self._observations
+
+    def step(self, actions: Any, playing: Bools | None) -> Step:
+        if is_tensor(actions):
+            actions = as_numpy(actions)
+        self._observations, reward, done, self._infos = self._env.step(actions)
+        cut = [bool(info.get("TimeLimit.truncated", False)) for info in self._infos]
+        step = _as_step(self._env, self.num_envs, ("reward", "done", "cut"), reward, done, cut)
+        over, truncated = step.terminated, step.truncated
+        return step._replace(terminated=over & ~truncated, truncated=over & truncated)
+
+    def info(self, slot: int) -> Mapping[str, Any]:
+        return self._infos[slot]
+
+    def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
+        for slot, seed in zip(slots, seeds, strict=True):
+            ((observation, _),) = self._env.env_method("reset", indices=slot, seed=seed)
+            observation = map_leaves(lambda part: np.asarray(part)[None], observation)
+            for transform in self._transforms:
+                observation = transform(observation)
+            _write_row(self._observations, slot, observation)
+            for monitor in self._monitors:
+                # It has not seen this reset, and would go on with the episode that was truncated.
+                monitor.episode_returns[slot] = monitor.episode_lengths[slot] = 0
+
+    def close(self) -> None:
+        self._env.close()
+
+
+def _write_row(batch: Any, slot: int, observation: Any) -> None:
+    """Write a batch of one observation into a row of another batch."""
+    if isinstance(batch, dict | tuple):
+        for key in batch if isinstance(batch, dict) else range(len(batch)):
+            _write_row(batch[key], slot, observation[key])
+    else:
+        batch[slot] = observation[0]
+
+
+def normalizes(env: Any) -> bool:
+    """Return whether observations come out of a VecNormalize."""
+    return any(
+        _has_class(layer, "VecNormalize") and layer.norm_obs for layer in wrappers(env, "venv")
+    )

@@ -1,14 +1,14 @@
 """evaluate_env(): a policy, an environment, so many episodes -> VectorReport.
 
-The loop steps environments and keeps nothing but the books: which slot plays which episode is
-decided in episodes.py, how a convention resets in drivers.py, what the numbers mean in report.py.
+Which slot plays which episode is decided in episodes.py, how a kind of environment is reset and
+stepped in drivers.py, what the numbers mean in report.py.
 """
 
 from __future__ import annotations
 
 import copy
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,20 +18,25 @@ import numpy as np
 from heldout.episodes import Bools, Ended, Slots, advance, begin, episode_seed
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.isolation import held_by, isolated
-from heldout.vector.driver import Driver, Step, as_numpy, check_actions, is_tensor
-from heldout.vector.drivers import drive
-from heldout.vector.report import Books, VectorReport, summarize
-from heldout.vector.sb3_vector import check_normalised_once
+from heldout.vector.drivers import (
+    NORMALISED_TWICE,
+    Driver,
+    Step,
+    as_numpy,
+    check_actions,
+    is_tensor,
+    make_driver,
+)
+from heldout.vector.report import EpisodeTable, VectorReport, summarize
 from heldout.vector.trajectory import TrajectoryFile, distance
 
 PolicyFn = Callable[[Any], Any]
 SuccessFn = Callable[[Mapping[str, Any], bool, bool, float, int], bool]
 """`success(info, terminated, truncated, ret, steps)` of an episode's last step."""
 
-SILENT = -1
-
+NOT_SAID = -1
 REPLAYED = 16
-"""How many steps are played again at the end, to see whether environments follow their seeds."""
+"""How many steps are replayed at the end, to see whether environments follow their seeds."""
 
 
 def evaluate_env(
@@ -47,60 +52,52 @@ def evaluate_env(
 ) -> VectorReport:
     """Play exactly `episodes` episodes and report on all of them.
 
-    `make_env()` returns a plain environment, of which `num_envs` are run side by side, or a
-    vectorised one. They are this evaluation's own, and closed when it ends (clause 12).
-    `policy_fn(observations) -> actions` is given the whole batch, one row an environment. If it
-    keeps something from step to step, it has a method `begin(slots)`, which is called with the
-    rows in which an episode is about to start.
+    Random state (Python's, numpy's and torch's, and generators that the policy holds) starts from
+    `seed`; torch modules that the policy holds are in eval mode, without gradients. All of that is
+    restored at the end.
 
-    Success is what `success` says; without it what the environment says (`is_success` or
-    `success` in the info of the last step); without that, that the episode terminated.
-    `max_steps` truncates longer episodes. `trajectory` names a file for every step.
+    Args:
+        make_env: Returns a new environment at every call, plain or vectorised. It belongs to this
+            evaluation, which closes it (clause 12).
+        policy_fn: A batch of observations to a batch of actions, one row per environment. If it
+            keeps a state from step to step, it has a method `begin(slots)`, which is called with
+            the rows in which an episode is about to start.
+        episodes: How many episodes to play.
+        num_envs: How many plain environments to run side by side.
+        seed: Episode `i` is seeded by `(seed, i)`.
+        max_steps: Truncates longer episodes.
+        success: Decides whether an episode succeeded. Without it the environment does (`is_success`
+            or `success` in the info of the last step); without that, one that terminated did.
+        trajectory: A new `.jsonl` file for every step.
 
-    Random state (python's, numpy's and torch's, and generators that the policy holds) starts from
-    `seed`, torch modules that it holds are in eval mode, without gradients, and all of that is put
-    back at the end.
+    Returns:
+        The report on these episodes.
+
+    Raises:
+        InvalidInput: An argument, or what `make_env` or `policy_fn` returned, cannot be used.
+        EnvironmentFailed: A reward was not finite, or observations do not fit together.
     """
     check_arguments(make_env, policy_fn, episodes, num_envs, seed, max_steps, success)
-    dump = TrajectoryFile(trajectory) if trajectory is not None else None
+    file = TrajectoryFile(trajectory) if trajectory is not None else None
     modules, generators = held_by(policy_fn)
     with isolated(modules, seed=int(seed), generators=generators), ExitStack() as stack:
-        driver = drive(make_env, num_envs, episodes)
-        stack.enter_context(_closed_afterwards(driver))
-        check_normalised_once(driver, policy_fn)
+        driver = make_driver(make_env, num_envs, episodes)
+        stack.enter_context(_closing(driver))
+        if driver.normalizes and getattr(policy_fn, "normalizes", False):
+            raise InvalidInput(NORMALISED_TWICE)
         if max_steps is not None and not driver.cuts:
             raise InvalidInput(
                 "max_steps needs environments that can be restarted in the middle of an episode, "
                 f"and {driver.name} cannot; let make_env return a plain environment, or limit its "
                 "episodes there"
             )
-        if dump is not None:
-            dump.prepare(driver.action_space, several=max(num_envs, driver.num_envs) > 1)
-            stack.enter_context(dump)
-        evaluation = _Evaluation(driver, episodes, seed, success)
-        evaluation.run(policy_fn, max_steps, dump)
+        if file is not None:
+            file.prepare(driver.action_space, several=max(num_envs, driver.num_envs) > 1)
+            stack.enter_context(file)
+        evaluation = _Evaluation(driver, episodes, int(seed), max_steps, success)
+        evaluation.play(policy_fn, file)
         evaluation.check_seeding()
-    return evaluation.report(max_steps)
-
-
-@contextmanager
-def _closed_afterwards(driver: Driver) -> Iterator[None]:
-    problem: BaseException | None = None
-    try:
-        yield
-    except BaseException as raised:
-        problem = raised
-        raise
-    finally:
-        try:
-            driver.close()
-        except Exception as second:  # noqa: BLE001 - it is reported, with the first or as a note
-            said = f"closing the environments failed: {type(second).__name__}: {second}"
-            if problem is not None:
-                # Environments that failed often cannot be closed either.
-                problem.add_note(f"heldout: {said}")
-            else:  # all episodes were played: their numbers are not lost for that
-                driver.notes.append(said)
+    return evaluation.report()
 
 
 def check_arguments(
@@ -112,7 +109,7 @@ def check_arguments(
     max_steps: Any,
     success: Any,
 ) -> None:
-    """Refuse what could not be meant, before anything is made."""
+    """Check the arguments of `evaluate_env` before anything is made."""
     if not callable(make_env):
         raise InvalidInput(
             f"make_env is a function that makes an environment, got {make_env!r:.200}; "
@@ -128,48 +125,241 @@ def check_arguments(
             f"{success!r:.200}"
         )
     begin(num_envs, episodes)
-    for name, value, least in (("seed", seed, 0), ("max_steps", max_steps, 1)):
-        if value is None and name == "max_steps":
-            continue
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise InvalidInput(f"{name} is a whole number of at least {least}, got {value!r}")
+    check_whole("seed", seed, least=0)
+    if max_steps is not None:
+        check_whole("max_steps", max_steps, least=1)
 
 
-def _tell_beginnings(begins: Callable[[list[int]], object], slots: Slots) -> None:
+def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise InvalidInput(f"{name} is a whole number of at least {least}{note}, got {value!r}")
+
+
+@contextmanager
+def _closing(driver: Driver) -> Iterator[None]:
+    """Close the environments at the end, without losing an error or the numbers over it."""
+    error: BaseException | None = None
+    try:
+        yield
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        try:
+            driver.close()
+        except Exception as problem:  # noqa: BLE001 - the environment's code; it is reported
+            text = f"closing the environments failed: {type(problem).__name__}: {problem}"
+            if error is not None:
+                error.add_note(f"heldout: {text}")
+            else:  # all episodes were played
+                driver.notes.append(text)
+
+
+class _Evaluation:
+    """Episodes that are played in the environments of one driver."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        episodes: int,
+        seed: int,
+        max_steps: int | None,
+        success: SuccessFn | None,
+    ) -> None:
+        self._driver, self._seed, self._max_steps = driver, seed, max_steps
+        self._success = success
+        self._seeded = driver.restarts
+        self._table = EpisodeTable(episodes)
+        self._said = np.full(episodes, NOT_SAID, dtype=np.int8)
+        """What `success` or the environment said of each episode: 1, 0 or nothing."""
+        self._info_keys: set[str] = set()
+        """Where the environment said it."""
+        self._replay: _Replay | None = None
+
+    def play(self, policy_fn: PolicyFn, file: TrajectoryFile | None) -> None:
+        driver, max_steps = self._driver, self._max_steps
+        slots = begin(driver.num_envs, len(self._table))
+        policy_begin = getattr(policy_fn, "begin", None)
+        try:
+            self._replay = self._start(slots)
+            recording = self._replay if driver.cuts else None
+            while not slots.finished:
+                if policy_begin is not None:
+                    _announce_episodes(policy_begin, slots)
+                actions = policy_fn(driver.observe())
+                check_actions(actions, driver.num_envs)
+                if file is not None:
+                    file.check(actions)
+                copied = None if recording is None else _copy_actions(actions)
+                step = driver.step(actions, slots.playing)
+                if file is not None:
+                    file.write(slots, actions, step, driver.info, max_steps)
+                slots, ended = advance(slots, *step, max_steps=max_steps, rests=driver.rests)
+                if recording is not None and not recording.add(copied, step, ended is not None):
+                    recording = None
+                if ended is not None:
+                    self._record(ended)
+                    if driver.restarts:
+                        self._restart(ended)
+        except Exception as problem:
+            in_flight = slots.episode[slots.episode >= 0].tolist()
+            problem.add_note(f"heldout: episodes {in_flight} were in flight; no number is reported")
+            raise
+
+    def _start(self, slots: Slots) -> _Replay | None:
+        """Begin the first episodes: episode i in slot i."""
+        driver = self._driver
+        seeds = [episode_seed(self._seed, slot) for slot in range(driver.num_envs)]
+        driver.reset(seeds)
+        if not driver.restarts:
+            return None
+        self._table.seed[: slots.started] = seeds[: slots.started]
+        return _Replay(driver, seeds, slots.playing)
+
+    def _restart(self, ended: Ended) -> None:
+        goes_on = ended.following >= 0
+        following = ended.following[goes_on].tolist()
+        if following:
+            seeds = [episode_seed(self._seed, episode) for episode in following]
+            self._driver.restart(ended.slots[goes_on].tolist(), seeds)
+            self._table.seed[following] = seeds
+
+    def _record(self, ended: Ended) -> None:
+        table, episodes = self._table, ended.episode
+        finite = np.isfinite(ended.ret)
+        if not finite.all():
+            bad = int(np.flatnonzero(~finite)[0])
+            raise EnvironmentFailed(
+                f"episode {episodes[bad]} has the return {ended.ret[bad]}: a reward was not a "
+                "finite number, and no mean can be made of it"
+            )
+        table.ret[episodes], table.steps[episodes] = ended.ret, ended.steps
+        table.terminated[episodes], table.truncated[episodes] = ended.terminated, ended.truncated
+        for row, episode in enumerate(episodes.tolist()):
+            info = self._driver.info(int(ended.slots[row]))
+            dist = distance(info)
+            if dist is not None:
+                table.dist[episode] = dist
+            self._said[episode] = self._judge(info, ended, row)
+
+    def _judge(self, info: Mapping[str, Any], ended: Ended, row: int) -> int:
+        if self._success is not None:
+            verdict: Any = self._success(
+                info,
+                bool(ended.terminated[row]),
+                bool(ended.truncated[row]),
+                float(ended.ret[row]),
+                int(ended.steps[row]),
+            )
+            if verdict is None:
+                raise InvalidInput("success() returned None; it says True or False")
+            return int(bool(verdict))
+        for key in ("is_success", "success"):
+            if info.get(key) is not None and info[key] == info[key]:  # a NaN says nothing
+                self._info_keys.add(f"info[{key!r}]")
+                return int(bool(info[key]))
+        return NOT_SAID
+
+    def check_seeding(self) -> None:
+        """Replay the first steps: what goes differently then was not seeded."""
+        if self._replay is None:
+            return
+        try:
+            if self._replay.repeats():
+                return
+            note = (
+                "replayed with the same seeds and actions, the first episodes went differently: "
+                "the environment does not follow its seed, or not its seed alone, so numbers may "
+                "differ from run to run and with num_envs"
+            )
+        except Exception as problem:  # noqa: BLE001 - the environment's code; it is reported
+            note = (
+                "whether the environment follows its seed is not known, because its first steps "
+                f"could not be replayed: {type(problem).__name__}: {problem}"
+            )
+        self._seeded = False
+        self._table.seed[:] = -1
+        self._driver.notes.append(note)
+
+    def report(self) -> VectorReport:
+        driver, table = self._driver, self._table
+        success_is = self._decide_successes()
+        config = {
+            "kind": "episodes",
+            "env": driver.name,
+            "episodes": len(table),
+            "num_envs": driver.num_envs,
+            "seed": self._seed,
+            "seeded": self._seeded,
+            "max_steps": None if self._max_steps is None else int(self._max_steps),
+            "success_is": success_is,
+            "notes": list(driver.notes),
+        }
+        return VectorReport(summarize(table, config), table, config, tuple(driver.notes))
+
+    def _decide_successes(self) -> str:
+        """Fill in which episodes succeeded (clause 9), and return what decided it."""
+        table, said = self._table, self._said
+        if self._success is not None:
+            table.success[:] = said == 1
+            return "success function"
+        if self._info_keys:
+            # An environment that speaks of success only where there is one means no by silence.
+            table.success[:] = said == 1
+            silent = int((said == NOT_SAID).sum())
+            if silent:
+                self._driver.notes.append(
+                    f"{silent} of {len(table)} episodes said nothing of success where others did: "
+                    "they count as failures"
+                )
+            return ", ".join(sorted(self._info_keys))
+        table.success[:] = table.terminated
+        both = table.terminated & table.truncated
+        if both.any() and (both == table.truncated).all():
+            self._driver.notes.append(
+                f"all {int(both.sum())} truncated episodes were reported as terminated too, and "
+                "count as successes; if `done` means any end here, say with success= what one is"
+            )
+        return "terminated"
+
+
+def _announce_episodes(policy_begin: Callable[[list[int]], object], slots: Slots) -> None:
+    """Tell a policy with a state in which rows an episode is about to start."""
     starting = (slots.steps == 0) & (slots.episode >= 0)
     if slots.playing is not None:
         starting &= slots.playing
     if starting.any():
-        begins(np.flatnonzero(starting).tolist())
+        policy_begin(np.flatnonzero(starting).tolist())
 
 
-class _Beginning:
-    """The first steps of an evaluation, until an episode ends, to be played again at its end."""
+class _Replay:
+    """The first steps of an evaluation, up to an episode's end, to be replayed at its end."""
 
     def __init__(self, driver: Driver, seeds: Sequence[int], playing: Bools | None) -> None:
         self._driver, self._seeds, self._playing = driver, seeds, playing
         self._start = _checksum(driver.observe())
         self._steps: list[tuple[Any, bool, int]] = []
+        """Actions, whether an episode ended, and a checksum of what came of it."""
 
     def add(self, actions: Any, step: Step, ended: bool) -> bool:
-        """Returns whether the next step is to be added too."""
-        self._steps.append((actions, ended, self._outcome(step, ended)))
+        """Add a step; return whether the next one is to be added too."""
+        self._steps.append((actions, ended, self._checksum_step(step, ended)))
         return not ended and len(self._steps) < REPLAYED
 
     def repeats(self) -> bool:
         self._driver.reset(self._seeds)
         return self._start == _checksum(self._driver.observe()) and all(
-            self._outcome(self._driver.step(actions, self._playing), ended) == outcome
-            for actions, ended, outcome in self._steps
+            self._checksum_step(self._driver.step(actions, self._playing), ended) == checksum
+            for actions, ended, checksum in self._steps
         )
 
-    def _outcome(self, step: Step, ended: bool) -> int:
-        # Where an episode ended, what is observed may be of the next one.
+    def _checksum_step(self, step: Step, ended: bool) -> int:
+        # Where an episode ended, the observation may belong to the next one.
         return _checksum((*step, None if ended else self._driver.observe()))
 
 
 def _checksum(values: Any) -> int:
-    """Of all arrays, numbers and texts in there: a few bytes in place of a batch of images."""
+    """Hash all arrays, numbers and texts: a few bytes instead of a batch of images."""
     if isinstance(values, Mapping):
         values = [part for item in values.items() for part in item]
     if isinstance(values, tuple | list):
@@ -178,177 +368,10 @@ def _checksum(values: Any) -> int:
     return 0 if array.dtype.hasobject else zlib.crc32(np.ascontiguousarray(array).tobytes())
 
 
-def _copied(actions: Any) -> Any:
-    """As the environments were given them: they may work on them in place."""
+def _copy_actions(actions: Any) -> Any:
+    """Copy actions, which environments may change in place."""
     if isinstance(actions, Mapping):
-        return {key: _copied(part) for key, part in actions.items()}
+        return {key: _copy_actions(part) for key, part in actions.items()}
     if isinstance(actions, tuple | list):
-        return type(actions)(map(_copied, actions))
+        return type(actions)(map(_copy_actions, actions))
     return actions.detach().clone() if is_tensor(actions) else copy.deepcopy(actions)
-
-
-class _Evaluation:
-    def __init__(self, driver: Driver, episodes: int, seed: int, success: SuccessFn | None) -> None:
-        self._driver, self._seed, self._success = driver, int(seed), success
-        self._seeded = driver.restarts
-        self._books = Books(episodes)
-        self._told = np.full(episodes, SILENT, dtype=np.int8)
-        """What was said of each episode's success: 1, 0, or nothing."""
-        self._said_by: set[str] = set()
-        self._beginning: _Beginning | None = None
-
-    def run(self, policy_fn: PolicyFn, max_steps: int | None, dump: TrajectoryFile | None) -> None:
-        driver = self._driver
-        slots = begin(driver.num_envs, len(self._books))
-        seeds = [self._seed_of(slot) for slot in range(driver.num_envs)]
-        try:
-            driver.reset(seeds)
-            self._note_seeds(slots.episode, seeds)
-            if driver.restarts:
-                self._beginning = _Beginning(driver, seeds, slots.playing)
-            recording = self._beginning is not None and driver.cuts
-            begins = getattr(policy_fn, "begin", None)
-            while not slots.finished:
-                if begins is not None:
-                    _tell_beginnings(begins, slots)
-                actions = policy_fn(driver.observe())
-                check_actions(actions, driver.num_envs)
-                if dump is not None:
-                    dump.check(actions)
-                given = _copied(actions) if recording else None
-                step = driver.step(actions, slots.playing)
-                if dump is not None:
-                    dump.write(slots, actions, step, driver.info, max_steps)
-                slots, ended = advance(slots, *step, max_steps=max_steps, rests=driver.rests)
-                if recording and self._beginning is not None:
-                    recording = self._beginning.add(given, step, ended is not None)
-                if ended is not None:
-                    self._enter(ended)
-                    self._restart(ended)
-        except Exception as problem:
-            playing = slots.episode[slots.episode >= 0].tolist()
-            problem.add_note(f"heldout: episodes {playing} were under way; no number is reported")
-            raise
-
-    def _enter(self, ended: Ended) -> None:
-        """Write the episodes that ended into the books."""
-        books, at = self._books, ended.episode
-        if not np.isfinite(ended.ret).all():
-            bad = int(np.flatnonzero(~np.isfinite(ended.ret))[0])
-            raise EnvironmentFailed(
-                f"episode {at[bad]} has the return {ended.ret[bad]}: a reward was not a finite "
-                "number, and no mean can be made of it"
-            )
-        books.ret[at], books.steps[at] = ended.ret, ended.steps
-        books.terminated[at], books.truncated[at] = ended.terminated, ended.truncated
-        for place, slot in enumerate(ended.slots.tolist()):
-            info = self._driver.info(slot)
-            how_far = distance(info)
-            if how_far is not None:
-                books.dist[at[place]] = how_far
-            self._told[at[place]] = self._success_of(
-                info,
-                bool(ended.terminated[place]),
-                bool(ended.truncated[place]),
-                float(ended.ret[place]),
-                int(ended.steps[place]),
-            )
-
-    def _success_of(
-        self, info: Mapping[str, Any], terminated: bool, truncated: bool, ret: float, steps: int
-    ) -> int:
-        if self._success is not None:
-            verdict: Any = self._success(info, terminated, truncated, ret, steps)
-            if verdict is None:
-                raise InvalidInput("success() returned None; it says True or False")
-            return int(bool(verdict))
-        for name in ("is_success", "success"):
-            if info.get(name) is not None and info[name] == info[name]:  # a NaN says nothing
-                self._said_by.add(f"info[{name!r}]")
-                return int(bool(info[name]))
-        return SILENT
-
-    def check_seeding(self) -> None:
-        """What went differently when it was played again was not seeded."""
-        if self._beginning is None:
-            return
-        try:
-            if self._beginning.repeats():
-                return
-            note = (
-                "replayed with the same seeds and actions, the first episodes went differently: "
-                "the environment does not follow its seed, or not its seed alone, so numbers may "
-                "differ from run to run and with num_envs"
-            )
-        except Exception as problem:  # noqa: BLE001 - the episodes that were played are kept
-            note = (
-                "whether the environment follows its seed is not known, because its first steps "
-                f"could not be replayed: {type(problem).__name__}: {problem}"
-            )
-        self._seeded = False
-        self._books.seed[:] = -1
-        self._driver.notes.append(note)
-
-    def _restart(self, ended: Ended) -> None:
-        if not self._driver.restarts:
-            return
-        going_on = ended.following >= 0
-        slots, following = ended.slots[going_on].tolist(), ended.following[going_on].tolist()
-        if slots:
-            seeds = [self._seed_of(episode) for episode in following]
-            self._driver.restart(slots, seeds)
-            self._note_seeds(following, seeds)
-
-    def _seed_of(self, episode: int) -> int:
-        return episode_seed(self._seed, episode)
-
-    def _note_seeds(self, episodes: Iterable[int], seeds: Sequence[int]) -> None:
-        if self._driver.restarts:
-            for episode, seed in zip(episodes, seeds, strict=True):
-                if episode >= 0:
-                    self._books.seed[episode] = seed
-
-    def report(self, max_steps: int | None) -> VectorReport:
-        driver, books = self._driver, self._books
-        notes = list(driver.notes)
-        success_is = self._decide_successes(notes)
-        summary = summarize(books, num_envs=driver.num_envs, seed=self._seed, seeded=self._seeded)
-        summary["success_is"] = success_is
-        summary["notes"] = notes
-        config = {
-            "kind": "episodes",
-            "env": driver.name,
-            "episodes": len(books),
-            "num_envs": driver.num_envs,
-            "seed": self._seed,
-            "seeded": self._seeded,
-            "max_steps": None if max_steps is None else int(max_steps),
-            "success_is": success_is,
-            "notes": list(notes),
-        }
-        return VectorReport(summary, books, config, tuple(notes))
-
-    def _decide_successes(self, notes: list[str]) -> str:
-        """Clause 9: what success is, once all that was said of it is known."""
-        books, told = self._books, self._told
-        if self._success is not None:
-            books.success[:] = told == 1
-            return "success function"
-        if self._said_by:
-            # An environment that speaks of success only where there is one means no by silence.
-            books.success[:] = told == 1
-            silent = int((told == SILENT).sum())
-            if silent:
-                notes.append(
-                    f"{silent} of {len(books)} episodes said nothing of success where others did: "
-                    "they count as failures"
-                )
-            return ", ".join(sorted(self._said_by))
-        books.success[:] = books.terminated
-        both = books.terminated & books.truncated
-        if both.any() and (both == books.truncated).all():
-            notes.append(
-                f"all {int(both.sum())} truncated episodes were reported as terminated too, and "
-                "count as successes; if `done` means any end here, say with success= what one is"
-            )
-        return "terminated"

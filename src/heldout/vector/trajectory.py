@@ -1,8 +1,8 @@
 """What happened, step by step, as JSON lines.
 
-For one environment `{t, action, reward, done, trunc, dist}`, `t` from 0 in every episode; for
-several `{episode, env, t, …}`. `done` is terminated; `dist` is null where the environment does
-not say how far it is from its goal. What has no such form is refused before anything runs.
+One environment writes `{t, action, reward, done, trunc, dist}`, `t` from 0 in every episode;
+several write `{episode, env, t, …}`. `done` is terminated; `dist` is null where the environment
+does not say how far it is from its goal. What has no such form is refused before anything runs.
 """
 
 from __future__ import annotations
@@ -10,42 +10,49 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import msgspec
 
 from heldout.episodes import Slots
 from heldout.errors import InvalidInput
-from heldout.vector.driver import Step, as_numpy
+from heldout.vector.drivers import Step, as_numpy
 
 DISTANCES = ("dist", "distance", "dist_to_goal", "distance_to_goal")
-"""Under which names environments put it in their infos."""
+"""Keys under which environments put it in their infos."""
 
 FLAT = ("Box", "Discrete", "MultiDiscrete", "MultiBinary")
 """Action spaces whose actions are a number or an array."""
 
 
 def distance(info: Mapping[str, Any]) -> float | None:
-    """A finite number under one of the usual names, or None."""
+    """Return the distance to the goal that an info states, if it is a finite number."""
     for name in DISTANCES:
         value = info.get(name)
         if value is None:
             continue
         array = as_numpy(value)
         if array.size == 1 and array.dtype.kind in "biuf":
-            how_far = float(array.reshape(()))
-            return how_far if math.isfinite(how_far) else None
+            number = float(array.reshape(()))
+            return number if math.isfinite(number) else None
     return None
 
 
 class TrajectoryFile:
-    """Lines for every step that counts. An existing file is never overwritten."""
+    """A file with one line for every step of an episode; a context manager.
+
+    Args:
+        path: A `.jsonl` file that does not exist yet.
+
+    Raises:
+        InvalidInput: It exists, has another suffix, or its directory does not exist.
+    """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
         self._several = False
         self._lines = 0
+        self._encode = msgspec.json.Encoder().encode
         if self._path.suffix != ".jsonl":
             raise InvalidInput(
                 f"a trajectory is written as JSON lines: name the file ….jsonl, not {self._path}"
@@ -54,21 +61,19 @@ class TrajectoryFile:
             raise InvalidInput(f"{self._path} is already there; remove it, or name another file")
         if not self._path.parent.is_dir():
             raise InvalidInput(f"there is no directory {self._path.parent} to write {path} in")
-        self._encode = msgspec.json.Encoder().encode
 
     def prepare(self, action_space: Any, *, several: bool) -> None:
-        """Refuse actions that have no form here."""
+        """Choose the form of the lines, and refuse actions that are neither number nor array."""
         self._several = several
-        kind = type(action_space).__name__
-        known = action_space is not None and hasattr(action_space, "sample")
-        if known and not any(c.__name__ in FLAT for c in type(action_space).__mro__):
+        kinds = [kind.__name__ for kind in type(action_space).__mro__]
+        if hasattr(action_space, "sample") and not any(kind in FLAT for kind in kinds):
             raise InvalidInput(
-                f"a trajectory holds actions that are a number or an array; those of a {kind} "
+                f"a trajectory holds actions that are a number or an array; those of a {kinds[0]} "
                 "space have no form in it. Leave trajectory out"
             )
 
     def check(self, actions: Any) -> None:
-        """Where no action space says it, the first actions do."""
+        """Refuse such actions where no action space says so."""
         if self._lines == 0 and (
             isinstance(actions, dict | tuple) or as_numpy(actions).dtype.kind not in "biuf"
         ):
@@ -81,12 +86,7 @@ class TrajectoryFile:
         self._file = self._path.open("xb")
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        problem: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self._file.close()
         if self._lines == 0:
             self._path.unlink()
@@ -99,17 +99,18 @@ class TrajectoryFile:
         info: Callable[[int], Mapping[str, Any]],
         max_steps: int | None,
     ) -> None:
-        """The step that is about to be taken into `slots`."""
+        """Write one step of all environments that play an episode.
+
+        `slots` are as they were before the step, `max_steps` is where episodes are truncated.
+        """
         actions = as_numpy(actions)
-        for slot in range(len(slots.episode)):
+        for slot, episode in enumerate(slots.episode.tolist()):
             if slots.playing is not None and not slots.playing[slot]:
                 continue
-            line: dict[str, Any] = {}
-            if self._several:
-                line |= {"episode": int(slots.episode[slot]), "env": slot}
             t, done = int(slots.steps[slot]), bool(step.terminated[slot])
             cut = max_steps is not None and t + 1 >= max_steps and not done
-            line |= {
+            line = {
+                **({"episode": episode, "env": slot} if self._several else {}),
                 "t": t,
                 "action": actions[slot].tolist(),
                 "reward": float(step.reward[slot]),
