@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
-from heldout.isolation import modules_of, modules_put_back
+from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
 from heldout.training.snapshot.replica import Replica, Transfer
 from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals
 
@@ -95,7 +95,7 @@ class WeightSnapshot:
 
         shadow = self._held()
         kept = modules_put_back(modules_of(shadow.replica.model))
-        with shadow.current(), torch.no_grad(), _casts_kept(torch), self._setting.entered(), kept:
+        with thread_local_capture_mode(), shadow.current(), torch.no_grad(), _casts_kept(torch), self._setting.entered(), kept:
             yield
 
     def release(self) -> None:
