@@ -4,9 +4,11 @@
 
 While a thread captures a graph in torch's default mode ("global"), CUDA refuses all other threads
 some calls, and the refusal breaks the capture. `calls` tries single calls in a second thread, in
-each of the modes that such a thread can be in. `evals` trains a model, captures a graph after every
-step while heldout evaluates a snapshot of it in a thread, and counts captures that broke, evals
-that failed, and replays of the captured graph that were wrong. Every case has a process of its own.
+each of the modes that such a thread can be in: thread-local is what threads of evals are in.
+Waiting for the whole device, and so a capture by `torch.cuda.graph`, breaks it in every mode; evals
+do neither in a thread. `evals` trains a model, captures a graph after every step while heldout
+evaluates a snapshot of it in a thread, and counts captures that broke, evals that failed, and
+replays of the captured graph that were wrong. Every case has a process of its own.
 
 Prints a table and writes $OUT/capture.json, if OUT is set. Exits with 1 where an eval broke a
 capture, or a capture an eval. Without a GPU it runs the same code and captures nothing, to show

@@ -64,7 +64,7 @@ class WeightSnapshot:
         self._pool = pool
         self._lock = threading.Lock()
         self._version: PolicyVersion | None = None
-        self._settings = _ThreadSettings.of_this_thread(pool._device)
+        self._settings = _thread_settings(pool._device)
 
     @property
     def model(self) -> Any:
@@ -124,7 +124,7 @@ class WeightSnapshot:
             copy.stream(),
             torch.no_grad(),
             _keep_autocast_cache(),
-            self._settings.entered(),
+            self._settings(),
             modules_put_back(modules_of(copy.model)),
         ):
             yield
@@ -222,7 +222,9 @@ class SnapshotPool:
             self.clear()
         copy = _ModelCopy(model, device=self._device, copy=self._copy)
         copy.try_fill()
-        if fingerprint(copy.model) != fingerprint(model):
+        with copy.stream():
+            is_same = fingerprint(copy.model) == fingerprint(model)
+        if not is_same:
             raise _refusal("", "the weights of a copy are not those of the model")
         return copy
 
@@ -239,9 +241,8 @@ class _NoLongerFits(Exception):
     """The model has other modules or tensors than when its copy was made."""
 
 
-class _Transfer(NamedTuple):
-    source: Any
-    target: Any
+_Transfer = tuple[Any, Any]
+"""A tensor of the model, and that of the copy."""
 
 
 @dataclass(slots=True)
@@ -313,6 +314,8 @@ class _ModelCopy:
         self._device = None if device is None else torch.empty(0, device=device).device
         self._tensors: dict[int, _Tensor] = {}
         """By the `id` of the original: of those in containers, at later times."""
+        self._streams: dict[Any, Any] = {}
+        """The stream to evaluate in, of each CUDA device."""
         self._is_new, self._is_stale = True, False
         _check(self.original)
         self._hooks = [name for name in vars(torch.nn.Module()) if "_hooks" in name]
@@ -324,8 +327,6 @@ class _ModelCopy:
             self._copies[id(module)] = self._copies[id(module._orig_mod)]
         self._modules = [self._add_module(name, module) for name, module in modules]
         self.model = self._copies[id(self.original)]
-        self._streams: dict[Any, Any] = {}
-        """The stream to evaluate in, of each CUDA device."""
         self._filled: list[Any] = []
         self._finished: list[Any] = []
         self._is_read_by_host = False
@@ -406,6 +407,8 @@ class _ModelCopy:
         else:
             what = f"{kind.__name__}, {tensor.layout}, on {tensor.device}"
             raise _refusal(where, f"its weights cannot be copied ({what})")
+        if target.is_cuda and target.device not in self._streams:
+            self._streams[target.device] = torch.cuda.Stream(target.device)
         made = _Tensor(target, _layout(tensor), is_frozen, is_shared)
         self._tensors[id(tensor)] = made
         return made
@@ -464,15 +467,15 @@ class _ModelCopy:
         if not isinstance(tensor, _torch().Tensor) or _layout(tensor) != made.layout:
             raise _NoLongerFits
         if not made.is_frozen:
-            due.append(_Transfer(tensor, made.target))
+            due.append((tensor, made.target))
             return
         # Other weights may have been loaded since, or it may be trained now.
         before, made.content = made.content, (tensor.data_ptr(), writes(tensor))
         if tensor.requires_grad or (made.is_shared and made.target.data_ptr() != made.content[0]):
             raise _NoLongerFits
-        self.fixed.append(_Transfer(tensor, made.target))
+        self.fixed.append((tensor, made.target))
         if not made.is_shared and (self._is_stale or before != made.content):
-            due.append(_Transfer(tensor, made.target))
+            due.append((tensor, made.target))
 
     def copy_all_again(self) -> None:
         """At the next time: frozen weights were written to, and torch has not counted it."""
@@ -493,13 +496,10 @@ class _ModelCopy:
         except _NoLongerFits:
             return False
         groups: dict[tuple[Any, ...], list[_Transfer]] = {}
-        for transfer in transfers:  # what one kernel can copy together
-            source, target = transfer
-            groups.setdefault((source.dtype, source.device, target.device), []).append(transfer)
+        for source, target in transfers:  # what one kernel can copy together
+            key = source.dtype, source.device, target.device
+            groups.setdefault(key, []).append((source, target))
         devices = {device for _, *pair in groups for device in pair}
-        for tensor in (*self.model.parameters(), *self.model.buffers()):
-            if tensor.is_cuda and tensor.device not in self._streams:
-                self._streams[tensor.device] = torch.cuda.Stream(tensor.device)
         on_cuda = [device for device in (*devices, *self._streams) if device.type == "cuda"]
         streams = {device: torch.cuda.current_stream(device) for device in on_cuda}
         for stream in streams.values():
@@ -775,35 +775,25 @@ def _fill_function(function: Any, state: tuple[Any, ...]) -> None:
 # --- Devices and threads ------------------------------------------------------------------------
 
 
-class _ThreadSettings(NamedTuple):
-    """What torch keeps for each thread and a forward pass depends on."""
+def _thread_settings(device: Any) -> Callable[[], ExitStack]:
+    """The default device and autocast of this thread, to be entered in another one."""
+    torch = _torch()
+    default = torch.get_default_device()
+    if device is not None and default.type != "cpu":
+        default = torch.device(device)
+    kept = torch.is_autocast_cache_enabled()
+    kinds = [kind for kind in ("cpu", "cuda", "xpu") if torch.is_autocast_enabled(kind)]
+    types = {kind: torch.get_autocast_dtype(kind) for kind in kinds}
 
-    device: Any
-    """Where tensors are made."""
-    casts: tuple[tuple[str, Any, bool], ...]
-    """Kinds of devices with autocast, its type, and whether casts are kept."""
+    def enter() -> ExitStack:
+        stack = ExitStack()
+        if torch.get_default_device() != default:  # it costs each call of torch a little
+            stack.enter_context(default)
+        for kind, dtype in types.items():
+            stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=kept))
+        return stack
 
-    @classmethod
-    def of_this_thread(cls, device: Any) -> _ThreadSettings:
-        import torch
-
-        default = torch.get_default_device()
-        if device is not None and default.type != "cpu":
-            default = torch.device(device)
-        kept = torch.is_autocast_cache_enabled()
-        kinds = [kind for kind in ("cpu", "cuda", "xpu") if torch.is_autocast_enabled(kind)]
-        return cls(default, tuple((k, torch.get_autocast_dtype(k), kept) for k in kinds))
-
-    @contextmanager
-    def entered(self) -> Iterator[None]:
-        import torch
-
-        with ExitStack() as stack:
-            if torch.get_default_device() != self.device:  # it costs each call of torch a little
-                stack.enter_context(self.device)
-            for kind, dtype, kept in self.casts:
-                stack.enter_context(torch.autocast(kind, dtype=dtype, cache_enabled=kept))
-            yield
+    return enter
 
 
 def _recorded(stream: Any) -> Any:
