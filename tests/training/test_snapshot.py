@@ -564,6 +564,19 @@ def test_an_attribute_may_have_the_name_of_a_global_that_is_the_model() -> None:
     assert torch.equal(evaluated(snapshot, lambda copied: copied(rows)), model(rows))
 
 
+def test_a_copy_that_has_other_weights_than_the_model_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def forget_the_last(targets: Any, sources: Any, **_: Any) -> None:
+        for target, source in zip(targets[:-1], sources[:-1], strict=True):
+            target.copy_(source)
+        targets[-1].fill_(7.0)
+
+    monkeypatch.setattr(torch, "_foreach_copy_", forget_the_last)
+    with pytest.raises(InvalidInput, match="the weights of a copy are not those of the model"):
+        SnapshotPool().try_take(torch.nn.Linear(2, 2), step=1)
+
+
 def test_weights_that_are_nowhere_are_refused() -> None:
     with torch.device("meta"):
         model = torch.nn.Linear(2, 2)

@@ -340,7 +340,7 @@ class _ModelCopy:
 
         held, own = vars(module), vars(self._copies[id(module)])
         structure = tuple(dict(s) if isinstance(s, dict) else s for s in _structure(module))
-        made = _Module(name, module, structure, held, own)
+        record = _Module(name, module, structure, held, own)
         own["_modules"] = {
             key: None if child is None else self._copies[id(child)]
             for key, child in held["_modules"].items()
@@ -349,12 +349,12 @@ class _ModelCopy:
             own[group] = {}
             for key, tensor in held[group].items():
                 target = None if tensor is None else self._add_tensor(tensor, _joined(name, key))
-                made.tensors.append((held[group], own[group], key, target))
+                record.tensors.append((held[group], own[group], key, target))
         own |= {group: OrderedDict() for group in self._hooks}
         for group in ("_forward_hooks", "_forward_pre_hooks"):
             for key, hook in held[group].items():
                 if self._is_own(hook, name):
-                    made.others.append((held[group], own[group], key))
+                    record.others.append((held[group], own[group], key))
                     for flags in self._hooks:
                         if flags.startswith(f"{group}_") and key in held[flags]:
                             own[flags][key] = True
@@ -367,14 +367,14 @@ class _ModelCopy:
                 raise _refusal(name, "accelerate has put it on devices of its own choice")
             elif isinstance(value, torch.Tensor):
                 target = self._add_tensor(value, _joined(name, key))
-                made.tensors.append((held, own, key, target))
+                record.tensors.append((held, own, key, target))
             elif type(value) in _PLAIN:
-                made.plain.append(key)
+                record.plain.append(key)
             elif _is_flat(value):
-                made.flat.append(key)
+                record.flat.append(key)
             else:
-                made.others.append((held, own, key))
-        return made
+                record.others.append((held, own, key))
+        return record
 
     def _is_own(self, hook: Any, where: str) -> bool:
         """Whether a forward hook is the model's; False if it has no effect on a copy."""
@@ -409,9 +409,9 @@ class _ModelCopy:
             raise _refusal(where, f"its weights cannot be copied ({what})")
         if target.is_cuda and target.device not in self._streams:
             self._streams[target.device] = torch.cuda.Stream(target.device)
-        made = _Tensor(target, _layout(tensor), is_frozen, is_shared)
-        self._tensors[id(tensor)] = made
-        return made
+        record = _Tensor(target, _layout(tensor), is_frozen, is_shared)
+        self._tensors[id(tensor)] = record
+        return record
 
     # --- Each time ---
 
@@ -430,31 +430,29 @@ class _ModelCopy:
         in_containers: dict[int, _Tensor] = {}
         self.fixed = []
 
-        def follow(tensor: Any, made: _Tensor) -> Any:
-            if id(made) not in originals and id(tensor) not in known:
-                originals[id(made)], known[id(tensor)] = tensor, made.target
-                self._follow(tensor, made, due)
-            elif originals.get(id(made)) is not tensor:
+        def follow(tensor: Any, record: _Tensor) -> Any:
+            if id(record) not in originals and id(tensor) not in known:
+                originals[id(record)], known[id(tensor)] = tensor, record.target
+                self._follow(tensor, record, due)
+            elif originals.get(id(record)) is not tensor:
                 raise _NoLongerFits  # tied weights were untied, or others are tied now
-            return made.target
+            return record.target
 
         def copy_tensor(tensor: Any, where: str) -> Any:
-            made = (
-                self._add_tensor(tensor, where) if self._is_new else self._tensors.get(id(tensor))
-            )
-            if made is None:
+            if not self._is_new and id(tensor) not in self._tensors:
                 raise _NoLongerFits
-            in_containers[id(tensor)] = made
-            return follow(tensor, made)
+            record = self._add_tensor(tensor, where)
+            in_containers[id(tensor)] = record
+            return follow(tensor, record)
 
         for module in self._modules:
             if _structure(module.original) != module.structure:
                 raise _NoLongerFits
-            for holder, own, key, made in module.tensors:
+            for holder, own, key, record in module.tensors:
                 tensor = holder.get(key)
-                if (made is None) is not (tensor is None):
+                if (record is None) is not (tensor is None):
                     raise _NoLongerFits
-                own[key] = None if made is None else follow(tensor, made)
+                own[key] = None if record is None else follow(tensor, record)
         copier = _AttributeCopier(known, copy_tensor)
         for module in self._modules:
             _update_attributes(module, copier)
@@ -463,19 +461,20 @@ class _ModelCopy:
         self._tensors, self._is_new, self._is_stale = in_containers, False, False
         return due
 
-    def _follow(self, tensor: Any, made: _Tensor, due: list[_Transfer]) -> None:
-        if not isinstance(tensor, _torch().Tensor) or _layout(tensor) != made.layout:
+    def _follow(self, tensor: Any, record: _Tensor, due: list[_Transfer]) -> None:
+        if not isinstance(tensor, _torch().Tensor) or _layout(tensor) != record.layout:
             raise _NoLongerFits
-        if not made.is_frozen:
-            due.append((tensor, made.target))
+        if not record.is_frozen:
+            due.append((tensor, record.target))
             return
         # Other weights may have been loaded since, or it may be trained now.
-        before, made.content = made.content, (tensor.data_ptr(), writes(tensor))
-        if tensor.requires_grad or (made.is_shared and made.target.data_ptr() != made.content[0]):
+        pointer = tensor.data_ptr()
+        before, record.content = record.content, (pointer, writes(tensor))
+        if tensor.requires_grad or (record.is_shared and record.target.data_ptr() != pointer):
             raise _NoLongerFits
-        self.fixed.append((tensor, made.target))
-        if not made.is_shared and (self._is_stale or before != made.content):
-            due.append((tensor, made.target))
+        self.fixed.append((tensor, record.target))
+        if not record.is_shared and (self._is_stale or before != record.content):
+            due.append((tensor, record.target))
 
     def copy_all_again(self) -> None:
         """At the next time: frozen weights were written to, and torch has not counted it."""
@@ -655,27 +654,27 @@ class _AttributeCopier(pickle.Pickler):
         if kind in _PLAIN:
             return None
         if id(value) in self._known:
-            passed = self._known[id(value)]
+            result = self._known[id(value)]
         elif issubclass(kind, torch.Tensor):
-            passed = self._copy_tensor(value, self._where)
+            result = self._copy_tensor(value, self._where)
         elif issubclass(kind, torch.optim.Optimizer):
-            passed = None
+            result = None
         elif issubclass(kind, torch.Generator):
-            passed = value.clone_state()
+            result = value.clone_state()
         elif issubclass(kind, weakref.ref):
             target = self._known.get(id(value()))
-            passed = value if target is None else weakref.ref(target)
+            result = value if target is None else weakref.ref(target)
         elif kind is _Reference:
-            passed = value.to
+            result = value.to
         elif _is_same(value):
-            passed = value
+            result = value
         else:
             if why := _why_not(kind):
                 raise _refusal(self._where, why)
             return None
         if kind is types.FunctionType:
             _check_globals(value, self._where)
-        self._references.append(passed)
+        self._references.append(result)
         return len(self._references) - 1
 
     def reducer_override(self, value: Any) -> Any:
@@ -745,12 +744,13 @@ def _check_globals(function: Any, where: str, *, may_be_modules: bool = False) -
     for code in codes:
         codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
     names = {name for code in codes for name in code.co_names} & function.__globals__.keys()
-    for name in names:
+    for name in sorted(names):
         value = function.__globals__[name]
-        owner = getattr(value, "__self__", value)
         if isinstance(value, types.FunctionType) and _compiled_from(value) is not None:
             why = "is compiled by torch.compile, and compiling sets random state of the training"
-        elif isinstance(owner, _torch().nn.Module) and not may_be_modules:
+        elif not may_be_modules and isinstance(
+            owner := getattr(value, "__self__", value), _torch().nn.Module
+        ):
             why = f"is the {type(owner).__name__} in training, or a method of it"
         else:
             continue
@@ -760,9 +760,9 @@ def _check_globals(function: Any, where: str, *, may_be_modules: bool = False) -
 def _new_function(function: Any) -> Any:
     cells = tuple(types.CellType() for _ in function.__closure__ or ())
     code, names = function.__code__, function.__globals__
-    made = types.FunctionType(code, names, function.__name__, closure=cells)
-    made.__qualname__, made.__module__ = function.__qualname__, function.__module__
-    return made
+    new = types.FunctionType(code, names, function.__name__, closure=cells)
+    new.__qualname__, new.__module__ = function.__qualname__, function.__module__
+    return new
 
 
 def _fill_function(function: Any, state: tuple[Any, ...]) -> None:
