@@ -28,7 +28,7 @@ import threading
 import types
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -628,8 +628,7 @@ class _AttributeCopier(pickle.Pickler):
         self._pickled = io.BytesIO()
         super().__init__(self._pickled)
         self._references: list[Any] = []
-        self._reader = pickle.Unpickler(self._pickled)  # noqa: S301 - of what was just pickled
-        self._reader.persistent_load = self._references.__getitem__  # type: ignore[method-assign]
+        self._reader = _AttributeReader(self._pickled, self._references)
         self._known, self._copy_tensor = known, copy_tensor
         self._where = ""
 
@@ -691,6 +690,15 @@ class _AttributeCopier(pickle.Pickler):
         if type(value).__name__ == "ConvertOutputsToFp32":  # it refuses to be pickled
             return object.__new__, (type(value),), vars(value)
         return NotImplemented
+
+
+class _AttributeReader(pickle.Unpickler):
+    def __init__(self, pickled: io.BytesIO, references: Sequence[Any]) -> None:
+        super().__init__(pickled)
+        self._references = references
+
+    def persistent_load(self, number: int) -> Any:
+        return self._references[number]
 
 
 class _Reference(NamedTuple):
