@@ -3,7 +3,7 @@
     python bench/gpu/snapshot.py                      both shapes, on the GPU
     python bench/gpu/snapshot.py --device cpu --tiny  the same code, to show that it works
 
-Prints a line of JSON a measurement, and exits with 1 if a shadow was not what the model had been.
+Prints a line of JSON a measurement, and exits with 1 if a snapshot was not what the model had been.
 bfloat16 on a GPU, random weights (no download). Needs torch and transformers.
 """
 
@@ -56,8 +56,8 @@ def ms(seconds: list[float]) -> dict[str, float]:
     }
 
 
-def taken(shadows: SnapshotPool, model: Any, step: int) -> WeightSnapshot:
-    snapshot = shadows.try_take(model, step=step)
+def taken(pool: SnapshotPool, model: Any, step: int) -> WeightSnapshot:
+    snapshot = pool.try_take(model, step=step)
     assert snapshot is not None
     return snapshot
 
@@ -96,16 +96,16 @@ def step(model: Any, seed: int) -> None:
 def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
     """How long the caller of try_take waits, with the GPU idle and with a queue of work before it,
     and how long the copy takes there."""
-    shadows = SnapshotPool(device=where)
+    pool = SnapshotPool(device=where)
     named = "as the model" if where is None else str(where)
     bench.wait()
     began = time.perf_counter()
-    snapshot = taken(shadows, model, 0)
+    snapshot = taken(pool, model, 0)
     making = time.perf_counter() - began
     snapshot.release()
     tensors = sum(1 for _ in model.parameters())
     size = sum(p.numel() * p.element_size() for p in model.parameters())
-    bench.tell(shape, "make", shadow=named, ms=1e3 * making, tensors=tensors, bytes=size)
+    bench.tell(shape, "make", copy=named, ms=1e3 * making, tensors=tensors, bytes=size)
     for load in ("idle", "busy") if bench.on_cuda else ("idle",):
         host, device = [], []
         for number in range(bench.repeats):
@@ -118,30 +118,30 @@ def held_up(bench: Bench, shape: str, model: Any, where: Any) -> None:
             if bench.on_cuda:
                 before.record()
             began = time.perf_counter()
-            snapshot = taken(shadows, model, number)
+            snapshot = taken(pool, model, number)
             host.append(time.perf_counter() - began)
             if bench.on_cuda:
                 after.record()
                 torch.cuda.synchronize()
                 device.append(before.elapsed_time(after) / 1e3)
             snapshot.release()
-        bench.tell(shape, f"try_take, host, {load}", shadow=named, **ms(host))
+        bench.tell(shape, f"try_take, host, {load}", copy=named, **ms(host))
         if device:
             # Where the queue is empty this is the host's time: kernels wait for their launch.
-            bench.tell(shape, f"copy, device, {load}", shadow=named, **ms(device))
+            bench.tell(shape, f"copy, device, {load}", copy=named, **ms(device))
 
 
 def race(bench: Bench, shape: str, model: Any, where: Any) -> None:
     """Weights are written right after the snapshot, with work queued before it; the hash is taken
     in another thread at once, and compared to that of a clone of the same moment."""
-    shadows, wrong, same = SnapshotPool(device=where), 0, 0
+    pool, wrong, same = SnapshotPool(device=where), 0, 0
     for number in range(bench.repeats):
         bench.wait()
         clone = {name: p.detach().clone() for name, p in model.state_dict().items()}
         bench.wait()
         if bench.on_cuda:
             torch.cuda._sleep(10_000_000)
-        snapshot = taken(shadows, model, number)
+        snapshot = taken(pool, model, number)
         version = beside(snapshot.version)
         for _ in range(3):
             step(model, number)
@@ -151,17 +151,17 @@ def race(bench: Bench, shape: str, model: Any, where: Any) -> None:
         snapshot.release()
     named = "as the model" if where is None else str(where)
     bench.tell(
-        shape, "race", shadow=named, rounds=bench.repeats, wrong_hashes=wrong, not_moved_on=same
+        shape, "race", copy=named, rounds=bench.repeats, wrong_hashes=wrong, not_moved_on=same
     )
 
 
 def outputs(bench: Bench, shape: str, model: Any) -> None:
-    """What a shadow says, computed beside steps of the optimizer, is what the model had said.
+    """What a snapshot says, computed during steps of the optimizer, is what the model had said.
 
     Attention is written out, since kernels that torch chooses need not repeat themselves. Where the
     model says another thing when it is asked again, nothing is known of that round.
     """
-    shadows, wrong, unknown = SnapshotPool(), 0, 0
+    pool, wrong, unknown = SnapshotPool(), 0, 0
     model.set_attn_implementation("eager")
     ids = torch.arange(256, device=bench.device).view(4, 64) % 500
     rounds = max(1, bench.repeats // 5)
@@ -175,7 +175,7 @@ def outputs(bench: Bench, shape: str, model: Any) -> None:
         expected = said(model)
         repeats = all(torch.equal(said(model), expected) for _ in range(4))
         model.train()
-        snapshot = taken(shadows, model, number)
+        snapshot = taken(pool, model, number)
 
         def work(snapshot: WeightSnapshot = snapshot) -> Any:
             with snapshot.in_use():
@@ -201,9 +201,9 @@ def on_a_large_base(bench: Bench) -> None:
     for layer in base:
         layer.requires_grad_(False)
     held_up(bench, "frozen", model, None)
-    shadows, seconds = SnapshotPool(), []
+    pool, seconds = SnapshotPool(), []
     for number in range(5):
-        snapshot = taken(shadows, model, number)
+        snapshot = taken(pool, model, number)
 
         def check(snapshot: WeightSnapshot = snapshot) -> Any:
             with snapshot.in_use():
@@ -216,7 +216,7 @@ def on_a_large_base(bench: Bench) -> None:
         seconds.append(took)
         snapshot.release()
     bench.tell("frozen", "why_changed", **ms(seconds))
-    snapshot = taken(shadows, model, 9)
+    snapshot = taken(pool, model, 9)
     base[-1].weight.data[-1, -1] += 1
     bench.wrong += snapshot.why_changed() is None
     snapshot.release()

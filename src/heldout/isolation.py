@@ -14,6 +14,7 @@ from here; it counts only once something else has imported it.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import random
 import sys
@@ -107,13 +108,47 @@ def beside_training() -> Iterator[None]:
     before = is_beside_training()
     _this_thread.beside = True
     try:
-        yield
+        with thread_local_capture_mode():
+            yield
     finally:
         _this_thread.beside = before
 
 
 def is_beside_training() -> bool:
     return getattr(_this_thread, "beside", False)
+
+
+@contextmanager
+def thread_local_capture_mode() -> Iterator[None]:
+    """CUDA calls of this thread do not break a CUDA graph that another thread is capturing.
+
+    While a thread captures in torch's default mode ("global"), CUDA refuses all other threads the
+    calls that could be unsafe in a capture (waiting for an event, allocating memory), and the
+    refusal invalidates the capture. That does not apply to a thread whose own mode is
+    thread-local: only its own captures count there. The mode is put back at the end.
+    """
+    torch = _torch()
+    if torch is None or torch.version.cuda is None or not torch.cuda.is_initialized():
+        yield
+        return
+    before = _exchange_capture_mode(_THREAD_LOCAL)
+    try:
+        yield
+    finally:
+        _exchange_capture_mode(before)
+
+
+_THREAD_LOCAL = 1  # CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+
+
+def _exchange_capture_mode(mode: int) -> int:
+    """Set this thread's mode, and return the one before."""
+    # Torch has loaded the driver's library, but has no binding for this function.
+    driver = ctypes.CDLL("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    value = ctypes.c_int(mode)
+    if failed := driver.cuThreadExchangeStreamCaptureMode(ctypes.byref(value)):
+        raise RuntimeError(f"cuThreadExchangeStreamCaptureMode failed with CUDA error {failed}")
+    return value.value
 
 
 @contextmanager
