@@ -24,6 +24,7 @@ from heldout.errors import (
     InvalidInput,
     ResumeMismatch,
     RunDirectoryError,
+    RunExists,
 )
 from heldout.scoring import Rubric, grade_exact, part
 from heldout.store.rundir import RunDir
@@ -1603,3 +1604,55 @@ def test_all_ranks_know_why_to_stop_and_know_it_at_the_same_step(tmp_path: Path)
     for thread in threads:
         thread.join(60)
     assert found[0] == found[1] == [None, None, *["enough"] * 4]
+
+
+# --- One training run, one curve ----------------------------------------------------------------
+
+
+def unsaid(folder: Path, model: Any = None, **settings: Any) -> PeriodicEval:
+    """An eval that does not say whether it continues what it finds."""
+    return periodic(folder, model, **{"resume": None, **settings})
+
+
+def test_a_curve_is_not_continued_unless_that_is_said(tmp_path: Path) -> None:
+    unsaid(tmp_path).maybe_run(10)
+    with pytest.raises(RunExists, match="resume=True"):
+        unsaid(tmp_path, resume=False)
+    again = unsaid(tmp_path)
+    with pytest.raises(RunExists, match="another run_dir"):
+        again.maybe_run(1)
+    continued = unsaid(tmp_path, resume=True)
+    continued.maybe_run(20)
+    assert [p.step for p in continued.points] == [10, 20]
+
+
+def test_a_trainer_that_resumes_says_so(tmp_path: Path) -> None:
+    unsaid(tmp_path).maybe_run(10)
+    again = unsaid(tmp_path)
+    again.begin(resume=True)
+    again.maybe_run(20)
+    assert [p.step for p in again.points] == [10, 20]
+
+
+def test_a_curve_without_results_is_begun_anew(tmp_path: Path) -> None:
+    unsaid(tmp_path, model_getter=lambda: None).maybe_run(10)
+    again = unsaid(tmp_path)
+    again.maybe_run(10)
+    assert [p.has_result for p in again.points] == [True]
+
+
+def test_training_runs_without_a_directory_get_one_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    runs = []
+    for step in (10, 20, 30):
+        runs.append(PeriodicEval(questions(), builder(), every_steps=10))
+        runs[-1].maybe_run(step, Model())
+    names = [run.run_dir.relative_to(tmp_path / "outputs/evals").name for run in runs]
+    assert names == ["rl_eval", "rl_eval-2", "rl_eval-3"]
+    assert [[p.step for p in run.points] for run in runs] == [[10], [20], [30]]
+    assert "rl_eval-2" in caplog.text
+    last = PeriodicEval(questions(), builder(), every_steps=10, resume=True)
+    assert last.run_dir == runs[-1].run_dir
+    assert [p.step for p in last.points] == [30]

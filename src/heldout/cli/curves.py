@@ -188,7 +188,8 @@ def note(point: CurvePoint) -> str:
     """What a reader must know to read the point right."""
     parts = ["final"] if point.final else []
     if not point.has_result:
-        parts.append(f"skipped: {point.skipped or 'no reason given'}")
+        word = "pending" if point.pending else "skipped"
+        parts.append(f"{word}: {point.skipped or 'no reason given'}")
     if point.partial is not None:
         parts.append(f"partial: {point.partial}")
     elif point.has_result and point.budget is not None and point.asked < point.of:

@@ -1,30 +1,26 @@
-"""Evaluation in the middle of training: on a cadence, on the trainer's own weights, neutral.
+"""Evals while a policy trains: on a cadence, on the trainer's own weights, bit-neutral.
 
-periodic_eval    PeriodicEval: cadence and heartbeats
-run_eval         one eval: the model, isolated, through `heldout.evaluate`
+periodic_eval    PeriodicEval: cadence, budget, what is said of a point
+run_eval         one eval of one model, isolated, through `heldout.evaluate`
 runner           how the policy is run and scored: `live_model`, `from_functions`
 distributed      training in several processes
 budget           how much of its time training may spend on evals, and has spent
-curve            curve.jsonl: one line per point
-curve_file       the run directory: who writes it, earlier attempts, which curve may be continued
-verdicts         improving, regressing, plateau or cannot tell; the best eval
-monitor          CurveMonitor: verdicts as the curve grows, and advice to stop
-metrics          a point as flat fields
-flips, plot      two points compared; the curve as a picture
 settings         the HELDOUT_EVAL_* variables
 
+curve            curve.jsonl: one line per evaluation point
+curve_file       the run directory: its writer, earlier attempts, which curve may be continued
+metrics          a point as flat fields
+verdicts         improving, regressing, plateau or inconclusive; the best eval so far
+monitor          CurveMonitor: verdicts as the curve grows, and advice to stop
+flips, plot      two points compared; the curve as a picture
+
 dispatcher       AsyncEvalDispatcher: evals in the background
-running          how each of them starts, runs and ends
-pending          which are in flight, in memory and on the disk
-results          what an evaluator returns, as a point
-evalloop         the event loop they run in
+event_loop       where async evaluators run
+results          what an evaluator returned, as a point
 trainer_thread   what must run in the trainer's thread
-installed        the dispatcher in use
-ending           the end of the process
-beside           the evals of a `PeriodicEval` that are in flight
-snapshot         snapshots of the weights
+snapshot         SnapshotPool: copies of the weights
 worker           EvalWorker: a process that evaluates
-loggers          loggers: JSONL, wandb, trackio, TensorBoard, MLflow
+loggers          wandb, trackio, TensorBoard, MLflow, functions
 """
 
 from __future__ import annotations

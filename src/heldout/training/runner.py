@@ -151,7 +151,7 @@ def describe_builder(builder: RunnerBuilder) -> dict[str, Any]:
 
     Returns:
         `describe_runner` of what it will make, for a builder that can tell (those of `live_model`,
-        `from_functions` and `in_rollout_window`); of any other the fingerprint of its code.
+        `from_functions` and `in_rollout_phase`); of any other the fingerprint of its code.
     """
     prototype = getattr(builder, "prototype", None)
     if isinstance(prototype, EpisodeRunner):
