@@ -130,22 +130,21 @@ class CurveFile:
             InvalidInput: A line cannot hold it.
         """
         line = encode_point(point)
-        with self._lock:
-            self._unwritten.append(line)
-            try:
+        try:
+            with self._lock:
+                self._unwritten.append(line)
                 writer = self._write()
-            except (RunDirectoryError, OSError) as problem:
-                log.error(
-                    "%s: the point at step %s could not be written to the curve in %s; it is "
-                    "tried again with the next one",
-                    point.label,
-                    point.step,
-                    self.run.path,
-                    exc_info=problem,
-                )
-                return
-        if not point.pending:
-            writer.sync()
+            if not point.pending:
+                writer.sync()  # without the lock: a slow disk would hold up write-ahead lines
+        except (RunDirectoryError, OSError) as problem:
+            log.error(
+                "%s: the point at step %s could not be written to the curve in %s; it is tried "
+                "again with the next one",
+                point.label,
+                point.step,
+                self.run.path,
+                exc_info=problem,
+            )
 
     def _write(self) -> CurveWriter:
         writer = self._open()

@@ -50,7 +50,7 @@ from heldout.training.event_loop import EventLoop
 from heldout.training.loggers import Logger
 from heldout.training.loggers.base import Loggers, checked_loggers
 from heldout.training.metrics import heartbeat_fields
-from heldout.training.results import Result, pending_point, point_of, skip_of
+from heldout.training.results import NOT_FINISHED, Result, pending_point, point_of, skip_of
 from heldout.training.run_eval import Known, describe
 from heldout.training.trainer_thread import TrainerThread
 
@@ -527,6 +527,7 @@ class AsyncEvalDispatcher:
             raise InvalidInput(
                 "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
             )
+        pending = skip_of(pending, NOT_FINISHED, retry=True)
         job = self._job(evaluator, pending, self._file)
         job.again = True
         return job
@@ -764,7 +765,7 @@ class AsyncEvalDispatcher:
         if isinstance(result, Known):
             if job.written_ahead and job.file is not None:
                 reason = "the same weights have a point already"
-                self._append(job, skip_of(job.pending, reason, seconds))
+                job.file.append(skip_of(job.pending, reason, seconds))
             self._close_job(job, result.point, is_new=False)
             return
         point = None

@@ -342,9 +342,7 @@ class PeriodicEval:
                 f"and these are {weights}"
             )
         size = len(self.samples)
-        return self._run(
-            pending.step, lambda: model, size=size, whole=True, session=pending.session
-        )
+        return self._run(pending.step, lambda: model, size=size, whole=True, instead_of=pending)
 
     def use_completion_length(self, tokens: int) -> None:
         """Let model turns be as long as the training's completions, unless a limit was set.
@@ -482,11 +480,11 @@ class PeriodicEval:
         size: int,
         whole: bool = False,
         final: bool = False,
-        session: str | None = None,
+        instead_of: CurvePoint | None = None,
     ) -> CurvePoint | None:
         """No Exception gets out of here: this is called in the middle of training.
 
-        `session` is that of an earlier attempt, whose pending eval this finishes.
+        `instead_of` is the pending eval, of an earlier attempt maybe, that this finishes.
         """
         self.begin()
         began = self._clock()
@@ -517,9 +515,11 @@ class PeriodicEval:
             self._spending.evaluated(self._clock() - began)
         measured_at = self._clock()
         point = self._point(step, measured, measured_at - began, final=final)
-        if session is not None:
-            # A failure leaves it pending.
-            point = msgspec.structs.replace(point, session=session, pending=not point.has_result)
+        if instead_of is not None:
+            point = msgspec.structs.replace(point, session=instead_of.session)
+            if not point.has_result:  # it stays pending
+                saved_at = instead_of.saved_at
+                point = msgspec.structs.replace(point, pending=True, saved_at=saved_at)
         # A monitor may draw random numbers, and takes its time, too.
         with untouched_random_state():
             point = self._publish(point)

@@ -260,18 +260,11 @@ def _measure(
         return known
     parts = [part]
     if ranks.world > 1:
-        gathered = ranks.gather(_sent(part))
+        gathered = ranks.gather(msgspec.json.encode(part, enc_hook=plain_value))
         if ranks.rank != 0:
             return None
         parts = [msgspec.json.decode(each, type=Part) for each in gathered]
     return _merge(task, parts, size, weights, ranks)
-
-
-def _sent(part: Part) -> bytes:
-    try:
-        return msgspec.json.encode(part, enc_hook=plain_value)
-    except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
-        return msgspec.json.encode(Part(skipped=describe(problem)))
 
 
 def describe(problem: BaseException) -> str:
