@@ -42,7 +42,12 @@ from heldout.training.curve import (
 )
 from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points
 from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
-from heldout.training.distributed import Alone, current_ranks, is_first_process
+from heldout.training.distributed import (
+    Alone,
+    RanksApart,
+    current_ranks,
+    is_first_process,
+)
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.training.monitor import CurveMonitor, Judgement
 from heldout.training.results import pending_point
@@ -467,7 +472,7 @@ class PeriodicEval:
             mine = self.stop_requested_here if ranks.rank == 0 else None
             agreed = ranks.from_first(msgspec.json.encode(mine))
             self._agreed_stop = msgspec.json.decode(agreed, type=str | None)
-        except Exception as problem:
+        except RanksApart as problem:
             log.warning("%s: no word on whether to stop", self.label, exc_info=problem)
 
     # --- One eval, while training waits ---
