@@ -29,6 +29,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError
@@ -37,7 +39,7 @@ from heldout.store.report import finish
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.summary import summarize_results
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
-from heldout.training.dispatcher import PendingEval, write_pending
+from heldout.training.results import pending_point
 
 OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 """Title, clear, colour, right-to-left, delete, and a line over the one before."""
@@ -161,8 +163,9 @@ def make_curve(path: Path, odd: str = "") -> None:
         )
         if not skip:
             make_run(path / name, odd)
+    pending = pending_point("e", 200, f"one{odd}", saved_at="/x")
+    writer.append(msgspec.structs.replace(pending, label=f"l{odd}", saved_at=f"/x{odd}"))
     writer.close()
-    write_pending(path, [PendingEval(f"l{odd}", 200, f"one{odd}", saved_at=f"/x{odd}")])
     request_stop(path, f"enough{odd}")
 
 

@@ -200,7 +200,8 @@ def first_cannot_decide(home: Path) -> Any:
         across="all",
         run_dir=home / f"rank{RANK}",
     )
-    evals._trail.known_at = fails_at  # type: ignore[method-assign]
+    if RANK == 0:
+        evals.curve.known_at = fails_at  # type: ignore[method-assign]
     return told(evals.maybe_run(1), model)
 
 

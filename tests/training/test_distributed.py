@@ -157,7 +157,7 @@ def test_across_first_leaves_the_others_alone(seen: Any, tmp_path: Path) -> None
         ("what_one_says_cannot_be_sent", "rank 1: "),
         ("one_cannot_be_put_back", "rank 1: RuntimeError: a flag is not what it was"),
         ("scoring_is_not_admitted", "rank 0: the curve in "),
-        ("first_cannot_decide", "RuntimeError: this one cannot"),
+        ("first_cannot_decide", "rank 0: RuntimeError: this one cannot"),
     ],
 )
 def test_what_fails_on_one_rank_is_a_skip_that_says_where(name: str, why: str, seen: Any) -> None:

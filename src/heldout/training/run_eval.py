@@ -40,7 +40,7 @@ from heldout.isolation import (
     untouched_random_state,
     wait_for_device,
 )
-from heldout.store.journal import Record, plain_value
+from heldout.store.journal import UNENCODABLE, Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.summary import Summary, summarize_results
@@ -260,11 +260,18 @@ def _measure(
         return known
     parts = [part]
     if ranks.world > 1:
-        gathered = ranks.gather(msgspec.json.encode(part, enc_hook=plain_value))
+        gathered = ranks.gather(_encode_part(part))
         if ranks.rank != 0:
             return None
         parts = [msgspec.json.decode(each, type=Part) for each in gathered]
     return _merge(task, parts, size, weights, ranks)
+
+
+def _encode_part(part: Part) -> bytes:
+    try:
+        return msgspec.json.encode(part, enc_hook=plain_value)
+    except UNENCODABLE as problem:  # no rank may leave before the others
+        return msgspec.json.encode(Part(skipped=describe(problem)))
 
 
 def describe(problem: BaseException) -> str:
