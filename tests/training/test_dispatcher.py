@@ -565,6 +565,20 @@ def test_a_logger_that_hangs_holds_up_neither_training_nor_the_curve(tmp_path: P
 # --- In a coroutine trainer ---------------------------------------------------------------------
 
 
+def test_a_loop_that_anyio_did_not_start_will_do(tmp_path: Path) -> None:
+    async def later() -> dict[str, float]:
+        await asyncio.sleep(0)
+        return {"accuracy": 0.5}
+
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            await evals.aschedule(later, step=1)
+            await evals.aschedule(half, step=2)
+
+    asyncio.run(main())
+    assert [p.has_result for p in points_of(tmp_path)] == [True, True]
+
+
 def test_async_evals_share_the_loop_of_the_trainer(run: Any, tmp_path: Path) -> None:
     async def main() -> None:
         here, seen, go = threading.get_ident(), [], anyio.Event()

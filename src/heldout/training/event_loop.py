@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Coroutine
-from functools import partial
 from typing import Any, Generic, TypeVar
 
 import anyio
@@ -36,10 +35,10 @@ class EventLoop(Generic[T]):
         self._lock = threading.Lock()
         self._post: Callable[[Callable[[], object]], None] | None = None
         self._ident: int | None = None
-        self._context = contextvars.Context()
         self._group: anyio.abc.TaskGroup | None = None
-        self._stopped: anyio.Event | None = None
         self._thread: threading.Thread | None = None
+        self._jobs: deque[T] = deque()
+        self._woken: anyio.Event | None = None
         self._closed = False
 
     @property
@@ -58,30 +57,34 @@ class EventLoop(Generic[T]):
     def call(self, function: Callable[[], object]) -> None:
         """Have a function called in the loop; nothing where there is none. Any thread may."""
         if (post := self._post) is not None:
-            # In a context of the loop: in the caller's, anyio would not know which loop runs.
-            post(partial(self._context.copy().run, function))
+            post(function)
 
     def spawn(self, job: T) -> None:
-        """Run a job. The task is made in the loop: this may be another thread."""
-        self.call(partial(self._spawn, job))
+        """Run a job. Its task is made by a task of the loop: this may be another thread, or be
+        under another kind of event loop."""
+        self._jobs.append(job)
+        self._wake()
 
-    def _spawn(self, job: T) -> None:
-        if self._group is not None and not self._closed:
-            self._group.start_soon(self._run, job)
+    def _wake(self) -> None:
+        self.call(lambda: self._woken.set() if self._woken else None)
+
+    async def _serve(self, group: anyio.abc.TaskGroup) -> None:
+        while not self._closed:
+            self._woken = anyio.Event()  # before jobs are taken: what comes later wakes this one
+            while self._jobs:
+                group.start_soon(self._run, self._jobs.popleft())
+            await self._woken.wait()
 
     async def enter(self) -> None:
         """Run in the loop of this task, which must be the one to leave it."""
         if not self.is_open:
             self._group = anyio.create_task_group()
             await self._group.__aenter__()
-            self._open()
-
-    def _open(self) -> None:
-        self._ident, self._context = threading.get_ident(), contextvars.copy_context()
-        self._post = waker()
+            self._ident, self._post = threading.get_ident(), waker()
+            self._group.start_soon(self._serve, self._group)
 
     async def leave(self) -> None:
-        if self._group is not None and self._thread is None:
+        if self._group is not None:
             self._post = None
             self._group.cancel_scope.cancel()
             # Not told of any exception, which it would wrap in a group.
@@ -102,12 +105,11 @@ class EventLoop(Generic[T]):
 
     def _live(self, ready: threading.Event) -> None:
         async def main() -> None:
-            async with anyio.create_task_group() as self._group:
-                self._stopped = anyio.Event()
-                self._open()
-                ready.set()
-                await self._stopped.wait()
-                self._group.cancel_scope.cancel()
+            self._ident, self._post = threading.get_ident(), waker()
+            ready.set()
+            async with anyio.create_task_group() as group:
+                await self._serve(group)
+                group.cancel_scope.cancel()
 
         try:
             anyio.run(main)
@@ -122,6 +124,6 @@ class EventLoop(Generic[T]):
     def close(self, seconds: float) -> None:
         """Start nothing any more. A loop in a thread ends, and its tasks are cancelled."""
         self._closed = True
+        self._wake()
         if self._thread is not None:
-            self.call(lambda: self._stopped.set() if self._stopped else None)
             self._thread.join(seconds)
