@@ -62,13 +62,14 @@ def train(shape: str, way: str, folder: Path) -> dict[str, Any]:
     numbers = torch.Generator().manual_seed(3)
     inside = min(500, model.config.vocab_size)
     with ExitStack() as stack:
-        how: Any = runner()
+        worker = None
         if way == "in a process":
-            how = EvalWorker(f"{__file__}:policy", environment={"OVERLAP_SHAPE": shape})
-            stack.callback(how.close)
+            worker = EvalWorker(f"{__file__}:policy", environment={"OVERLAP_SHAPE": shape})
+            stack.callback(worker.close)
         evals = PeriodicEval(
             HELD_OUT,
-            how,
+            runner() if worker is None else None,
+            worker=worker,
             every_steps=0 if way == "without" else EVERY,
             run_dir=folder / way.replace(" ", "-"),
             model_getter=lambda: model,
