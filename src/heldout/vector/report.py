@@ -156,16 +156,29 @@ class VectorReport:
         return cls(summary, table, config, notes)
 
 
+def episode_sample(index: int, seed: int | None, env: str | None = None) -> Sample:
+    """Make the sample of an episode: the same at every evaluation that plays it.
+
+    Args:
+        index: Which episode it is. No two samples are of equal content, also where the environment
+            cannot be seeded.
+        seed: What it is reset with.
+        env: The environment's name, where it is known.
+
+    Returns:
+        The sample, named `episode-<index>`.
+    """
+    return Sample(f"episode-{index}", {"env": env, "index": index, "seed": seed})
+
+
 def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> EvalResult:
-    sample = Sample(
-        f"episode-{episode.index}",
-        {"env": config.get("env"), "index": episode.index, "seed": episode.seed},
-        metadata={
-            "success": episode.success,
-            "ended": "terminated" if episode.terminated else "truncated",
-        },
-    )
-    both = {"truncated": True} if episode.terminated and episode.truncated else {}
+    sample = episode_sample(episode.index, episode.seed, config.get("env"))
+    metadata: dict[str, Any] = {
+        "success": episode.success,
+        "ended": "terminated" if episode.terminated else "truncated",
+    }
+    if episode.terminated and episode.truncated:
+        metadata["truncated"] = True
     stop = Stop("environment") if episode.terminated else Stop("limit", "steps")
     metrics = [
         Metric("success", episode.success, weight=float(reward == "success")),
@@ -174,7 +187,7 @@ def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> E
     ]
     if episode.dist is not None:
         metrics.append(Metric("dist_at_end", episode.dist))
-    return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), both)
+    return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), metadata)
 
 
 def _read_result(table: EpisodeTable, index: int, result: EvalResult) -> None:
