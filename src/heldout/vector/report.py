@@ -103,7 +103,8 @@ class VectorReport:
 
         Args:
             reward: What the reward of a sample is: 1 for a success and 0 otherwise, or the
-                episode's return. Both are metrics either way.
+                episode's return. The return is a metric either way; success is one too where
+                `success` or the environment said what it is.
 
         Returns:
             The same episodes as `EvalResult`s, for whatever reads those.
@@ -180,11 +181,11 @@ def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> E
     if episode.terminated and episode.truncated:
         metadata["truncated"] = True
     stop = Stop("environment") if episode.terminated else Stop("limit", "steps")
-    metrics = [
-        Metric("success", episode.success, weight=float(reward == "success")),
-        Metric("return", episode.ret, weight=float(reward == "return")),
-        Metric("steps", episode.steps),
-    ]
+    metrics = [Metric("return", episode.ret, weight=float(reward == "return"))]
+    if reward == "success" or config.get("success_is") != "terminated":
+        # Not where nothing said what success is: in CartPole a pole that fell has terminated.
+        metrics.insert(0, Metric("success", episode.success, weight=float(reward == "success")))
+    metrics.append(Metric("steps", episode.steps))
     if episode.dist is not None:
         metrics.append(Metric("dist_at_end", episode.dist))
     return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), metadata)
@@ -197,7 +198,7 @@ def _read_result(table: EpisodeTable, index: int, result: EvalResult) -> None:
     table.seed[index] = -1 if seed is None else seed
     table.ret[index], table.steps[index] = values["return"], int(values["steps"])
     table.dist[index] = values.get("dist_at_end", np.nan)
-    table.success[index] = values["success"] == 1.0
+    table.success[index] = result.metadata["success"]
     table.terminated[index] = terminated = result.metadata["ended"] == "terminated"
     table.truncated[index] = not terminated or result.metadata.get("truncated", False)
 
