@@ -757,7 +757,8 @@ def test_a_request_to_stop_ends_the_training(
             return self.num_timesteps != 60 or run_cli(["stop", str(second.run_dir)]) == 0
 
     second = HeldoutEvalCallback(Walk, 50, episodes=2)
-    assert train("PPO", [Asks(), second], steps=10_000).num_timesteps == 60
+    # Between two evaluations, at the start of the next rollout of 64 steps.
+    assert train("PPO", [Asks(), second], steps=10_000).num_timesteps == 66
     # Asked of that training, not of the next one.
     model = train("PPO", second, steps=64)
     assert model.num_timesteps == 64

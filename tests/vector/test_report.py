@@ -195,10 +195,9 @@ def test_the_reward_of_an_episode_may_be_its_return() -> None:
 
 
 def test_an_episode_is_the_same_sample_whatever_became_of_it() -> None:
-    samples = [
-        [result.sample for result in evaluate_env(Walk, policy, 9).as_eval().results]
-        for policy in (good_policy, lambda o: 1 - good_policy(o))
-    ]
+    reports = [evaluate_env(Walk, good_policy, 9, max_steps=most) for most in (None, 3)]
+    assert reports[0].summary["terminated"] > reports[1].summary["terminated"]
+    samples = [[result.sample for result in report.as_eval().results] for report in reports]
     assert samples[0] == samples[1]
 
 

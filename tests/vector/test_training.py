@@ -507,6 +507,7 @@ def test_weights_are_those_that_the_policy_reaches_and_unknown_where_it_has_none
 
     known = weights(policy)
     assert known == fingerprint([network])
+    assert weights(policy, model=network) == known
     assert weights(policy, model=other) != known
     assert weights(policy, model=lambda: [network, torch.ones(2)]) not in (None, known)
     torch.nn.init.zeros_(network[0].weight)

@@ -304,11 +304,11 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
     """Evaluates the model every `every_steps` environment steps, and at the end.
 
     The curve is in a run directory, for `heldout watch`, `plot`, `flips` and `stop`, with a verdict
-    at each evaluation. Training ends where the monitor or `heldout stop` asks for it. Numbers also
-    go to the model's logger as `eval/…`, at the step they belong to, without writing what the
-    trainer has recorded and not yet dumped. `history` holds every evaluation and every skip: one
-    that fails is a skip with its reason, and training goes on. `best` says which was best, with its
-    interval.
+    at each evaluation. Training ends where the monitor asks for it, and at the next rollout where
+    `heldout stop` does. Numbers also go to the model's logger as `eval/…`, at the step they belong
+    to, without writing what the trainer has recorded and not yet dumped. `history` holds every
+    evaluation and every skip: one that fails is a skip with its reason, and training goes on.
+    `best` says which was best, with its interval.
 
     A training run that goes on (`reset_num_timesteps=False`) continues its curve.
 
@@ -375,6 +375,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         self._make_env, self._at_start, self._at_end = make_env, at_start, at_end
         self._keep_best = Path(keep_best) if keep_best is not None else None
         self._best_by: BestBy = best_by
+        self._reads_stop = False
         self._evals = EvalEvery(
             every_steps,
             self._make_own_env if callable(make_env) else make_env,
@@ -425,8 +426,14 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         if self._at_start:
             self._evaluate(self._evals.run)
 
+    def _on_rollout_start(self) -> None:
+        self._reads_stop = True
+
     def _on_step(self) -> bool:
-        self._evaluate(self._evals.maybe_run)
+        # A look at the disk at every step of an environment would cost more than some of them.
+        if not self._evaluate(self._evals.maybe_run) and not self._reads_stop:
+            return True
+        self._reads_stop = False
         reason = self._evals.stop_requested
         if reason is not None:
             log.warning("heldout: training stops at step %s: %s", self.num_timesteps, reason)
@@ -439,11 +446,12 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         else:
             self._evals.end()
 
-    def _evaluate(self, run: Callable[[int], VectorReport | None]) -> None:
+    def _evaluate(self, run: Callable[[int], VectorReport | None]) -> bool:
+        """Return whether there was an evaluation."""
         before = len(self.history)
         report = run(self.num_timesteps)
         if len(self.history) == before:
-            return
+            return False
         try:
             self._log(self.history[-1])
             if report is not None:
@@ -451,6 +459,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         except Exception as problem:
             # Nor must a full disk end the training.
             log.warning("evaluation at step %s: %s", self.num_timesteps, problem, exc_info=problem)
+        return True
 
     def _weights(self) -> dict[str, Any]:
         """What a point's hash is of: the policy, and the statistics that normalise for it."""
