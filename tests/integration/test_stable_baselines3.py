@@ -791,6 +791,13 @@ def test_a_model_that_goes_on_training_continues_its_curve_and_its_best(tmp_path
     assert (tmp_path / "best/best_model.zip").read_bytes() == saved
     with pytest.raises(RunExists):
         train("PPO", make_callback(), steps=64)
+    again = HeldoutEvalCallback(
+        Walk, 50, episodes=20, at_start=True, at_end=False, run_dir=tmp_path / "run"
+    )
+    loaded.learn(2, callback=again, reset_num_timesteps=False)
+    assert [(point.step, point.reused) for point in again.history] == [(128, True), (150, False)]
+    assert again.best is not None
+    assert again.best.among == len(again.points) == 5
     sampling = HeldoutEvalCallback(
         Walk, 50, episodes=20, deterministic=False, run_dir=tmp_path / "run"
     )

@@ -445,10 +445,14 @@ def test_a_training_that_resumes_continues_its_curve(tmp_path: Path) -> None:
     again = evals.run(10)
     assert again is not None
     assert played(again) == played(evaluate_env(Walk, policy, 9))
+    assert evals.history[-1].reused
     trained(evals, policy, range(11, 16))
     assert [point.step for point in evals.points] == [5, 10, 15]
     lines = read_points(tmp_path / "run/curve.jsonl")
     assert [point.step for point in lines] == [5, 10, 15], "10 was there already, of these weights"
+    evals = make(resume=True)
+    trained(evals, policy, range(16, 21), levels=[0.5] * 21)
+    assert [point.step for point in evals.history] == [20], "16 is past no multiple since 15"
     changed: list[dict[str, Any]] = [
         {"success": ended_early},
         {"max_steps": 3},

@@ -454,7 +454,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
             return False
         try:
             self._log(self.history[-1])
-            if report is not None:
+            if report is not None and not self.history[-1].reused:
                 self._update_best(report)
         except Exception as problem:
             # Nor must a full disk end the training.

@@ -54,6 +54,8 @@ class EvalPoint:
     report: VectorReport | None
     skipped: str | None
     seconds: float
+    reused: bool = False
+    """These weights were measured at this step by an earlier attempt, and not again."""
 
 
 class EvalEvery:
@@ -142,7 +144,7 @@ class EvalEvery:
         self._report: VectorReport | None = None
         """Of the evaluation that was made last, until it is in `history`."""
         self._at_start = self._is_start = at_start
-        self._has_begun = False
+        self._has_begun, self._resumes = False, bool(resume)
         functions = {
             "make_env": describe_callable(make_env),
             "success": describe_callable(success),
@@ -196,7 +198,9 @@ class EvalEvery:
             The report; None where no evaluation was due, or where it failed.
         """
         if not self._has_begun:
-            self.begin(0)
+            self._has_begun = True
+            # A loop that was resumed goes on where it was; any other begins at 0.
+            self._evals.begin(None if self._resumes else 0)
         is_start, self._is_start = self._is_start and self.every_steps > 0, False
         point = self._evals.maybe_run(step)
         if point is None and is_start:
@@ -265,12 +269,12 @@ class EvalEvery:
         report, self._report = self._report, None
         if point is None:
             return None
+        reused = point.has_result and report is None
         if not point.has_result:
             report = None
-        elif report is None and point.run is not None:
-            # These weights were measured at this step by an earlier attempt.
+        elif reused and point.run is not None:
             report = _load_report(self.run_dir / point.run)
-        self.history.append(EvalPoint(point.step, report, point.skipped, point.seconds))
+        self.history.append(EvalPoint(point.step, report, point.skipped, point.seconds, reused))
         return report
 
 
