@@ -26,15 +26,19 @@ from stable_baselines3.common.vec_env import (
     VecNormalize,
 )
 
-from heldout.errors import InvalidInput
+from heldout.cli.main import run_cli
+from heldout.errors import InvalidInput, ResumeMismatch, RunExists
 from heldout.integrations.stable_baselines3 import (
     ROWS,
     HeldoutEvalCallback,
     load_policy,
     policy_of,
 )
+from heldout.store.rundir import RunDir
+from heldout.training.curve import current_points, read_points
 from heldout.vector import evaluate_env
 from heldout.vector.drivers import UNINSPECTED, UNSEEDED
+from heldout.weights import fingerprint
 from tests.vector.worlds import Walk, alone, good_policy, played
 
 pytestmark = [
@@ -42,6 +46,12 @@ pytestmark = [
     # Python 3.12 warns of fork() in a process with threads, which torch and pytest have.
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
+
+
+@pytest.fixture(autouse=True)
+def working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
 
 FLOAT32 = "rewards are float32, as stable-baselines3 keeps them"
 
@@ -704,3 +714,136 @@ def test_learning_again_is_counted_from_where_it_starts() -> None:
     assert [point.step for point in callback.history] == [50, 100]
     model.learn(64, callback=callback)
     assert [point.step for point in callback.history] == [50, 100, 50]
+
+
+# --- The curve ----------------------------------------------------------------------------------
+
+
+def test_training_writes_the_curve_with_the_returns_that_were_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    callback = HeldoutEvalCallback(Walk, 50, episodes=20, at_start=True, run_dir=tmp_path / "run")
+    train("PPO", callback, steps=128)
+    points = current_points(read_points(tmp_path / "run/curve.jsonl"))
+    assert points == callback.points
+    assert [point.step for point in points] == [0, 50, 100, 128]
+    for point, measured in zip(points, callback.history, strict=True):
+        assert measured.report is not None
+        assert point.reward == pytest.approx(measured.report.summary["mean_return"])
+        assert point.number("pass_rate") is None
+        assert point.n == 20
+    assert all(point.verdict is not None for point in points)
+    assert points[-1].final
+    for command in (["show"], ["flips"], ["watch", "--once"], ["plot", "-o", "curve.svg"]):
+        assert run_cli([command[0], str(tmp_path / "run"), *command[1:]]) == 0, command
+    assert "Finished" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("at_end", [True, False])
+def test_a_request_to_stop_ends_the_training(
+    at_end: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    def at_the_second(points: Any) -> str | None:
+        return "two will do" if len(points) == 2 else None
+
+    callback = HeldoutEvalCallback(Walk, 50, episodes=2, monitor=at_the_second, at_end=at_end)
+    assert train("PPO", callback, steps=10_000).num_timesteps == 100
+    assert callback.stop_requested == "two will do"
+    assert "training stops at step 100: two will do" in caplog.text
+    assert RunDir(callback.run_dir).read_info().status == "complete"
+
+    class Asks(BaseCallback):
+        def _on_step(self) -> bool:
+            return self.num_timesteps != 60 or run_cli(["stop", str(second.run_dir)]) == 0
+
+    second = HeldoutEvalCallback(Walk, 50, episodes=2)
+    # Between two evaluations, at the start of the next rollout of 64 steps.
+    assert train("PPO", [Asks(), second], steps=10_000).num_timesteps == 66
+    # Asked of that training, not of the next one.
+    model = train("PPO", second, steps=64)
+    assert model.num_timesteps == 64
+    assert second.run_dir.name == "env_eval-3"
+
+
+def test_a_model_that_goes_on_training_continues_its_curve_and_its_best(tmp_path: Path) -> None:
+    def make_callback() -> HeldoutEvalCallback:
+        return HeldoutEvalCallback(
+            Walk, 50, episodes=20, keep_best=tmp_path / "best", run_dir=tmp_path / "run"
+        )
+
+    callback = make_callback()
+    model = train("PPO", callback, steps=64)
+    model.save(tmp_path / "checkpoint.zip")
+    saved = (tmp_path / "best/best_model.zip").read_bytes()
+    assert callback.best is not None
+
+    loaded = PPO.load(tmp_path / "checkpoint.zip", env=model.get_env(), device="cpu")
+    torch.nn.init.zeros_(loaded.policy.action_net.weight)  # it plays badly from here on
+    loaded.lr_schedule = lambda _: 0.0
+    later = make_callback()
+    loaded.learn(64, callback=later, reset_num_timesteps=False)
+    assert [point.step for point in later.points] == [50, 64, 100, 128]
+    assert [point.step for point in later.history] == [100, 128]
+    assert later.best is not None
+    assert later.best.value == pytest.approx(callback.best.value)
+    assert (later.best.step, later.best.among) == (callback.best.step, 4)
+    assert later.best.path == tmp_path / "best/best_model.zip"
+    assert (tmp_path / "best/best_model.zip").read_bytes() == saved
+    with pytest.raises(RunExists):
+        train("PPO", make_callback(), steps=64)
+    again = HeldoutEvalCallback(
+        Walk, 50, episodes=20, at_start=True, at_end=False, run_dir=tmp_path / "run"
+    )
+    loaded.learn(2, callback=again, reset_num_timesteps=False)
+    assert [(point.step, point.reused) for point in again.history] == [(128, True), (150, False)]
+    assert again.best is not None
+    assert again.best.among == len(again.points) == 5
+    sampling = HeldoutEvalCallback(
+        Walk, 50, episodes=20, deterministic=False, run_dir=tmp_path / "run"
+    )
+    with pytest.raises(ResumeMismatch, match="policy"):
+        loaded.learn(64, callback=sampling, reset_num_timesteps=False)
+
+
+def test_another_training_gets_a_curve_of_its_own() -> None:
+    callback = HeldoutEvalCallback(Walk, 50, episodes=2)
+    model = train("PPO", callback, steps=64)
+    assert callback.run_dir.name == "env_eval"
+    model.learn(64, callback=callback, reset_num_timesteps=False)
+    assert callback.run_dir.name == "env_eval"
+    assert [point.step for point in callback.points] == [50, 64, 100, 128]
+    model.learn(64, callback=callback)
+    assert callback.run_dir.name == "env_eval-2"
+    assert [point.step for point in callback.points] == [50, 64]
+    other = HeldoutEvalCallback(Walk, 50, episodes=2)
+    train("PPO", other, steps=64)
+    assert other.run_dir.name == "env_eval-3"
+
+
+def test_weights_are_the_policy_with_the_statistics_that_normalise_for_it() -> None:
+    callback = HeldoutEvalCallback(Walk, 50, episodes=2)
+    model = train("PPO", callback, steps=64, normalize=True)
+    weights = [point.weights for point in callback.points]
+    assert None not in weights
+    assert fingerprint(model.policy) not in weights
+    known = fingerprint(callback._weights())
+    assert weights[-1] == known
+    model.get_env().obs_rms.mean[0] += 1.0
+    assert fingerprint(callback._weights()) != known
+
+
+def test_the_curve_is_of_what_the_best_is_chosen_by() -> None:
+    def short(info: Any, terminated: bool, truncated: bool, ret: float, steps: int) -> bool:
+        return steps < 6
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({}, "mean_return"),
+        ({"success": short}, "success_rate"),
+        ({"success": short, "best_by": "mean_return"}, "mean_return"),
+    ]
+    for settings, by in cases:
+        callback = HeldoutEvalCallback(Walk, 1000, episodes=9, **settings)
+        train("PPO", callback, steps=64)
+        (point,) = callback.history
+        assert point.report is not None
+        assert callback.points[0].reward == pytest.approx(point.report.summary[by])

@@ -188,7 +188,27 @@ def test_the_reward_of_an_episode_may_be_its_return() -> None:
     assert [r.score.reward for r in converted.results] == [e.ret for e in report.episodes]
     assert [r.sample_id for r in converted.results] == [f"episode-{i}" for i in range(len(PLAN))]
     assert converted.summary["mean"] == report.summary["mean_return"]
-    assert converted.summary["metric_success"] == report.summary["success_rate"]
+    assert "metric_success" not in converted.summary, "nothing said what success is"
+    said = play(PLAN, success=lambda *last: last[1])
+    summary = said.as_eval(reward="return").summary
+    assert summary["metric_success"] == said.summary["success_rate"]
+
+
+def test_an_episode_is_the_same_sample_whatever_became_of_it() -> None:
+    reports = [evaluate_env(Walk, good_policy, 9, max_steps=most) for most in (None, 3)]
+    assert reports[0].summary["terminated"] > reports[1].summary["terminated"]
+    samples = [[result.sample for result in report.as_eval().results] for report in reports]
+    assert samples[0] == samples[1]
+
+
+def test_episodes_without_a_seed_are_samples_of_their_own() -> None:
+    class Wilful(Walk):
+        def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+            return super().reset(seed=None)
+
+    report = evaluate_env(Wilful, good_policy, 9)
+    assert {episode.seed for episode in report.episodes} == {None}
+    assert "n_clusters" not in report.as_eval().summary
 
 
 def test_show_and_slice_print_it(

@@ -11,10 +11,13 @@ from heldout.words import samples
 
 if TYPE_CHECKING:
     from heldout.training.curve import CurvePoint
-    from heldout.training.flips import Flips
+    from heldout.training.flips import Change, Flips
 
 SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 """What a point says of decoding that can change answers; the rest is how fast it went."""
+
+MOST_CHANGES = 10
+"""Of each kind, where rewards pass nothing: nearly all of them change."""
 
 
 @click.command("flips")
@@ -26,7 +29,9 @@ SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
 def command(
     run: str, first: int | None, last: int | None, label: str | None, as_json: bool
 ) -> None:
-    """Print which samples of RUN pass at one step and fail at another."""
+    """Print which samples of RUN pass at one step and fail at another.
+
+    Where rewards are returns, which pass nothing, it prints whose reward rose and whose fell."""
     from heldout.cli.curves import open_curve
     from heldout.cli.render import print_json
     from heldout.training.flips import flips
@@ -35,11 +40,18 @@ def command(
     results = _of_label([point for point in curve.points if point.has_result], label)
     before = _at(results, first, default=0)
     after = _at(results, last, default=-1)
-    found = flips(before, after, curve.pass_threshold)
+    threshold = curve.pass_threshold if _has_passes(before, after) else None
+    found = flips(before, after, threshold)
     if as_json:
-        print_json(_as_dict(before, after, found, curve.pass_threshold))
+        print_json(_as_dict(before, after, found, threshold))
     else:
-        _print(before, after, found, curve.pass_threshold)
+        _print(before, after, found, threshold)
+
+
+def _has_passes(before: CurvePoint, after: CurvePoint) -> bool:
+    """Whether a reward can pass: of returns there is no pass rate."""
+    rates = before.number("pass_rate"), after.number("pass_rate")
+    return not (before.outcomes and after.outcomes) or rates != (None, None)
 
 
 def _of_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
@@ -71,7 +83,7 @@ def _at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> Cur
 
 
 def _as_dict(
-    before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float
+    before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float | None
 ) -> dict[str, Any]:
     changes = {
         name: [{"id": c.id, "before": c.before, "after": c.after} for c in changed]
@@ -85,6 +97,7 @@ def _as_dict(
         "compared": found.compared,
         "stayed_passing": found.stayed_passing,
         "stayed_failing": found.stayed_failing,
+        **({"unchanged": found.unchanged} if pass_threshold is None else {}),
         "errored": found.errored,
         "not_in_both": found.not_in_both,
         "difference": found.difference,
@@ -96,7 +109,9 @@ def _as_dict(
     }
 
 
-def _print(before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float) -> None:
+def _print(
+    before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float | None
+) -> None:
     from heldout.cli.render import as_line, interval, make_console, make_table, number
 
     console = make_console()
@@ -112,6 +127,8 @@ def _print(before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: 
             ("gained", "green", found.gained),
             ("lost", "red", found.lost),
         ):
+            if pass_threshold is None:
+                changed = _largest(changed)
             for change in changed:
                 table.add_row(
                     as_line(name, style),
@@ -120,17 +137,31 @@ def _print(before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: 
                     number(change.after),
                 )
         console.print(table)
-    console.print(
-        f"{samples(found.compared)} compared (passed: ≥ {pass_threshold:g}): "
-        f"{len(found.gained)} gained, {len(found.lost)} lost, "
-        f"{found.stayed_passing} still pass, {found.stayed_failing} still fail"
-    )
+    if pass_threshold is None:
+        gained, lost = f"{len(found.gained)} gained", f"{len(found.lost)} lost"
+        if max(len(found.gained), len(found.lost)) > MOST_CHANGES:
+            gained += f" (the largest {MOST_CHANGES} of each are listed, all with --json)"
+        console.print(
+            f"{samples(found.compared)} compared by reward: {gained}, {lost}, "
+            f"{found.unchanged} unchanged"
+        )
+    else:
+        console.print(
+            f"{samples(found.compared)} compared (passed: ≥ {pass_threshold:g}): "
+            f"{len(found.gained)} gained, {len(found.lost)} lost, "
+            f"{found.stayed_passing} still pass, {found.stayed_failing} still fail"
+        )
     if found.difference is not None:
         low, high = (found.interval.low, found.interval.high) if found.interval else (None, None)
         around = interval(low, high) if found.interval else "no interval, all changed alike"
         console.print(f"mean reward changed by {found.difference:+.3f} (95%, paired: {around})")
     for text in _warnings(before, after, found):
         console.print(as_line(text, "yellow"))
+
+
+def _largest(changes: Sequence[Change]) -> tuple[Change, ...]:
+    ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
+    return tuple(ordered[:MOST_CHANGES])
 
 
 def _warnings(before: CurvePoint, after: CurvePoint, found: Flips) -> list[str]:

@@ -35,11 +35,15 @@ from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.fingerprints import describe_callable
 from heldout.isolation import eval_mode
+from heldout.training.curve import CurvePoint
+from heldout.training.metrics import Heartbeat
+from heldout.training.periodic_eval import Monitor
 from heldout.vector.drivers import NORMALISED_TWICE, as_numpy, layers, map_leaves, normalizes
 from heldout.vector.evaluation import PolicyFn, SuccessFn
-from heldout.vector.report import VectorReport
-from heldout.vector.training import EvalEvery, EvalPoint
+from heldout.vector.report import Reward, VectorReport
+from heldout.vector.training import LABEL, EvalEvery, EvalPoint
 
 log = logging.getLogger("heldout")
 
@@ -274,6 +278,11 @@ def _most_likely_action(policy: Any) -> Callable[[Any], Any] | None:
 
 # --- While it trains ----------------------------------------------------------------------------
 
+BestBy = Literal["success_rate", "mean_return"]
+METRICS: dict[BestBy, Reward] = {"success_rate": "success", "mean_return": "return"}
+"""What the reward of an episode is, for the curve of each."""
+MODEL_NAME = "best_model.zip"
+
 
 @dataclass(frozen=True, slots=True)
 class Best:
@@ -294,10 +303,14 @@ class Best:
 class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
     """Evaluates the model every `every_steps` environment steps, and at the end.
 
-    Numbers go to the model's logger as `eval/…`, at the step they belong to, without writing what
-    the trainer has recorded and not yet dumped. `history` holds every evaluation and every skip:
-    one that fails is a skip with its reason, and training goes on. `best` says which was best,
-    with its interval.
+    The curve is in a run directory, for `heldout watch`, `plot`, `flips` and `stop`, with a verdict
+    at each evaluation. Training ends where the monitor asks for it, and at the next rollout where
+    `heldout stop` does. Numbers also go to the model's logger as `eval/…`, at the step they belong
+    to, without writing what the trainer has recorded and not yet dumped. `history` holds every
+    evaluation and every skip: one that fails is a skip with its reason, and training goes on.
+    `best` says which was best, with its interval.
+
+    A training run that goes on (`reset_num_timesteps=False`) continues its curve.
 
     Args:
         make_env: Makes environments for the evaluation alone; one that training uses is refused.
@@ -313,12 +326,19 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         at_end: Whether to evaluate after the last update.
         keep_best: A directory for the best model so far: `best_model.zip`, and `vecnormalize.pkl`
             where it trains with one.
-        best_by: What the best model has most of; the mean return unless `success` is given, since
-            an episode that terminated may as well have failed.
+        best_by: What the best model has most of, and what the curve is of; the mean return unless
+            `success` is given, since an episode that terminated may as well have failed.
         verbose: As in BaseCallback.
+        label: As in `EvalEvery`.
+        run_dir: As in `EvalEvery`.
+        resume: As in `EvalEvery`.
+        monitor: As in `PeriodicEval`.
+        heartbeat_fn: As in `PeriodicEval`.
 
     Raises:
         InvalidInput: An argument cannot be used.
+        RunExists: As in `PeriodicEval`.
+        ResumeMismatch: The curve to be continued is of another evaluation.
     """
 
     def __init__(
@@ -336,22 +356,26 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         at_start: bool = False,
         at_end: bool = True,
         keep_best: str | Path | None = None,
-        best_by: Literal["success_rate", "mean_return"] | None = None,
+        best_by: BestBy | None = None,
         verbose: int = 0,
+        label: str = LABEL,
+        run_dir: str | Path | None = None,
+        resume: bool | None = None,
+        monitor: Monitor | None = None,
+        heartbeat_fn: Heartbeat | None = None,
     ) -> None:
         super().__init__(verbose)
         if best_by is None:
             best_by = "mean_return" if success is None else "success_rate"
-        if best_by not in ("success_rate", "mean_return"):
+        if best_by not in METRICS:
             raise InvalidInput(f"best_by is 'success_rate' or 'mean_return', got {best_by!r}")
         self.best: Best | None = None
         self._act: PolicyFn | None = None
         self._deterministic, self._vec_normalize = deterministic, vec_normalize
         self._make_env, self._at_start, self._at_end = make_env, at_start, at_end
         self._keep_best = Path(keep_best) if keep_best is not None else None
-        self._best_by = best_by
-        self._evaluated: tuple[int, int] | None = None
-        """Step and number of updates of the last evaluation."""
+        self._best_by: BestBy = best_by
+        self._reads_stop = False
         self._evals = EvalEvery(
             every_steps,
             self._make_own_env if callable(make_env) else make_env,
@@ -361,6 +385,17 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
             seed=seed,
             max_steps=max_steps,
             success=success,
+            model=self._weights,
+            reward=METRICS[best_by],
+            label=label,
+            run_dir=run_dir,
+            resume=resume,
+            monitor=monitor,
+            heartbeat_fn=heartbeat_fn,
+            identity={
+                "make_env": describe_callable(make_env),
+                "policy": {"deterministic": deterministic},
+            },
         )
 
     @property
@@ -368,38 +403,76 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         """Every evaluation that was due, skipped ones too."""
         return self._evals.history
 
+    @property
+    def run_dir(self) -> Path:
+        """Where the curve is, or will be."""
+        return self._evals.run_dir
+
+    @property
+    def points(self) -> list[CurvePoint]:
+        """The curve as it stands, by step, earlier attempts included."""
+        return self._evals.points
+
+    @property
+    def stop_requested(self) -> str | None:
+        """Why training should stop, if the monitor or `heldout stop` said so."""
+        return self._evals.stop_requested
+
     def _on_training_start(self) -> None:
         self._act = None
-        self._evaluated = None
-        self._evals.begin(self.num_timesteps)
+        self._evals.begin(self.num_timesteps, resume=self.num_timesteps > 0)
+        if self.best is None:
+            self.best = self._find_best()
         if self._at_start:
             self._evaluate(self._evals.run)
 
+    def _on_rollout_start(self) -> None:
+        self._reads_stop = True
+
     def _on_step(self) -> bool:
-        self._evaluate(self._evals.maybe_run)
-        return True
+        # A look at the disk at every step of an environment would cost more than some of them.
+        if not self._evaluate(self._evals.maybe_run) and not self._reads_stop:
+            return True
+        self._reads_stop = False
+        reason = self._evals.stop_requested
+        if reason is not None:
+            log.warning("heldout: training stops at step %s: %s", self.num_timesteps, reason)
+        return reason is None
 
     def _on_training_end(self) -> None:
         # At the same step, the last update may have come after the last evaluation.
-        if self._at_end and self._evaluated != self._now():
-            self._evaluate(self._evals.run)
+        if self._at_end:
+            self._evaluate(self._evals.run_final)
+        else:
+            self._evals.end()
 
-    def _now(self) -> tuple[int, int]:
-        return self.num_timesteps, int(getattr(self.model, "_n_updates", 0))
-
-    def _evaluate(self, run: Callable[[int], VectorReport | None]) -> None:
+    def _evaluate(self, run: Callable[[int], VectorReport | None]) -> bool:
+        """Return whether there was an evaluation."""
         before = len(self.history)
         report = run(self.num_timesteps)
         if len(self.history) == before:
-            return
-        self._evaluated = self._now()
+            return False
         try:
             self._log(self.history[-1])
-            if report is not None:
+            if report is not None and not self.history[-1].reused:
                 self._update_best(report)
         except Exception as problem:
             # Nor must a full disk end the training.
             log.warning("evaluation at step %s: %s", self.num_timesteps, problem, exc_info=problem)
+        return True
+
+    def _weights(self) -> dict[str, Any]:
+        """What a point's hash is of: the policy, and the statistics that normalise for it."""
+        weights: dict[str, Any] = {"policy": self.model.policy}
+        normalizer = _find_normalizer(self.model, self._vec_normalize)
+        if normalizer is not None:
+            statistics = normalizer.obs_rms
+            if not isinstance(statistics, dict):
+                statistics = {"observation": statistics}
+            for name, moments in statistics.items():
+                values = (moments.mean, moments.var, np.asarray(moments.count))
+                weights[f"obs_rms.{name}"] = [torch.as_tensor(value) for value in values]
+        return weights
 
     def _policy(self, observations: Any) -> Any:
         if self._act is None:
@@ -438,19 +511,34 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         logger.dump(point.step)
 
     def _update_best(self, report: VectorReport) -> None:
-        by = self._best_by
+        by, best = self._best_by, self.best
         value = report.summary[by]
-        among = sum(point.report is not None for point in self.history)
-        if self.best is not None and value <= self.best.value:
-            self.best = replace(self.best, among=among)
+        among = 1 if best is None else best.among + 1
+        if best is not None and value <= best.value:
+            self.best = replace(best, among=among)
             return
         path = None if self._keep_best is None else self._save(self._keep_best)
         low, high = report.summary[f"{by}_ci_low"], report.summary[f"{by}_ci_high"]
         self.best = Best(self.num_timesteps, by, value, low, high, among, path)
 
+    def _find_best(self) -> Best | None:
+        """Find the best evaluation on the curve that is continued: a worse one must not replace
+        the model that was saved for it."""
+        metric = METRICS[self._best_by]
+        results = [(p.number(f"metric_{metric}"), p) for p in self._evals.points]
+        values = [(value, point) for value, point in results if value is not None]
+        if not values:
+            return None
+        value, point = max(values, key=lambda item: item[0])
+        low, high = point.value_and_interval(metric)[1] or (None, None)
+        path = None if self._keep_best is None else self._keep_best / MODEL_NAME
+        if path is not None and not path.exists():
+            path = None
+        return Best(point.step, self._best_by, value, low, high, len(values), path)
+
     def _save(self, directory: Path) -> Path:
         directory.mkdir(parents=True, exist_ok=True)
-        path = directory / "best_model.zip"
+        path = directory / MODEL_NAME
         self.model.save(path)
         normalize = self._vec_normalize
         if normalize is None:

@@ -6,6 +6,7 @@ have, and scored, are compared; every other one is counted, so that the numbers 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from heldout.stats import Interval, paired_difference
@@ -14,7 +15,8 @@ from heldout.training.curve import CurvePoint, sample_rewards
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A sample that passes at one point and fails at the other; rewards are means of repeats."""
+    """A sample that passes at one point and fails at the other, or whose reward differs where there
+    is no threshold; rewards are means of repeats."""
 
     id: str
     before: float
@@ -26,10 +28,12 @@ class Flips:
     """What changed between two points, of the samples that both have."""
 
     gained: tuple[Change, ...]
-    """Failed before, passes after."""
+    """Failed before, passes after; or has more, where there is no threshold."""
     lost: tuple[Change, ...]
     stayed_passing: int
     stayed_failing: int
+    unchanged: int
+    """Same reward in both; counted only where there is no threshold to pass."""
     not_in_both: int
     """Samples that only one of the two points has."""
     errored: int
@@ -48,16 +52,18 @@ class Flips:
     @property
     def compared(self) -> int:
         """Samples scored in both."""
-        return len(self.gained) + len(self.lost) + self.stayed_passing + self.stayed_failing
+        stayed = self.stayed_passing + self.stayed_failing + self.unchanged
+        return len(self.gained) + len(self.lost) + stayed
 
 
-def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips:
+def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float | None) -> Flips:
     """Compare two points sample by sample.
 
     Args:
         before: The earlier point.
         after: The later point.
-        pass_threshold: The reward from which on a sample passes; of repeats, their mean.
+        pass_threshold: The reward from which on a sample passes; of repeats, their mean. None where
+            none does, as with returns: gained are then all that rose, and lost all that fell.
 
     Returns:
         What changed, with every sample counted once.
@@ -79,15 +85,30 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips
             [change.after for change in compared],
             clusters=clusters if has_copies else None,
         )
+    changes = _split(compared, pass_threshold)
     return Flips(
-        gained=tuple(c for c in compared if c.before < pass_threshold <= c.after),
-        lost=tuple(c for c in compared if c.after < pass_threshold <= c.before),
-        stayed_passing=sum(min(c.before, c.after) >= pass_threshold for c in compared),
-        stayed_failing=sum(max(c.before, c.after) < pass_threshold for c in compared),
+        *changes,
         not_in_both=len(rewards_before) + len(rewards_after) - 2 * len(shared),
         errored=len(shared) - len(compared),
         difference=paired.difference if paired else None,
         stderr=paired.stderr if paired else None,
         interval=paired.interval if paired else None,
         p_value=paired.p_value if paired else None,
+    )
+
+
+def _split(
+    compared: Sequence[Change], pass_threshold: float | None
+) -> tuple[tuple[Change, ...], tuple[Change, ...], int, int, int]:
+    """Gained, lost, still passing, still failing and unchanged."""
+    if pass_threshold is None:
+        gained = tuple(c for c in compared if c.after > c.before)
+        lost = tuple(c for c in compared if c.after < c.before)
+        return gained, lost, 0, 0, len(compared) - len(gained) - len(lost)
+    return (
+        tuple(c for c in compared if c.before < pass_threshold <= c.after),
+        tuple(c for c in compared if c.after < pass_threshold <= c.before),
+        sum(min(c.before, c.after) >= pass_threshold for c in compared),
+        sum(max(c.before, c.after) < pass_threshold for c in compared),
+        0,
     )

@@ -52,7 +52,12 @@ from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fie
 from heldout.training.monitor import CurveMonitor, Judgement
 from heldout.training.results import pending_point
 from heldout.training.run_eval import Known, Measured, Task, describe, measure, measure_snapshot
-from heldout.training.runner import KnownBuilder, RunnerBuilder, describe_builder
+from heldout.training.runner import (
+    EpisodeRunner,
+    KnownBuilder,
+    RunnerBuilder,
+    describe_builder,
+)
 from heldout.training.samples import checked, digest, fixed_order
 from heldout.training.settings import (
     DEFAULT_NUM,
@@ -366,10 +371,11 @@ class PeriodicEval:
 
     # --- The curve ---
 
-    def begin(self, *, resume: bool = False) -> None:
+    def begin(self, step: int | None = None, *, resume: bool = False) -> None:
         """Training starts now. The first step says so, too.
 
         Args:
+            step: Where it starts, if that is known: what lies before is not due.
             resume: Whether the trainer resumes from a checkpoint, so that the curve is continued.
 
         Raises:
@@ -378,6 +384,8 @@ class PeriodicEval:
         """
         if resume and self._resume is None:
             self._resume = True
+        if step is not None:
+            self._seen = step
         self._enter_first()
         self._spending.begin()
 
@@ -640,6 +648,9 @@ class PeriodicEval:
         except Exception:  # noqa: BLE001 - it is asked again, and the reason becomes a skip
             return None
         if model is None:
+            return None
+        if isinstance(getattr(self.runner_builder, "prototype", None), EpisodeRunner):
+            self._warn_once("episodes are played in the thread that trains")
             return None
         if not modules_of(model):
             self._warn_once(f"a {type(model).__name__} is no torch module whose weights are copied")

@@ -346,6 +346,7 @@ def _run_part(
 def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
     report = runner.play()
     name = _reserve_name(task.run_dir / "steps", task.step)
+    report.config["experiment_name"] = name
     report.save(task.run_dir / "steps" / name)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
     records = [Record.of(index_of[r.sample_id], r) for r in report.results]

@@ -103,7 +103,8 @@ class VectorReport:
 
         Args:
             reward: What the reward of a sample is: 1 for a success and 0 otherwise, or the
-                episode's return. Both are metrics either way.
+                episode's return. The return is a metric either way; success is one too where
+                `success` or the environment said what it is.
 
         Returns:
             The same episodes as `EvalResult`s, for whatever reads those.
@@ -156,25 +157,38 @@ class VectorReport:
         return cls(summary, table, config, notes)
 
 
+def episode_sample(index: int, seed: int | None, env: str | None = None) -> Sample:
+    """Make the sample of an episode: the same at every evaluation that plays it.
+
+    Args:
+        index: Which episode it is. No two samples are of equal content, also where the environment
+            cannot be seeded.
+        seed: What it is reset with.
+        env: The environment's name, where it is known.
+
+    Returns:
+        The sample, named `episode-<index>`.
+    """
+    return Sample(f"episode-{index}", {"env": env, "index": index, "seed": seed})
+
+
 def _as_result(episode: Episode, config: Mapping[str, Any], reward: Reward) -> EvalResult:
-    sample = Sample(
-        f"episode-{episode.index}",
-        {"env": config.get("env"), "index": episode.index, "seed": episode.seed},
-        metadata={
-            "success": episode.success,
-            "ended": "terminated" if episode.terminated else "truncated",
-        },
-    )
-    both = {"truncated": True} if episode.terminated and episode.truncated else {}
+    sample = episode_sample(episode.index, episode.seed, config.get("env"))
+    metadata: dict[str, Any] = {
+        "success": episode.success,
+        "ended": "terminated" if episode.terminated else "truncated",
+    }
+    if episode.terminated and episode.truncated:
+        metadata["truncated"] = True
     stop = Stop("environment") if episode.terminated else Stop("limit", "steps")
-    metrics = [
-        Metric("success", episode.success, weight=float(reward == "success")),
-        Metric("return", episode.ret, weight=float(reward == "return")),
-        Metric("steps", episode.steps),
-    ]
+    metrics = [Metric("return", episode.ret, weight=float(reward == "return"))]
+    if reward == "success" or config.get("success_is") != "terminated":
+        # Not where nothing said what success is: in CartPole a pole that fell has terminated.
+        metrics.insert(0, Metric("success", episode.success, weight=float(reward == "success")))
+    metrics.append(Metric("steps", episode.steps))
     if episode.dist is not None:
         metrics.append(Metric("dist_at_end", episode.dist))
-    return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), both)
+    return EvalResult(sample.id, sample, Trajectory((), stop), Score(tuple(metrics)), metadata)
 
 
 def _read_result(table: EpisodeTable, index: int, result: EvalResult) -> None:
@@ -184,7 +198,7 @@ def _read_result(table: EpisodeTable, index: int, result: EvalResult) -> None:
     table.seed[index] = -1 if seed is None else seed
     table.ret[index], table.steps[index] = values["return"], int(values["steps"])
     table.dist[index] = values.get("dist_at_end", np.nan)
-    table.success[index] = values["success"] == 1.0
+    table.success[index] = result.metadata["success"]
     table.terminated[index] = terminated = result.metadata["ended"] == "terminated"
     table.truncated[index] = not terminated or result.metadata.get("truncated", False)
 
