@@ -7,11 +7,6 @@
         await train.main(config)      # all of its evals overlap with it
         await evaluate_final(config)  # its loops never measure the last weights
 
-endpoint    TinkerEndpoint: a sampling client and a renderer as an endpoint
-evaluator   HeldoutEvaluator: an eval that the loops call
-training    with_heldout, evaluate_final: evaluators in a config, and the final weights
-loops       the step of an eval, and how evaluators run asynchronously
-
 The package gives an evaluator a sampling client and nothing else. That client is bound to the
 weights of its step, so it can be sampled from later, while training goes on.
 """
