@@ -63,7 +63,15 @@ class TinkerEndpoint:
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        """Sample one turn; greedy, unless `sampling` sets a temperature.
+        """Sample one turn.
+
+        Args:
+            messages: The conversation so far.
+            sampling: How to sample; greedy unless it sets a temperature.
+            tools: The tools that the turn may call.
+
+        Returns:
+            The turn, why it ended, and its tokens.
 
         Raises:
             EndpointError: The request failed; the subclass says whether another try may help.

@@ -116,11 +116,10 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     ) -> None:
         if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"name is letters, digits, _ and -, got {name!r}")
-        for method in ("build_generation_prompt", "parse_response", "get_stop_sequences"):
-            if not callable(getattr(renderer, method, None)):
-                raise InvalidInput(
-                    f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
-                )
+        if not hasattr(renderer, "build_generation_prompt"):
+            raise InvalidInput(
+                f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
+            )
         if context_window is not None and context_window < 1:
             raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
@@ -159,6 +158,9 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 
     async def __call__(self, sampling_client: Any) -> dict[str, float]:
         """Measure the weights that a sampling client is bound to.
+
+        Args:
+            sampling_client: The client, as the loop has it.
 
         Returns:
             The metrics; `…/scheduled` where they come later, `…/skipped` where there are none.
