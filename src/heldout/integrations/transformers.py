@@ -48,37 +48,28 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     """Runs evals on their cadence, logs what they find, and stops training where one asks for it.
 
     With `attach(trainer)` results are logged as the trainer's own rows are: to its `log_history`
-    and to its reporters. A callback is not told who its trainer is: one that is only in the
-    trainer's `callbacks` writes to `log_history` and cannot reach reporters.
+    and to its reporters. One that is only in the trainer's `callbacks` does not know its trainer:
+    it writes to `log_history` and cannot reach reporters. Rows are `eval_<name>_reward` and so on
+    (docs/training.md lists them); the name is the eval's label, or "heldout" for the default one. A
+    skip is `eval_<name>_skipped` = 1, and no number that could be taken for a result.
 
-    A result is logged as `eval_<name>_reward`, `_reward_ci_low`, `_reward_ci_high`, `_pass_rate`,
-    `_n`, `_n_scored`, `_n_errors`, `_metric_<metric>` with `_metric_<metric>_n` (the items it is
-    of), `_seconds`, and `_step`, which says whose weights these are; `_partial` is 1 where it ended
-    early. What the curve allows one to say is `_verdict`
-    (improving 1, plateau 0, regressing -1, left out where nobody can tell), `_gain`,
-    `_gain_ci_low`, `_gain_ci_high` and `_best_step`. The name is the eval's label, or "heldout" for
-    the label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of
-    those numbers.
+    Without an `eval_strategy`, `metric_for_best_model="eval_heldout_reward"` and
+    `save_strategy="best"` save every new best, and `load_best_model_at_end` loads it. With one,
+    heldout answers the trainer's `evaluate` while it trains (`EarlyStoppingCallback` needs it): all
+    evals, whole, in place of the trainer's own on its `eval_dataset`, which has to be given but is
+    not read. A result that was skipped or ended early is not compared: its step is not the best
+    one, and does not count for early stopping. Nor is step 0, which has no checkpoint.
 
-    What the trainer knows of a best model goes by these names as well. Without an `eval_strategy`,
-    `metric_for_best_model="eval_heldout_reward"` and `save_strategy="best"` save every new best,
-    and `load_best_model_at_end` loads it. With one, heldout answers the trainer's `evaluate` while
-    it trains (for `EarlyStoppingCallback`, which needs it): all evals, whole, at each of the
-    trainer's `eval_steps`, instead of what the trainer would do with its `eval_dataset`, which has
-    to be given but is not read. `answer_evaluate=False` leaves the trainer its own. Where an eval
-    was skipped, or cut short by time or budget, there is no value to compare: its step is not the
-    best one, and does not count for early stopping. Step 0 is never the best, since there is no
-    checkpoint of it.
+    With an `AsyncEvalDispatcher` results come late: they go to the curve and to the dispatcher's
+    loggers at their own step, not into the trainer's rows. The last eval is waited for, and so are
+    those that answer the trainer's `evaluate`.
 
-    Where an `AsyncEvalDispatcher` is installed, evals on their cadence run beside the training.
-    Their results come late, and go to the curve and to the dispatcher's loggers at their own step,
-    not into the trainer's rows; the last one is waited for, and so are those that the trainer's
-    `evaluate` is answered with: they are rows, too.
+    Args:
+        evals: The evals, each with a label and a run directory of its own.
+        answer_evaluate: False leaves the trainer its own `evaluate`.
     """
 
-    def __init__(
-        self, *evals: PeriodicEval, trainer: Any = None, answer_evaluate: bool = True
-    ) -> None:
+    def __init__(self, *evals: PeriodicEval, answer_evaluate: bool = True) -> None:
         self.evals = evals
         self._names = _names(evals)
         self._answer = answer_evaluate
@@ -94,8 +85,6 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         for each in evals:
             if each.model_getter is None:
                 each.model_getter = self._live_model
-        if trainer is not None:
-            self.attach(trainer)
 
     @classmethod
     def from_environment(
@@ -105,8 +94,14 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         heartbeat_fn: Heartbeat | None = None,
         **settings: Any,
     ) -> HeldoutCallback:
-        """One eval as the HELDOUT_EVAL_* variables have it; none at all where they do not turn it
-        on. `settings` are further ones of `PeriodicEval`."""
+        """Make one eval as the HELDOUT_EVAL_* variables say; none if they do not turn it on.
+
+        Args:
+            samples: The held-out samples.
+            runner_builder: As for `PeriodicEval`, like all further arguments.
+            heartbeat_fn: Called with each point.
+            **settings: Other arguments of `PeriodicEval`.
+        """
         outside = Settings.from_environment()
         if not outside.every_steps or outside.num == 0:
             return cls()
