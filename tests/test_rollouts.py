@@ -210,10 +210,9 @@ Plan = tuple[int, int, int | None, int]
     ),
     st.sampled_from(["suffix", "boundary"]),
     st.sampled_from([None, 60, 90]),
-    st.sampled_from(["asyncio", "trio"]),
 )
 def test_together_they_give_the_same_tokens_as_one_by_one(
-    plans: list[Plan], segments: Any, longest: int | None, backend: Any
+    plans: list[Plan], segments: Any, longest: int | None
 ) -> None:
     def talkative(prompt: str, turn: int) -> str:
         name = prompt[len("<user>count ") :].partition("<")[0]
@@ -235,7 +234,6 @@ def test_together_they_give_the_same_tokens_as_one_by_one(
             longest,
             score_fn=by_total,
             segments=segments,
-            backend=backend,
             **TOY,
         )
 
@@ -448,8 +446,7 @@ def test_the_engine_is_called_in_the_callers_thread_and_environments_are_not() -
     assert called_in.isdisjoint(opened_in)
 
 
-@pytest.mark.parametrize("backend", ["asyncio", "trio"])
-def test_an_async_engine_is_awaited(backend: Any) -> None:
+def test_an_async_engine_is_awaited() -> None:
     async def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
         await anyio.lowlevel.checkpoint()
         return engine(say)(prompts, limits)
@@ -458,7 +455,7 @@ def test_an_async_engine_is_awaited(backend: Any) -> None:
         [sample("a")], lambda s: Counter(3), render, engine(say), 4, 30, **TOY
     )
     assert plain_rollouts == rollout_batch(
-        [sample("a")], lambda s: Counter(3), render, generate, 4, 30, backend=backend, **TOY
+        [sample("a")], lambda s: Counter(3), render, generate, 4, 30, **TOY
     )
 
 

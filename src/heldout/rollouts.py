@@ -16,20 +16,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import anyio
 
 from heldout.concurrency import Here, in_own_thread, is_async, run_beside, settle
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput
-from heldout.items import (
-    EnvironmentFactory,
-    EvalDefinition,
-    PrepareMessages,
-    ScoreFn,
-    attempt,
-)
+from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn, attempt
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
 from heldout.tokens import Generated, Transcript
 from heldout.types import Completion, Message, Sample, Score, ToolSpec, Trajectory
@@ -102,11 +96,11 @@ def rollout_one(
     Args:
         sample: The sample.
         environment: Its environment, which is closed in any case; None makes it one turn.
-        render: As in `rollout_batch`.
-        generate: As in `rollout_batch`.
-        max_turns: As in `rollout_batch`.
-        per_turn_max_tokens: As in `rollout_batch`.
-        engine_max_len: As in `rollout_batch`.
+        render: As in `rollout_batch`, like the four that follow.
+        generate: The engine.
+        max_turns: The most model turns.
+        per_turn_max_tokens: The most tokens of a model turn.
+        engine_max_len: The most tokens that the engine can read.
         score_fn: Scores the rollout; by default the environment's own `score`, if it has one.
         **settings: The other arguments of `rollout_batch`.
 
@@ -126,8 +120,7 @@ def rollout_one(
         **settings,
     )
     for never_opened in unused:
-        backend = settings.get("backend", "asyncio")
-        in_own_thread(partial(anyio.run, _close, never_opened, backend=backend)).join()
+        in_own_thread(partial(anyio.run, _close, never_opened)).join()
     return rollout
 
 
@@ -151,7 +144,6 @@ def rollout_batch(
     parse: Parse | None = None,
     stop: Sequence[str] = (),
     timeout: float | None = None,
-    backend: Literal["asyncio", "trio"] = "asyncio",
 ) -> list[Rollout]:
     """Roll out many samples together, each with an environment of its own.
 
@@ -175,7 +167,6 @@ def rollout_batch(
         parse: Turns text into a message with its tool calls.
         stop: Texts that end a turn with the first token that completes one of them.
         timeout: Seconds for one rollout.
-        backend: The event loop that conversations run in.
 
     Returns:
         The rollouts in the order of the samples.
@@ -237,7 +228,7 @@ def rollout_batch(
             group.start_soon(engine.serve)
 
     if samples:
-        run_beside(run_all, backend=backend)
+        run_beside(run_all)
     return [rollouts[index] for index in range(len(samples))]
 
 

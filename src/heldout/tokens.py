@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from heldout.errors import ContextFull, EndpointError
-from heldout.rendering.segments import Template, ToldTemplate
+from heldout.rendering.segments import Template, TemplateWithTools
 from heldout.toolcalls import next_call_number
 from heldout.types import Completion, Message, TokenTrace, ToolSpec, Usage
 
@@ -31,18 +31,15 @@ class Generated(NamedTuple):
 class Transcript:
     """The tokens of one rollout as they grow.
 
-    Args:
-        template: The chat template that renders the conversation.
-        per_turn_max_tokens: The most tokens that a model turn may have.
-        engine_max_len: The most tokens that the engine can read, the next turn included; None
-            sets no limit.
+    A model turn has at most `per_turn_max_tokens`; `engine_max_len` is for all that the engine
+    reads, the next turn included.
     """
 
     def __init__(
         self, template: Template, *, per_turn_max_tokens: int, engine_max_len: int | None = None
     ) -> None:
         self._template = template
-        self._with_tools: ToldTemplate | None = None
+        self._with_tools: TemplateWithTools | None = None
         self._per_turn, self._max_length = per_turn_max_tokens, engine_max_len
         self._messages: list[Message] = []
         """The conversation as it is rendered: the model's turns as it wrote them."""
@@ -60,14 +57,7 @@ class Transcript:
         """The most tokens that the model's next turn may have."""
 
     def add_messages(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> list[int]:
-        """Add what was said since the model's last turn.
-
-        Args:
-            messages: The whole conversation so far.
-            tools: The tools that the model may call.
-
-        Returns:
-            All tokens so far, for the engine to continue.
+        """Add what is new in a conversation, and return all tokens so far for the engine.
 
         Raises:
             ContextFull: The engine could not read that many; nothing was added.
@@ -75,11 +65,11 @@ class Transcript:
         """
         new = messages[len(self._messages) :]
         if self._with_tools is None:
-            self._with_tools = self._template.told(tools)
+            self._with_tools = self._template.with_tools(tools)
             segment = self._with_tools.prompt(new)
         else:
             segment = self._with_tools.segment(
-                self._messages, new, self._ids, self._last_turn, cut_off=self._truncated
+                self._messages, new, self._ids, self._last_turn, truncated=self._truncated
             )
         length = len(self._ids) + len(segment)
         max_tokens = self._per_turn
@@ -103,13 +93,7 @@ class Transcript:
         return list(self._ids)
 
     def add_turn(self, generated: Generated) -> Completion:
-        """Add a turn of the model.
-
-        Args:
-            generated: What the engine returned. What follows a stop text is dropped.
-
-        Returns:
-            The turn as a parsed message, why it ended, and how many tokens it took.
+        """Add a turn of the model, up to a stop text, and return it as a parsed message.
 
         Raises:
             EndpointError: The engine returned too many tokens, or logprobs that do not align.

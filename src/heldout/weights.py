@@ -94,12 +94,8 @@ class Named(NamedTuple):
 def named_tensors(model: Any, prefix: str = "") -> list[Named] | None:
     """List parameters and persistent buffers by their names in the bare model.
 
-    Args:
-        model: A torch module or tensor, or a list or dict of them.
-        prefix: What names begin with.
-
-    Returns:
-        The tensors, tied ones under each of their names; None if it is no model.
+    Tied ones are there under each of their names. None if it is no module, tensor, or list or dict
+    of them.
     """
     torch = sys.modules["torch"]
     if isinstance(model, torch.Tensor):
@@ -134,12 +130,7 @@ def _parts(model: Any) -> list[tuple[str, Any]]:
 def adapter_states(model: Any, prefix: str = "") -> dict[str, dict[str, Any]]:
     """Return what PEFT's modules hold besides weights that changes the model's output.
 
-    Args:
-        model: A torch module, or a list or dict of them.
-        prefix: What names begin with.
-
-    Returns:
-        Plain values by the name of their module.
+    Plain values, by the name of their module.
     """
     torch = sys.modules["torch"]
     if not isinstance(model, torch.nn.Module):
@@ -337,13 +328,8 @@ def totals(tensors: Sequence[Any]) -> list[Any]:
 
     Bits are read as 64-bit integers, laid out as a table, and summed by row and by column; these
     sums are then weighted by position. That reads a tensor twice and takes no memory. On a GPU it
-    is enqueued in the current stream, and nothing waits for it.
-
-    Args:
-        tensors: What is watched. Those without bits to read are skipped.
-
-    Returns:
-        The sums, as tensors on their devices.
+    is enqueued in the current stream, and nothing waits for it. Tensors without bits to read are
+    skipped.
     """
     torch: Any = sys.modules["torch"]
     sums: list[Any] = []
@@ -382,13 +368,6 @@ def _totals(torch: Any, tensor: Any) -> list[Any]:
 
 
 def numbers(totals: Sequence[Any]) -> list[int]:
-    """Wait for totals and return their values.
-
-    Args:
-        totals: What `totals` returned.
-
-    Returns:
-        An integer for each.
-    """
+    """Wait for what `totals` returned, and return its values."""
     torch: Any = sys.modules["torch"]
     return [int(value) for [value] in _to_host(torch, [total.view(1) for total in totals])]

@@ -506,7 +506,7 @@ def test_after_training_and_for_other_datasets_evaluate_is_the_trainers_own(
 def test_the_trainer_can_keep_its_own_evaluation(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, steps=2, eval_strategy="steps", eval_steps=2)
     evals = make_evals(tmp_path)
-    HeldoutCallback(evals, trainer=trainer, answer_evaluate=False)
+    HeldoutCallback(evals, answer_evaluate=False).attach(trainer)
     trainer.train()
     assert sum("eval_loss" in row for row in trainer.state.log_history) == 1
     assert steps_of(evals) == [2]

@@ -366,9 +366,9 @@ def test_a_call_that_was_cut_off_anywhere_is_closed_by_the_template(name: str) -
     assert habits.call is not None
     call = Message("assistant", "", (ToolCall("call00000", "add", "{"),))
     reply = Message("tool", "the reply", tool_call_id="call00000")
-    told = Template(render, segments="boundary").told(TOOLS)
+    template = Template(render, segments="boundary").with_tools(TOOLS)
     question = [Message("user", "?")]
-    prompt = told.prompt(question)
+    prompt = template.prompt(question)
     whole = render.tokenizer(habits.call, add_special_tokens=False)["input_ids"]
     segments = set()
     for cut in range(1, len(whole)):
@@ -377,7 +377,7 @@ def test_a_call_that_was_cut_off_anywhere_is_closed_by_the_template(name: str) -
             continue
         written = Message("assistant", render.decode(whole[:cut]))
         seen = [*question, written]
-        segment = told.segment(seen, [reply], so_far, call, cut_off=True)
+        segment = template.segment(seen, [reply], so_far, call, truncated=True)
         segments.add(render.spell(segment))
     # One and the same, wherever it was cut, and the whole of it.
     assert len(segments) == 1

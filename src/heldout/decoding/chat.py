@@ -44,14 +44,8 @@ def answer_all(
 ) -> None:
     """Decode the next turns of several conversations together.
 
-    Args:
-        chat: Renders prompts and reads turns.
-        decoder: Generates.
-        requests: The conversations.
-        on_answer: Called with a request's index and its turn as soon as it is complete, or with
-            the reason why there is none. Not called for what was dropped or stopped.
-        keep_going: False stops decoding.
-        wanted: Called with a request's index; False drops it.
+    `on_answer` is called with a request's index and its turn as soon as it is complete, or with the
+    reason why there is none; not for what was dropped (`wanted`) or stopped (`keep_going`).
     """
     indices: list[int] = []
     prompts: list[Prompt] = []
@@ -80,13 +74,7 @@ def answer_all(
 
 
 class ChatModel:
-    """A model and its tokenizer as a partner in a conversation.
-
-    Args:
-        model: The model, wrapped or bare.
-        tokenizer: Its tokenizer.
-        name: What messages call the model.
-    """
+    """A model and its tokenizer as a partner in a conversation; errors call it `name`."""
 
     def __init__(self, model: Any, tokenizer: Any, name: str) -> None:
         self._model, self._tokenizer, self._name = model, tokenizer, name

@@ -16,13 +16,7 @@ from heldout.decoding.turn import Callbacks, Turn
 
 
 def decode(model: Any, turns: list[Turn], callbacks: Callbacks) -> None:
-    """Decode all turns together, one token per step, inside `deterministic_inference`.
-
-    Args:
-        model: What `unwrap` returned.
-        turns: The rows of the batch.
-        callbacks: Polled before every step, and told of every row that is done.
-    """
+    """Decode all turns together, one token per step, inside `deterministic_inference`."""
     import torch
     from transformers import DynamicCache
 

@@ -56,7 +56,6 @@ def transformers_model(model: Any) -> Any:
 
 
 def device_of(model: Any) -> Any:
-    """Return the device of the model's first parameter."""
     return next(model.parameters()).device
 
 
@@ -116,14 +115,7 @@ class CaptureError(Exception):
 
 
 def why_not_capturable(model: Any) -> str | None:
-    """Say why the decoding steps of a model cannot be captured.
-
-    Args:
-        model: What `unwrap` returned.
-
-    Returns:
-        The reason, or None if there is none.
-    """
+    """Say why the decoding steps of an unwrapped model cannot be captured; None if they can."""
     import torch
     from transformers import DynamicCache, PreTrainedModel
 

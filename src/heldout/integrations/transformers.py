@@ -48,54 +48,43 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     """Runs evals on their cadence, logs what they find, and stops training where one asks for it.
 
     With `attach(trainer)` results are logged as the trainer's own rows are: to its `log_history`
-    and to its reporters. A callback is not told who its trainer is: one that is only in the
-    trainer's `callbacks` writes to `log_history` and cannot reach reporters.
+    and to its reporters. One that is only in the trainer's `callbacks` does not know its trainer:
+    it writes to `log_history` and cannot reach reporters. Rows are `eval_<name>_reward` and so on
+    (docs/training.md lists them); the name is the eval's label, or "heldout" for the default one. A
+    skip is `eval_<name>_skipped` = 1, and no number that could be taken for a result.
 
-    A result is logged as `eval_<name>_reward`, `_reward_ci_low`, `_reward_ci_high`, `_pass_rate`,
-    `_n`, `_n_scored`, `_n_errors`, `_metric_<metric>` with `_metric_<metric>_n` (the items it is
-    of), `_seconds`, and `_step`, which says whose weights these are; `_partial` is 1 where it ended
-    early. What the curve allows one to say is `_verdict`
-    (improving 1, plateau 0, regressing -1, left out where nobody can tell), `_gain`,
-    `_gain_ci_low`, `_gain_ci_high` and `_best_step`. The name is the eval's label, or "heldout" for
-    the label it has by default. A skip is logged as `eval_<name>_skipped` = 1, without any of
-    those numbers.
+    Without an `eval_strategy`, `metric_for_best_model="eval_heldout_reward"` and
+    `save_strategy="best"` save every new best, and `load_best_model_at_end` loads it. With one,
+    heldout answers the trainer's `evaluate` while it trains (`EarlyStoppingCallback` needs it): all
+    evals, whole, in place of the trainer's own on its `eval_dataset`, which has to be given but is
+    not read. A result that was skipped or ended early is not compared: its step is not the best
+    one, and does not count for early stopping. Nor is step 0, which has no checkpoint.
 
-    What the trainer knows of a best model goes by these names as well. Without an `eval_strategy`,
-    `metric_for_best_model="eval_heldout_reward"` and `save_strategy="best"` save every new best,
-    and `load_best_model_at_end` loads it. With one, heldout answers the trainer's `evaluate` while
-    it trains (for `EarlyStoppingCallback`, which needs it): all evals, whole, at each of the
-    trainer's `eval_steps`, instead of what the trainer would do with its `eval_dataset`, which has
-    to be given but is not read. `answer_evaluate=False` leaves the trainer its own. Where an eval
-    was skipped, or cut short by time or budget, there is no value to compare: its step is not the
-    best one, and does not count for early stopping. Step 0 is never the best, since there is no
-    checkpoint of it.
+    With an `AsyncEvalDispatcher` results come late: they go to the curve and to the dispatcher's
+    loggers at their own step, not into the trainer's rows. The last eval is waited for, and so are
+    those that answer the trainer's `evaluate`.
 
-    Where an `AsyncEvalDispatcher` is installed, evals on their cadence run beside the training.
-    Their results come late, and go to the curve and to the dispatcher's loggers at their own step,
-    not into the trainer's rows; the last one is waited for, and so are those that the trainer's
-    `evaluate` is answered with: they are rows, too.
+    Args:
+        evals: The evals, each with a label and a run directory of its own.
+        answer_evaluate: False leaves the trainer its own `evaluate`.
     """
 
-    def __init__(
-        self, *evals: PeriodicEval, trainer: Any = None, answer_evaluate: bool = True
-    ) -> None:
+    def __init__(self, *evals: PeriodicEval, answer_evaluate: bool = True) -> None:
         self.evals = evals
         self._names = _names(evals)
         self._answer = answer_evaluate
         self._trainer: Any = None
         self._own_evaluate: Callable[..., Any] | None = None
         self._model: Any = None
-        self._logged = {each.label: len(each.history) for each in evals}
+        self._logged = {periodic.label: len(periodic.history) for periodic in evals}
         """How many points of its history were there before, or have been logged."""
         self._rows: dict[str, _Row] = {}
         """The last row of each eval."""
         self._finished = False
         self._stopped = False
-        for each in evals:
-            if each.model_getter is None:
-                each.model_getter = self._live_model
-        if trainer is not None:
-            self.attach(trainer)
+        for periodic in evals:
+            if periodic.model_getter is None:
+                periodic.model_getter = self._live_model
 
     @classmethod
     def from_environment(
@@ -105,8 +94,14 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         heartbeat_fn: Heartbeat | None = None,
         **settings: Any,
     ) -> HeldoutCallback:
-        """One eval as the HELDOUT_EVAL_* variables have it; none at all where they do not turn it
-        on. `settings` are further ones of `PeriodicEval`."""
+        """Make one eval as the HELDOUT_EVAL_* variables say; none if they do not turn it on.
+
+        Args:
+            samples: The held-out samples.
+            runner_builder: As for `PeriodicEval`, like all further arguments.
+            heartbeat_fn: Called with each point.
+            **settings: Other arguments of `PeriodicEval`.
+        """
         outside = Settings.from_environment()
         if not outside.every_steps or outside.num == 0:
             return cls()
@@ -119,7 +114,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         if self._trainer is not None and self._trainer is not trainer:
             raise InvalidInput("this callback is attached to another trainer; make a new one")
         self._trainer = trainer
-        if not any(each is self for each in trainer.callback_handler.callbacks):
+        if not any(callback is self for callback in trainer.callback_handler.callbacks):
             trainer.add_callback(self)
         return self
 
@@ -133,9 +128,9 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         self._check_best_metric(args)
         self._check_names(state)
         tokens = getattr(args, "max_completion_length", None)  # TRL's
-        for each in self._on:
+        for periodic in self._on:
             if tokens is not None:
-                each.use_completion_length(tokens)
+                periodic.use_completion_length(tokens)
         if self._trainer is None and args.report_to:
             log.warning(
                 "heldout: results go to the trainer's log_history and to the curve, not to %s; "
@@ -148,8 +143,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             self._own_evaluate = self._trainer.evaluate
             self._trainer.evaluate = self._evaluate
         step = state.global_step
-        for each in self._on:
-            each.begin(resume=step > 0)
+        for periodic in self._on:
+            periodic.begin(resume=step > 0)
         # A step resumed at that has its point already has its row in the log that was loaded.
         row = self._run(step, self._cadenced, PeriodicEval.maybe_run, log_known=step == 0)
         self._log(row, state, control)
@@ -171,7 +166,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 saved_at=checkpoint if control.should_save else None,
             )
             row = self._run(state.global_step, self._cadenced, run)
-            self._heed_stop(state, control)
+            self._stop_if_requested(state, control)
         if control.should_training_stop:
             row |= self._finish(state.global_step)
         self._report(row, args, state, control)
@@ -179,7 +174,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Also called after the last step, whoever stopped training at it."""
+        """Also called after the last step, whatever stopped training at it."""
         if self._on and control.should_training_stop:
             self._model = model
             self._report(self._finish(state.global_step), args, state, control)
@@ -211,10 +206,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         state, control = trainer.state, trainer.control
         step = state.global_step
         missing = []
-        for each in self._cadenced:
-            row = self._rows.get(each.label)
+        for periodic in self._cadenced:
+            row = self._rows.get(periodic.label)
             if row is None or row.step != step or row.cut:
-                missing.append(each)
+                missing.append(periodic)
         self._log(self._run(step, missing, PeriodicEval.run_eval), state, control)
         metrics = self._metrics_at(step)
         trainer.control = trainer.callback_handler.on_evaluate(
@@ -226,19 +221,19 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                 "heldout: there is no %s at step %s, which therefore is not the best", wanted, step
             )
         # One more step would be trained before `on_step_end` is asked again.
-        self._heed_stop(state, trainer.control)
+        self._stop_if_requested(state, trainer.control)
         return _Answered(metrics, self._names.values())
 
     # --- Evals ---
 
     @property
     def _on(self) -> list[PeriodicEval]:
-        return [each for each in self.evals if each.every_steps > 0]
+        return [periodic for periodic in self.evals if periodic.every_steps > 0]
 
     @property
     def _cadenced(self) -> list[PeriodicEval]:
-        """Those that are run from here. Others ride on the trainer's own rollouts."""
-        return [each for each in self._on if not each.rides_window]
+        """Those that are run from here. The others run inside the rollout phase."""
+        return [periodic for periodic in self._on if not periodic.rides_window]
 
     def _live_model(self) -> Any:
         if isinstance(self._model, _Replaced):
@@ -253,14 +248,14 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             return {}
         self._finished = True
 
-        def last(each: PeriodicEval, step: int) -> CurvePoint | None:
-            own = each.model_getter
+        def last(periodic: PeriodicEval, step: int) -> CurvePoint | None:
+            own = periodic.model_getter
             if isinstance(self._model, _Replaced):
-                each.model_getter = self._live_model
+                periodic.model_getter = self._live_model
             try:
-                return each.run_final(step)
+                return periodic.run_final(step)
             finally:
-                each.model_getter = own
+                periodic.model_getter = own
 
         return self._run(step, self._on, last)
 
@@ -276,20 +271,20 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         made: dict[str, _Row] = {}
         shared = False
         cadenced = getattr(run, "func", run) is PeriodicEval.maybe_run
-        for each in evals:
-            shared = shared or not cadenced or each.should_run(step)
-            point = run(each, step)
-            if log_known and point is not None and not any(point is p for p in each.history):
-                made[each.label] = self._row(point)  # an earlier start of this training has it
-        for each in self._on:
-            if len(each.history) < self._logged[each.label]:  # its training has begun again
-                self._logged[each.label] = 0
-            for point in each.history[self._logged[each.label] :]:
-                # What was measured beside the training comes late: a row of the trainer's would
+        for periodic in evals:
+            shared = shared or not cadenced or periodic.should_run(step)
+            point = run(periodic, step)
+            if log_known and point is not None and not any(point is p for p in periodic.history):
+                made[periodic.label] = self._row(point)  # an earlier start of this training has it
+        for periodic in self._on:
+            if len(periodic.history) < self._logged[periodic.label]:  # its training has begun again
+                self._logged[periodic.label] = 0
+            for point in periodic.history[self._logged[periodic.label] :]:
+                # The result of an asynchronous eval comes late: a row of the trainer's would
                 # put it at another step. Loggers have it at its own.
                 if point.step == step or point.lag_steps is None:
-                    made[each.label] = self._row(point)
-            self._logged[each.label] = len(each.history)
+                    made[periodic.label] = self._row(point)
+            self._logged[periodic.label] = len(periodic.history)
         if shared:
             made = self._agreed(made, dict[str, _Row])
         self._rows |= made
@@ -303,16 +298,18 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return _Row(point.step, log_fields(point, self._names[point.label]), cut)
 
     def _agreed(self, mine: Any, kind: Any = bool) -> Any:
-        """What the first process says: results, and the wish to stop, are known to it alone, and
-        processes that decide differently wait for each other for ever."""
+        """What the first process says. It alone knows results and stop requests, and processes that
+        decide differently wait for each other for ever."""
         ranks = current_ranks()
         if ranks.world == 1:
             return mine
         return msgspec.json.decode(ranks.from_first(msgspec.json.encode(mine)), type=kind)
 
-    def _heed_stop(self, state: Any, control: Any) -> None:
-        asked = [(each, each.stop_requested_here) for each in self._on]
-        reasons = [f"{each.label}: {reason}" for each, reason in asked if reason is not None]
+    def _stop_if_requested(self, state: Any, control: Any) -> None:
+        asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
+        reasons = [
+            f"{periodic.label}: {reason}" for periodic, reason in asked if reason is not None
+        ]
         if self._agreed(bool(reasons)):
             control.should_training_stop = True
             if not self._stopped and reasons:
@@ -334,7 +331,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             return
         try:
             # Not trainer.log: TRL's takes all that it has gathered of the training into the row.
-            with _wishes_kept(control):
+            with _flags_kept(control):
                 Trainer.log(self._trainer, dict(row))
         except Exception as problem:
             log.warning("heldout: a result could not be reported", exc_info=problem)
@@ -345,7 +342,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         metrics = self._metrics_at(state.global_step) if row else {}
         if not metrics or self._trainer is None or args.eval_strategy != IntervalStrategy.NO:
             return
-        with _wishes_kept(control):
+        with _flags_kept(control):
             self._trainer.callback_handler.on_evaluate(args, state, control, dict(metrics))
         wanted = _best_metric(args)
         if wanted is None or wanted not in metrics:
@@ -398,7 +395,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             )
         if ours and not self._answers(args) and runs_async_evals():
             raise InvalidInput(
-                f"metric_for_best_model is {wanted!r}, and evals run beside this training: when a "
+                f"metric_for_best_model is {wanted!r}, and evals run asynchronously: when a "
                 "checkpoint is saved, its result is not there yet. Train without a dispatcher, or "
                 "choose the checkpoint afterwards, from the curve"
             )
@@ -410,14 +407,14 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
 
 @contextmanager
-def _wishes_kept(control: Any) -> Iterator[None]:
-    """Logging and evaluating take back the wish to log and to evaluate; then the training's own
-    row of that step would be missing."""
-    wishes = control.should_log, control.should_evaluate
+def _flags_kept(control: Any) -> Iterator[None]:
+    """Logging and evaluating reset these flags; then the training's own row of that step would be
+    missing."""
+    flags = control.should_log, control.should_evaluate
     try:
         yield
     finally:
-        control.should_log, control.should_evaluate = wishes
+        control.should_log, control.should_evaluate = flags
 
 
 class _Row(msgspec.Struct):
@@ -456,20 +453,20 @@ def _best_metric(args: Any) -> str | None:
 def _names(evals: Iterable[PeriodicEval]) -> dict[str, str]:
     """Label to name; no two evals may write to the same keys or the same curve."""
     names: dict[str, str] = {}
-    homes: dict[Any, str] = {}
-    for each in evals:
-        if not isinstance(each, PeriodicEval):
-            raise InvalidInput(f"HeldoutCallback takes PeriodicEvals, got {each!r:.100}")
-        name = DEFAULT_NAME if each.label == DEFAULT_LABEL else each.label
+    run_dirs: dict[Any, str] = {}
+    for periodic in evals:
+        if not isinstance(periodic, PeriodicEval):
+            raise InvalidInput(f"HeldoutCallback takes PeriodicEvals, got {periodic!r:.100}")
+        name = DEFAULT_NAME if periodic.label == DEFAULT_LABEL else periodic.label
         if name in names.values():
             raise InvalidInput(
                 f"two evals would log as eval_{name}_…; give each a label of its own"
             )
-        home = each.run_dir.resolve()
-        if home in homes:
+        run_dir = periodic.run_dir.resolve()
+        if run_dir in run_dirs:
             raise InvalidInput(
-                f"{homes[home]} and {each.label} have the same run_dir, {each.run_dir}; "
-                "give each its own"
+                f"{run_dirs[run_dir]} and {periodic.label} have the same run_dir, "
+                f"{periodic.run_dir}; give each its own"
             )
-        names[each.label], homes[home] = name, each.label
+        names[periodic.label], run_dirs[run_dir] = name, periodic.label
     return names

@@ -365,14 +365,7 @@ class Dialect:
 
     @classmethod
     def detect(cls, apply: ApplyTemplate) -> Dialect:
-        """Find out by rendering probes.
-
-        Args:
-            apply: The template; it may raise anything.
-
-        Returns:
-            What it supports.
-        """
+        """Find out by rendering probes."""
         schema = {"type": "object", "properties": {"probe_x": {"type": "string"}}}
         probe = [tool_to_chat_api(ToolSpec("probe_tool", "A probe.", schema))]
         user = {"role": "user", "content": "probe_question"}
@@ -430,22 +423,13 @@ class Dialect:
         )
 
     def convert_tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
-        """Convert tools to what the template takes besides the messages."""
         # Llama's templates explain how to call tools even for an empty list.
         return [tool_to_chat_api(tool) for tool in tools] or None if self.tools else None
 
     def convert(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> list[dict[str, Any]]:
-        """Convert a conversation to chat-API messages that the template supports.
-
-        Args:
-            messages: The conversation.
-            tools: The tools the model may call.
-
-        Returns:
-            The messages for the template.
-        """
+        """Convert a conversation to chat-API messages that the template supports."""
         if tools and not self.tools and self != self.text_only():
             return self.text_only().convert(messages, tools)
         chat: list[dict[str, Any]] = []

@@ -131,7 +131,7 @@ class Conversation:
     reply: tuple[Message, ...]
     opening: tuple[Message, ...] = (_QUESTION,)
     tools: tuple[ToolSpec, ...] = ()
-    cut_off: bool = False
+    truncated: bool = False
 
 
 CONVERSATIONS = (
@@ -140,7 +140,7 @@ CONVERSATIONS = (
     Conversation(
         "user reply to reasoning", Message("assistant", _REASONING + _ANSWER.text), _FOLLOW_UP
     ),
-    Conversation("user reply to a turn cut off", _ANSWER, _FOLLOW_UP, cut_off=True),
+    Conversation("user reply to a turn cut off", _ANSWER, _FOLLOW_UP, truncated=True),
     Conversation("tool reply", _CALL, _RESULTS[:1], tools=TOOLS),
     Conversation("tool reply with system prompt", _CALL, _RESULTS[:1], (_SYSTEM, _QUESTION), TOOLS),
     Conversation("two tool replies", Message("assistant", "", _CALLS), _RESULTS, tools=TOOLS),
@@ -151,15 +151,7 @@ CONVERSATIONS = (
 
 
 def examine(render: Render, decode: Decode | None = None) -> Examination:
-    """Try all kinds of conversation in both modes.
-
-    Args:
-        render: The template.
-        decode: Ids to text; without it findings have no texts.
-
-    Returns:
-        What was found.
-    """
+    """Try all kinds of conversation in both modes; without `decode`, findings have no texts."""
     findings: list[Finding] = []
     ends: dict[int, None] = {}
     for conversation in CONVERSATIONS:
@@ -169,7 +161,7 @@ def examine(render: Render, decode: Decode | None = None) -> Examination:
             why = f"not supported by the template: {error}"
             findings += [Finding(conversation.kind, mode, None, why) for mode in get_args(Segments)]
             continue
-        if not conversation.cut_off:
+        if not conversation.truncated:
             ends[simulated.so_far[-1]] = None
         for mode in get_args(Segments):
             template = Template(render, segments=mode, decode=decode)
@@ -226,7 +218,7 @@ def _simulate(template: Template, conversation: Conversation) -> _Simulated:
     except Exception as error:
         # Jinja templates raise anything for what they do not support.
         raise _Unsupported(str(error) or type(error).__name__) from error
-    so_far = ids([], True) + written + ([] if conversation.cut_off else end)
+    so_far = ids([], True) + written + ([] if conversation.truncated else end)
     return _Simulated(so_far, turn, full, without_reasoning)
 
 
@@ -269,9 +261,9 @@ def _compare(template: Template, conversation: Conversation, simulated: _Simulat
         prompt = template.ids(conversation.opening, conversation.tools)
         turn = Message("assistant", template.decode(so_far[len(prompt) :]))
     seen = [*conversation.opening, turn]
-    told = template.told(conversation.tools)
+    with_tools = template.with_tools(conversation.tools)
     try:
-        segment = told.segment(seen, conversation.reply, so_far, conversation.turn)
+        segment = with_tools.segment(seen, conversation.reply, so_far, conversation.turn)
     except RenderMismatch as mismatch:
         if mode == "suffix":
             try:

@@ -21,6 +21,7 @@ import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import combinations
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -90,13 +91,13 @@ class Template:
         self._render = render
         self._takes_tools = not {"tools", "**"}.isdisjoint(_keywords(render))
         self._parse_keywords = _keywords(self.parse) if self.parse else set()
-        self._by_tools: dict[bytes, ToldTemplate] = {}
+        self._by_tools: dict[bytes, TemplateWithTools] = {}
 
-    def told(self, tools: Sequence[ToolSpec]) -> ToldTemplate:
+    def with_tools(self, tools: Sequence[ToolSpec]) -> TemplateWithTools:
         """Return this template for a model that may call these tools."""
         key = msgspec.json.encode(tools)
         if key not in self._by_tools:
-            self._by_tools[key] = ToldTemplate(self, tuple(tools))
+            self._by_tools[key] = TemplateWithTools(self, tuple(tools))
         return self._by_tools[key]
 
     @property
@@ -110,7 +111,6 @@ class Template:
         tools: Sequence[ToolSpec],
         add_generation_prompt: bool = True,
     ) -> list[int]:
-        """Render a conversation."""
         if self._takes_tools:
             return list(self._render(list(messages), add_generation_prompt, tools=tools))
         return list(self._render(list(messages), add_generation_prompt))
@@ -124,20 +124,10 @@ class Template:
         tools: Sequence[ToolSpec] = (),
         prompt: Sequence[int] = (),
     ) -> tuple[Message, Message]:
-        """Read a model's turn.
+        """Read a model's turn: its text, or its ids where `written` is None.
 
-        Args:
-            written: Its text, or the message it means; None decodes the ids.
-            ids: Its tokens.
-            first: The number of its first tool call.
-            tools: The tools it may call.
-            prompt: The ids it follows.
-
-        Returns:
-            The parsed message, and the message that renders to what was written.
-
-        Raises:
-            InvalidInput: There is neither a text nor a `decode`.
+        `first` is the number of its first tool call, `prompt` the ids that it follows. Returns the
+        parsed message, and the message that renders to what was written.
         """
         if isinstance(written, Message):
             return written, written
@@ -178,7 +168,7 @@ class _Boundary(NamedTuple):
     """How many ids follow before those of the reply."""
 
 
-class ToldTemplate:
+class TemplateWithTools:
     """A template with its tools, and what has been found out about it."""
 
     def __init__(self, template: Template, tools: tuple[ToolSpec, ...]) -> None:
@@ -187,14 +177,8 @@ class ToldTemplate:
         """By the kind of turn and reply."""
         self._shown: set[tuple[str, ...]] = set()
         """The roles of replies that the template is known to render."""
-        self._closing_ids: list[int] | None = None
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
-        """Render the opening messages.
-
-        Raises:
-            RenderMismatch: They render to no tokens.
-        """
         ids = self._ids(messages)
         if not ids:
             raise RenderMismatch("the opening messages render to no tokens at all")
@@ -205,21 +189,14 @@ class ToldTemplate:
         seen: Sequence[Message],
         new: Sequence[Message],
         so_far: list[int],
-        meant: Message,
+        parsed: Message,
         *,
-        cut_off: bool = False,
+        truncated: bool = False,
     ) -> list[int]:
         """Return the ids between the model's last turn, which ends `so_far`, and its next one.
 
-        Args:
-            seen: The conversation as it was rendered, up to that turn as it was written.
-            new: The reply.
-            so_far: The ids of the conversation.
-            meant: That turn as it was parsed.
-            cut_off: Whether the turn was truncated.
-
-        Returns:
-            The ids of the reply, up to and including the generation prompt.
+        `seen` has that turn as it was written, `parsed` is the same as it was parsed, and `new` the
+        reply. The ids include the generation prompt.
 
         Raises:
             RenderMismatch: They cannot be found without guessing.
@@ -228,8 +205,8 @@ class ToldTemplate:
             segment = self._suffix(seen, new, so_far)
         else:
             ends = self._template.ends
-            truncated = cut_off or (bool(ends) and so_far[-1] not in ends)
-            segment = self._boundary(meant, new, so_far, truncated)
+            truncated = truncated or (bool(ends) and so_far[-1] not in ends)
+            segment = self._boundary(parsed, new, so_far, truncated)
         if not segment:
             roles = ", ".join(message.role for message in new) or "nothing"
             raise RenderMismatch(f"the template renders the reply ({roles}) to no tokens at all")
@@ -297,11 +274,11 @@ class ToldTemplate:
     # --- boundary ---
 
     def _boundary(
-        self, meant: Message, new: Sequence[Message], so_far: list[int], truncated: bool
+        self, parsed: Message, new: Sequence[Message], so_far: list[int], truncated: bool
     ) -> list[int]:
         """Return what the template puts behind a turn, less what the model wrote of it itself."""
         # The last token of a truncated call is an arbitrary one: it does not show the turn's end.
-        calls = () if truncated else _answered_calls(meant, new)
+        calls = () if truncated else _answered_calls(parsed, new)
         ending = tuple(so_far[-4:]) if calls else ()
         # Not by call ids, which are new in every turn and which few templates render.
         names = tuple(call.name for call in calls)
@@ -372,18 +349,16 @@ class ToldTemplate:
         if last in self._template.ends:
             if last in tail[:header]:  # the template puts something before it: a space, a marker
                 return tail[tail.index(last) + 1 :]
-            if last in self._closing()[:1]:
+            if last in self._closing[:1]:
                 # gpt-oss closes the last turn of a conversation otherwise than those before.
                 return tail[1:]
         return tail
 
+    @cached_property
     def _closing(self) -> list[int]:
-        """Return what the template puts behind a model's turn that ends the conversation."""
-        if self._closing_ids is None:
-            turns = [[_QUESTION, _placeholder(mark, ())] for mark in _MARKS]
-            renders = [self._template.ids(turn, self.tools, False) for turn in turns]
-            self._closing_ids = shared_tail(renders)
-        return self._closing_ids
+        """What the template puts behind a model's turn that ends the conversation."""
+        turns = [[_QUESTION, _placeholder(mark, ())] for mark in _MARKS]
+        return shared_tail([self._template.ids(turn, self.tools, False) for turn in turns])
 
 
 class _LeftOut(RenderMismatch):
@@ -413,18 +388,15 @@ def before_stop(text: str, stops: Sequence[str]) -> str:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Count the ids that two sequences begin with."""
     pairs = zip(a, b, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
 def common_suffix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Count the ids that two sequences end in."""
     return common_prefix(a[::-1], b[::-1])
 
 
 def shared_tail(renders: Sequence[list[int]]) -> list[int]:
-    """Return the ids that all sequences end in."""
     length = min(common_suffix(a, b) for a, b in combinations(renders, 2))
     return renders[0][len(renders[0]) - length :]
 

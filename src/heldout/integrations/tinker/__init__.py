@@ -7,11 +7,6 @@
         await train.main(config)      # all of its evals overlap with it
         await evaluate_final(config)  # its loops never measure the last weights
 
-endpoint    TinkerEndpoint: a sampling client and a renderer as an endpoint
-evaluator   HeldoutEvaluator: an eval that the loops call
-training    with_heldout, evaluate_final: evaluators in a config, and the final weights
-loops       the step of an eval, and how evaluators run asynchronously
-
 The package gives an evaluator a sampling client and nothing else. That client is bound to the
 weights of its step, so it can be sampled from later, while training goes on.
 """
@@ -21,7 +16,9 @@ from __future__ import annotations
 from heldout.integrations.versions import check_version
 
 # Before the modules below import the package.
-check_version("tinker-cookbook", "0.5.8", why="how its loops call evaluators is not promised")
+check_version(
+    "tinker-cookbook", ">=0.5.8,<0.6", why="how its loops call evaluators is not promised"
+)
 
 from heldout.integrations.tinker.endpoint import TinkerEndpoint  # noqa: E402
 from heldout.integrations.tinker.evaluator import HeldoutEvaluator  # noqa: E402

@@ -134,18 +134,9 @@ class TinkerEndpoint:
 
 
 def stop_sequences(renderer: Any, sampling: Sampling) -> list[Any] | None:
-    """The stops of the renderer and of the sampling.
+    """The stops of the renderer and of the sampling: texts or token ids.
 
-    Args:
-        renderer: A renderer of the package.
-        sampling: May add texts to stop at.
-
-    Returns:
-        Texts or token ids. None keeps the stop at the end of text, which an empty list would
-        take away.
-
-    Raises:
-        InvalidInput: The renderer stops at token ids and the sampling at texts.
+    None keeps the stop at the end of text, which an empty list would take away.
     """
     stops = list(renderer.get_stop_sequences())
     if sampling.stop and any(not isinstance(stop, str) for stop in stops):
@@ -168,20 +159,7 @@ def without_key(text: str) -> str:
 def to_renderer_messages(
     messages: Sequence[Message], tools: Sequence[ToolSpec], renderer: Any
 ) -> list[dict[str, Any]]:
-    """Convert a conversation into the messages that a renderer takes.
-
-    Args:
-        messages: The conversation.
-        tools: Announced at its beginning, in the renderer's own format.
-        renderer: A renderer of the package.
-
-    Returns:
-        The renderer's messages.
-
-    Raises:
-        EndpointError: A part of a message is neither text nor an image.
-        FatalEndpointError: There are tools, and the renderer has no format for them.
-    """
+    """Convert a conversation, with its tools announced in the renderer's own format."""
     names = {call.id: call.name for message in messages for call in message.tool_calls}
     converted = [_to_renderer_message(message, names) for message in messages]
     if not tools:
@@ -206,23 +184,21 @@ def _to_renderer_message(message: Message, names: dict[str, str]) -> dict[str, A
     # Renderers write only calls that are JSON. The others go back as the model wrote them.
     calls = [call for call in message.tool_calls if _is_valid(call)]
     invalid = [call.arguments for call in message.tool_calls if not _is_valid(call)]
-    content: Any = message.content
-    if not isinstance(content, str):
-        content = [_to_renderer_part(part) for part in content]
     missing = [{"type": "text", "text": text} for text in invalid if text not in message.text]
-    if message.reasoning or missing:
-        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        thinking = (
-            [{"type": "thinking", "thinking": message.reasoning}] if message.reasoning else []
-        )
-        content = [*thinking, *parts, *missing]
+    content: Any = message.content
+    if message.reasoning or missing or not isinstance(content, str):
+        plain = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        thinking = [{"type": "thinking", "thinking": message.reasoning}]
+        content = [
+            *(thinking if message.reasoning else ()),
+            *(_to_renderer_part(part) for part in plain),
+            *missing,
+        ]
     converted: dict[str, Any] = {"role": message.role, "content": content}
     if calls:
-        call_type = renderers.ToolCall
         converted["tool_calls"] = [
-            call_type(
-                id=call.id,
-                function=call_type.FunctionBody(name=call.name, arguments=call.arguments),
+            renderers.ToolCall.model_validate(
+                {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
             )
             for call in calls
         ]
@@ -253,13 +229,7 @@ def _to_renderer_part(part: ContentPart) -> dict[str, Any]:
 def from_renderer_message(parsed: Any, before: Sequence[Message]) -> Message:
     """Convert what a renderer parsed out of sampled tokens into the model's turn.
 
-    Args:
-        parsed: The renderer's message.
-        before: The conversation so far.
-
-    Returns:
-        The turn. A call that could not be parsed is a call without a name: the environment answers
-        it by saying what is wrong with it.
+    A call that could not be parsed has no name: the environment answers what is wrong with it.
     """
     content = parsed["content"]
     reasoning = None

@@ -13,12 +13,12 @@ import logging
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import anyio.to_thread
 import msgspec
@@ -52,7 +52,7 @@ from heldout.types import Sample
 
 log = logging.getLogger("heldout")
 
-_names: WeakKeyDictionary[Any, dict[str, ref[HeldoutEvaluator]]] = WeakKeyDictionary()
+_names: WeakKeyDictionary[Any, WeakValueDictionary[str, HeldoutEvaluator]] = WeakKeyDictionary()
 """Evaluators that have measured a client, by name: the loop keeps one result of each name."""
 _latest: WeakKeyDictionary[CurveFile, dict[str, int]] = WeakKeyDictionary()
 """The step that each eval of a run directory has reached. All evaluators of one directory write as
@@ -116,11 +116,10 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     ) -> None:
         if not isinstance(name, str) or not name.replace("_", "").replace("-", "").isalnum():
             raise InvalidInput(f"name is letters, digits, _ and -, got {name!r}")
-        for method in ("build_generation_prompt", "parse_response", "get_stop_sequences"):
-            if not callable(getattr(renderer, method, None)):
-                raise InvalidInput(
-                    f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
-                )
+        if not hasattr(renderer, "build_generation_prompt"):
+            raise InvalidInput(
+                f"renderer is one of tinker_cookbook.renderers, got {renderer!r:.100}"
+            )
         if context_window is not None and context_window < 1:
             raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
@@ -178,15 +177,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             return {f"{self.prefix}/skipped": 1.0}
 
     def begin(self, config: Any) -> None:
-        """Begin a training; one whose points could not be written does not begin.
-
-        Args:
-            config: The training's config.
-
-        Raises:
-            RunDirectoryError: The run directory holds a run of another kind.
-            RunBusy: Another process writes there.
-        """
+        """Begin a training. One whose points could not be written does not begin."""
         self._cadence, self._log_path = Cadence.of(config), config.log_path
         self._previous, self._measured = None, {}
         if get_async_eval_dispatcher() is None:
@@ -198,14 +189,12 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         return running_step() if self._cadence is None else self._cadence.next_step()
 
     def _claim_name(self, client: Any) -> None:
-        names = _names.setdefault(client, {})
-        other = names[self.name]() if self.name in names else None
-        if other is not None and other is not self:
+        names = _names.setdefault(client, WeakValueDictionary())
+        if names.setdefault(self.name, self) is not self:
             raise InvalidInput(
                 f"another evaluator is called {self.name!r}, too, and measured these weights: one "
                 "of the two results would be lost. Give them different names"
             )
-        names[self.name] = ref(self)
 
     async def skip_missed(self, step: int) -> None:
         """Record a skip for every step that the loop has passed over before this one."""
@@ -219,17 +208,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
     async def measure(
         self, client: Any, step: Step, *, final: bool = False, saved_at: str | None = None
     ) -> dict[str, float]:
-        """Measure weights of a known step, now or on the dispatcher in use.
-
-        Args:
-            client: The sampling client that is bound to them.
-            step: Their step.
-            final: Whether training ended with them.
-            saved_at: Where they are saved, if the caller knows.
-
-        Returns:
-            The metrics, as for a call.
-        """
+        """Measure weights of a known step, here or on the dispatcher in use."""
         if saved_at is None and self._log_path is not None:
             saved_at = sampler_path(self._log_path, step.number)
         # An eval that runs later is not in the context that the dispatcher is in use in.
@@ -243,36 +222,22 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         return self._metrics(outcome)
 
     async def skip(self, step: int, reason: str) -> dict[str, float]:
-        """Record that a step has no result.
-
-        Args:
-            step: The step.
-            reason: Why.
-
-        Returns:
-            The metrics of a skip.
-        """
+        """Record that a step has no result, and why."""
         await self._run(partial(fail, reason), step)
         return {f"{self.prefix}/skipped": 1.0}
 
-    def has_measured(self, step: int, saved_at: str | None = None) -> bool:
-        """Whether a step has a result or will have one.
-
-        Args:
-            step: The step.
-            saved_at: Where its weights are saved; a result of an earlier training then counts if
-                it is of the same ones.
-        """
+    def has_measured(self, step: int, saved_at: str) -> bool:
+        """Whether a step has a result or will have one. One of an earlier training counts if it is
+        of weights that are saved at the same path."""
         measured = self._measured.get(step, False)
         if may_have_result(measured) if isinstance(measured, Scheduled) else measured:
             return True
         directory = self._directory()
-        curve = None if directory is None else RunDir(directory).curve
-        if saved_at is None or curve is None or not curve.exists():
+        if directory is None or not RunDir(directory).curve.exists():
             return False
         return any(
             point.has_result and (point.decoding or {}).get("sampler_path") == saved_at
-            for point in read_points(curve)
+            for point in read_points(RunDir(directory).curve)
             if (point.label, point.step) == (self.name, step)
         )
 
@@ -327,7 +292,6 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         final: bool = False,
         saved_at: str | None = None,
     ) -> CurvePoint:
-        """Run the eval; its conversations are in `<directory>/steps`, if there is a directory."""
         began, sampling = time.monotonic(), self._config.sampling
         about = {
             "step": step and step.number,
@@ -338,17 +302,16 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         about = {key: value for key, value in about.items() if value is not None}
         prefix = "unplaced" if step is None else f"{step.number:08d}"
         pending = pending_point(self.name, 0 if step is None else step.number)
-        with ExitStack() as stack:
-            if directory is not None:
-                parent = directory / "steps"
-            else:
-                temporary = tempfile.TemporaryDirectory(prefix="heldout-")
-                parent = Path(stack.enter_context(temporary))
+        if directory is None:
+            parent: Any = tempfile.TemporaryDirectory(prefix="heldout-")
+        else:
+            parent = nullcontext(directory / "steps")
+        with parent as output_dir:
             config = replace(
                 self._config,
                 endpoint=self._endpoint(client, about=about),
-                experiment_name=_unused_name(parent, f"{prefix}-{self.name}"),
-                output_dir=str(parent),
+                experiment_name=_unused_name(Path(output_dir), f"{prefix}-{self.name}"),
+                output_dir=str(output_dir),
             )
             report = await evaluate(self._definition, config)
             # In a thread: a large report would hold up the loop, and the training in it.
@@ -365,7 +328,6 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         return msgspec.structs.replace(point, decoding=decoding, final=final)
 
     def _directory(self) -> Path | None:
-        """The run directory of the curve."""
         dispatcher = get_async_eval_dispatcher()
         if dispatcher is not None and dispatcher.run_dir is not None:
             return dispatcher.run_dir.absolute()

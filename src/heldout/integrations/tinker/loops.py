@@ -1,25 +1,12 @@
 """The training loops of tinker-cookbook: the step of an eval, and evals that run asynchronously.
 
-**Steps.** An evaluator is not given its step: the number of updates that the weights have had,
-which is also the step that the loops log at. It is read from what the loop shows of itself, and
-where it was read is recorded with the result:
+An evaluator is not given its step, which is the number of updates that the weights have had. It is
+read from what the loop shows of itself, and recorded with where it was read (docs/tinker.md).
 
-    task        the RL loops run every evaluator in a task that is named after its iteration
-    trace       with `enable_trace`, the supervised loop has it in its trace scope
-    count       the supervised loop and those of distillation evaluate at every multiple of
-                `eval_every`, in order, so the number of calls since the training began tells,
-                given where it began
-    checkpoint  `evaluate_final` measures what checkpoints.jsonl names
-    given       `HeldoutEvaluator(step=…)` or `evaluate_final(step=…)`
-
-Where none of them is known there is no step, and none is made up.
-
-**Asynchronous evals.** The loops call an evaluator and wait for it. For a config of
-`with_heldout(…, async_eval=True)` the evaluator is scheduled on the dispatcher in use instead,
-with the sampling client of its step; the loop goes on, and the metrics are logged with the loop's
-own logger, at that step, once they are known. The package has no hook for that, so three of its
-functions are replaced, once per process. They do what they did before, unless the training asked
-for async evals:
+The loops wait for their evaluators. For a config of `with_heldout(…, async_eval=True)` an evaluator
+is scheduled on the dispatcher in use instead, with the sampling client of its step, and its metrics
+are logged later with the loop's own logger. The package has no hook for that, so three of its
+functions are replaced, once per process; for other trainings they do what they did before:
 
     utils.ml_log.setup_logging      its logger stays open until the dispatcher has drained
     rl.train.run_single_evaluation  every evaluator of the RL loops, that of the test set included
@@ -37,12 +24,12 @@ from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from dataclasses import dataclass
 from functools import cache, partial, wraps
-from typing import Any, Literal
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import chz
 from tinker_cookbook import checkpoint_utils
-from tinker_cookbook.eval.evaluators import SamplingClientEvaluator
+from tinker_cookbook.eval.evaluators import SamplingClientEvaluator, TrainingClientEvaluator
 from tinker_cookbook.utils import ml_log, trace
 
 from heldout.errors import InvalidInput
@@ -52,7 +39,6 @@ log = logging.getLogger("heldout")
 
 # --- Steps --------------------------------------------------------------------------------------
 
-Source = Literal["task", "trace", "count", "checkpoint", "given"]
 COUNTED = (
     "tinker_cookbook.supervised.train",
     "tinker_cookbook.distillation.train_on_policy",
@@ -66,7 +52,8 @@ The RL loops do not, and need not be counted; that of DPO adds its last step."""
 @dataclass(frozen=True, slots=True)
 class Step:
     number: int
-    source: Source
+    source: str
+    """`task`, `trace`, `count`, `checkpoint` or `given`."""
 
 
 @dataclass(slots=True)
@@ -80,16 +67,13 @@ class Cadence:
     counted: bool = False
     """Whether the loop evaluates at every multiple, none left out."""
     calls: int = 0
-    """How many evals it has begun since the training began."""
 
     @classmethod
     def of(cls, config: Any) -> Cadence:
-        """The cadence of a training with this config that begins now."""
         return cls(config.eval_every, first_step(config.log_path), is_counted(type(config)))
 
     @property
     def first(self) -> int | None:
-        """The step of the first eval."""
         if self.start is None or self.every < 1:
             return None
         return -(-self.start // self.every) * self.every
@@ -184,10 +168,8 @@ def _is_distillation(config_type: type) -> bool:
 
 
 def _async_builders(config: Any, builders: list[Any]) -> list[Any]:
-    return [
-        builder if hasattr(builder, "evaluator") else AsyncBuilder(builder, config)
-        for builder in (b.builder if isinstance(b, AsyncBuilder) else b for b in builders)
-    ]
+    originals = [b.builder if isinstance(b, AsyncBuilder) else b for b in builders]
+    return [b if hasattr(b, "evaluator") else AsyncBuilder(b, config) for b in originals]
 
 
 class AsyncBuilder:
@@ -211,12 +193,7 @@ class AsyncBuilder:
 
 
 class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
-    """An evaluator that is scheduled where the loop calls it.
-
-    Args:
-        evaluator: The evaluator.
-        next_step: Gives the step of a call; where it gives None, the loop waits for the evaluator.
-    """
+    """An evaluator that is scheduled where the loop calls it, if the step is known."""
 
     def __init__(self, evaluator: Any, next_step: Callable[[], Step | None]) -> None:
         self._evaluator, self._next_step = evaluator, next_step
@@ -232,11 +209,10 @@ class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 def _is_schedulable(evaluator: Any) -> bool:
     """Not one of the training client, whose weights change under it; nor a HeldoutEvaluator, which
     schedules itself."""
-    return isinstance(evaluator, SamplingClientEvaluator) and not _schedules_itself(evaluator)
-
-
-def _schedules_itself(evaluator: Any) -> bool:
-    return getattr(evaluator, "schedules_itself", False) is True
+    return not (
+        isinstance(evaluator, TrainingClientEvaluator)
+        or getattr(evaluator, "schedules_itself", False)
+    )
 
 
 # --- A training whose evals are asynchronous ----------------------------------------------------
@@ -260,18 +236,10 @@ async def schedule(
     saved_at: str | None = None,
     metrics_of: Callable[[Any], dict[str, float]] = lambda result: result,
 ) -> Scheduled:
-    """Schedule an eval on the dispatcher in use, and log its metrics with the training's logger
-    if the training's evals are asynchronous.
+    """Schedule an eval on the dispatcher in use.
 
-    Args:
-        run: Runs the eval.
-        name: The eval's name.
-        step: The step that it belongs to.
-        saved_at: Where the weights are saved.
-        metrics_of: Gives the metrics to log of what `run` returns; by default, that itself.
-
-    Returns:
-        The dispatcher's handle.
+    Where the training's evals are asynchronous, `metrics_of` what `run` returns is logged with the
+    training's own logger.
     """
     dispatcher, training = get_async_eval_dispatcher(), current_training()
     assert dispatcher is not None
@@ -288,7 +256,7 @@ async def schedule(
         return result
 
     scheduled = await dispatcher.aschedule(run_and_log, step=step, name=name, saved_at=saved_at)
-    training.add(scheduled)
+    training.keep_open_for(scheduled)
     return scheduled
 
 
@@ -306,10 +274,7 @@ def may_have_result(scheduled: Scheduled) -> bool:
 class TrainingLog:
     """The loop's own logger, for evals that end after their step, and maybe after the training.
 
-    Args:
-        logger: The logger that the package has set up.
-        prefix: What the loop puts before the metrics of its evaluators.
-        names: Names of evaluators that are taken.
+    `prefix` is what the loop puts before the metrics of its evaluators, `names` are those taken.
     """
 
     def __init__(self, logger: Any, prefix: str, names: list[str]) -> None:
@@ -334,8 +299,7 @@ class TrainingLog:
         except Exception as problem:
             log.warning("metrics of step %s could not be logged", step, exc_info=problem)
 
-    def add(self, scheduled: Scheduled) -> None:
-        """Keep the logger open until this eval has ended."""
+    def keep_open_for(self, scheduled: Scheduled) -> None:
         self._scheduled = [s for s in self._scheduled if not s.done()] + [scheduled]
 
     async def schedule(
@@ -348,18 +312,7 @@ class TrainingLog:
         saved_at: str | None = None,
     ) -> dict[str, float]:
         """Schedule an evaluator of the package or of the user, and a skip for every step that was
-        due since its last one.
-
-        Args:
-            evaluator: The evaluator.
-            run: Calls it.
-            step: The step that it belongs to.
-            cadence: When evals are due; None: no step is passed over.
-            saved_at: Where the weights are saved.
-
-        Returns:
-            What the loop logs now.
-        """
+        due since its last one. Returns what the loop logs now."""
         name, context = self._name(evaluator), copy_context()
 
         async def run_in_context() -> Any:
@@ -395,7 +348,6 @@ class TrainingLog:
             self.close()
 
     def close(self) -> None:
-        """Close the loop's logger."""
         if self._closed:
             return
         self._closed = True
@@ -460,7 +412,7 @@ def _schedule_rl(run_single_evaluation: Any) -> Any:
     ) -> Any:
         training = current_training()
         run = partial(run_single_evaluation, evaluator, config, i_batch, *args, **kwargs)
-        if training is None or _schedules_itself(evaluator):
+        if training is None or not _is_schedulable(evaluator):
             return await run()
         saved_at = sampler_path(config.log_path, i_batch)
         cadence = Cadence(config.eval_every)

@@ -22,12 +22,7 @@ log = logging.getLogger("heldout")
 
 
 class Builder:
-    """An evaluator in a config. The loop calls it once, as a training begins.
-
-    Args:
-        evaluator: The evaluator.
-        config: The config that it was put into.
-    """
+    """An evaluator in a config. The loop calls it once, as a training begins."""
 
     def __init__(self, evaluator: HeldoutEvaluator, config: Any) -> None:
         self.evaluator, self._config = evaluator, config
@@ -177,7 +172,7 @@ def _last_logged(log_path: str, key: str) -> int | None:
         try:
             row = json.loads(line)
         except ValueError:
-            continue  # a line that was cut off
+            continue  # a line that was cut off when a training was killed
         if key in row:
             last = row["step"]
     return last

@@ -8,13 +8,9 @@
         …
     )
 
-The trainer hands over prompts; each is matched with its sample, rolled out with its environment on
-the trainer's own model, and scored. The environment's tokens are masked out of the loss. While the
-trainer trains, turns are sampled as its settings say; while it evaluates, they are greedy.
-
-Held-out samples can be evaluated inside the rollout phase: give `build_rollout_func` evals whose
-runner builder is made by `in_rollout_phase`. They run on the same engine while it is awake, and
-have no side effects on training.
+Each prompt is matched with its sample, rolled out with its environment on the trainer's own model,
+and scored; the environment's tokens are masked out of the loss. Held-out samples can be evaluated
+inside the rollout phase, on the same engine: see `in_rollout_phase`.
 """
 
 from __future__ import annotations

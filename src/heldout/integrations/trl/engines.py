@@ -18,10 +18,7 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cut
 def make_generate(trainer: Any, *, greedy: bool, stop: Sequence[str] = ()) -> Generate:
     """Return a `generate` of the engine that the trainer makes its rollouts with.
 
-    Args:
-        trainer: The GRPOTrainer.
-        greedy: Whether to decode greedily, instead of sampling as the trainer's settings say.
-        stop: Texts at which vLLM ends a turn. transformers writes on, and the rest is dropped.
+    vLLM ends a turn at a `stop` text. transformers writes on, and the rest is dropped.
     """
     if trainer.use_vllm:
         return _vllm_generate(trainer, greedy=greedy, stop=stop)

@@ -119,8 +119,7 @@ def build_rollout_func(
     # on wrong tokens without a word.
     check_version(
         "trl",
-        "1.16",
-        below="2",
+        ">=1.16,<2",
         install="heldout[trl]",
         why="rollout_func is experimental, and this was tested with 1.16.0",
     )
@@ -142,10 +141,9 @@ def build_rollout_func(
             _check_reward_functions(trainer)
             _check_datasets(trainer, by_prompt)
             modes[trainer] = _choose_segments(renderer) if segments == "auto" else segments
-        per_turn = per_turn_max_tokens
+        per_turn, max_length = per_turn_max_tokens, engine_max_len
         if per_turn is None:
             per_turn = trainer.max_completion_length
-        max_length = engine_max_len
         if max_length is None:
             max_length = max_context_length(trainer)
         template = Template(renderer, segments=modes[trainer], stop=stop)
@@ -196,9 +194,9 @@ def reward_from_rollout(
     these are not the means of an eval.
 
     Args:
-        prompts: From the trainer; not used.
-        completions: From the trainer; not used.
-        completion_ids: From the trainer; not used.
+        prompts: From the trainer; not used, like the next two.
+        completions: From the trainer.
+        completion_ids: From the trainer.
         heldout_reward: The rewards, from the rollout function.
         heldout_metrics: The metrics, from the rollout function.
         log_metric: The trainer's function that logs a value.
@@ -282,17 +280,16 @@ def _prepare_items(
                     f"sample {sample.id!r}: prepare_messages returns a list of messages, got "
                     f"{type(opening).__name__}; for a trainer it cannot be async"
                 )
-        items.append(_Item(sample, list(opening), list(opening) or _input_messages(sample)))
+        prompt = list(opening)
+        if not prompt:
+            try:
+                prompt = messages_of(sample.input)
+            except InvalidInput:  # any input will do for an environment that reads it itself
+                prompt = [Message("user", "")]
+        items.append(_Item(sample, list(opening), prompt))
     if not items:
         raise InvalidInput("there are no samples to train on")
     return items
-
-
-def _input_messages(sample: Sample) -> list[Message]:
-    try:
-        return messages_of(sample.input)
-    except InvalidInput:  # any input will do for an environment that reads it itself
-        return [Message("user", "")]
 
 
 def _check_text(item: _Item) -> None:
@@ -412,8 +409,7 @@ def _without_none(value: Any) -> Any:
 
 
 def _choose_segments(render: Render) -> Segments:
-    """Return `boundary` where the template allows it: it loses no rollout to a tokenizer that
-    would split the model's text otherwise."""
+    # It loses no rollout to a tokenizer that would split the model's text otherwise.
     return "boundary" if examine(render).allows("boundary") else "suffix"
 
 
@@ -466,10 +462,7 @@ class _MismatchCounter:
 
 
 def _make_columns(rollouts: list[Rollout], trainer: Any) -> dict[str, Any]:
-    """Return the rollouts as TRL takes them: a list for each column.
-
-    A rollout that failed has no reward, and no token of it is trained on.
-    """
+    """Make TRL's columns. No token of a rollout that failed is trained on."""
     # TRL wants at least one token, also of a rollout that never got to any.
     end = trainer._tokenizer.eos_token_id
     if end is None:
@@ -479,12 +472,9 @@ def _make_columns(rollouts: list[Rollout], trainer: Any) -> dict[str, Any]:
         list(rollout.env_mask) if rollout.error is None else [0] * len(ids)
         for rollout, ids in zip(rollouts, completion_ids, strict=True)
     ]
-    logprobs: list[list[float]] | None = []
-    for rollout in rollouts:
-        if rollout.logprobs is None:
-            logprobs = None
-        elif logprobs is not None:
-            logprobs.append(list(rollout.logprobs) or [0.0])
+    logprobs: list[list[float]] | None = None
+    if all(rollout.logprobs is not None for rollout in rollouts):
+        logprobs = [list(rollout.logprobs or [0.0]) for rollout in rollouts]
     return {
         "prompt_ids": [list(rollout.prompt_ids) or [end] for rollout in rollouts],
         "completion_ids": completion_ids,

@@ -3,11 +3,10 @@
     held_out = PeriodicEval(samples, in_rollout_phase(score_fn), every_steps=50, run_dir="outputs")
     rollout_func = build_rollout_func(training_samples, score_fn, evals=[held_out])
 
-An engine that TRL runs next to the model (vLLM) is awake, and has the current weights, only while
-the trainer asks for rollouts; called at another time, by a callback, it makes training hang. So the
-eval runs there, greedily and before the rollouts, on the engine that makes them. A rollout at step
-s is made with the weights after s steps; where one batch of rollouts serves several steps, an eval
-comes with the first batch after it was due.
+A colocated vLLM engine is awake, and has the current weights, only while the trainer asks for
+rollouts; called at another time it makes training hang. So the eval runs there, greedily and just
+before the rollouts. A rollout at step s is made with the weights after s steps; where one batch of
+rollouts serves several steps, an eval comes with the first batch after it was due.
 
 The last weights have no rollouts after them. They are evaluated when training has ended, by the
 trainer's own transformers model, and `decoding` of that point says so.
@@ -145,9 +144,8 @@ class RolloutPhaseBuilder:
         if with_vllm or reason is not None:
             engine = _trainer_engine(trainer, phase.template.stop)
         else:
-            engine = _decoder_engine(
-                self._find_decoder(trainer, rows, keep=phase.active), trainer, decoding
-            )
+            decoder = self._find_decoder(trainer, rows, keep=phase.active)
+            engine = _decoder_engine(decoder, trainer, decoding)
         return replace(
             self.prototype,
             answer=_TokenConversations(phase, max_new, engine).answer,
@@ -172,8 +170,7 @@ class RolloutPhaseBuilder:
 def _check_own_model(trainer: Any, phase: RolloutPhase) -> str | None:
     """Check that the trainer's own transformers model can be used now.
 
-    Returns:
-        None, or why it needs its own `generate` instead of heldout's decoder.
+    Returns why it needs its own `generate` instead of heldout's decoder, or None.
     """
     if not phase.active and trainer.is_in_train and not trainer.control.should_training_stop:
         raise InvalidInput(
@@ -186,7 +183,13 @@ def _check_own_model(trainer: Any, phase: RolloutPhase) -> str | None:
             "sharded (FSDP, DeepSpeed ZeRO-3), so it answers only if all processes ask; "
             "evaluate the saved weights instead"
         )
-    reason = _decoding_settings(trainer)
+    reason = None
+    if trainer.repetition_penalty not in (None, 1.0):
+        reason = f"repetition_penalty={trainer.repetition_penalty}"
+    elif trainer.args.generation_kwargs:
+        reason = f"generation_kwargs={trainer.args.generation_kwargs}"
+    elif trainer.use_vllm and trainer.vllm_generation.structured_outputs_regex is not None:
+        reason = f"vllm_structured_outputs_regex={trainer.args.vllm_structured_outputs_regex!r}"
     if reason is not None and trainer.use_vllm:
         raise InvalidInput(
             "there is no rollout phase after the last step, and the trainer's own model would "
@@ -196,11 +199,7 @@ def _check_own_model(trainer: Any, phase: RolloutPhase) -> str | None:
 
 
 class RolloutPhaseEvals:
-    """The evals of one rollout function.
-
-    Args:
-        evals: Evals whose runner builder is made by `in_rollout_phase`.
-    """
+    """The evals of one rollout function."""
 
     def __init__(self, evals: Sequence[PeriodicEval]) -> None:
         self._evals: list[tuple[PeriodicEval, RolloutPhaseBuilder]] = []
@@ -219,12 +218,7 @@ class RolloutPhaseEvals:
             periodic.rides_window = True  # a callback leaves its cadence alone
 
     def run_due(self, trainer: Any, phase: RolloutPhase) -> None:
-        """Run the evals that are due, on an engine that is awake.
-
-        Args:
-            trainer: The trainer, which is asking for rollouts.
-            phase: How the rollouts are made.
-        """
+        """Run the evals that are due, on an engine that is awake."""
         for periodic, builder in self._evals:
             builder.phase = phase
             if periodic.model_getter is None:
@@ -297,12 +291,8 @@ def _result_or_error(function: Callable[..., Any], *args: Any) -> Any:
 
 
 def _trainer_engine(trainer: Any, stop: Sequence[str]) -> Engine:
-    def engine(
-        prompts: list[list[int]], max_tokens: list[int], keep_going: KeepGoing
-    ) -> list[Generated | Exception | None]:
-        return list(make_generate(trainer, greedy=True, stop=stop)(prompts, max_tokens))
-
-    return engine
+    generate = make_generate(trainer, greedy=True, stop=stop)
+    return lambda prompts, max_tokens, keep_going: generate(prompts, max_tokens)
 
 
 def _decoder_engine(decoder: Any, trainer: Any, decoding: dict[str, Any]) -> Engine:
@@ -324,14 +314,3 @@ def _decoder_engine(decoder: Any, trainer: Any, decoding: dict[str, Any]) -> Eng
         ]
 
     return engine
-
-
-def _decoding_settings(trainer: Any) -> str | None:
-    """Return a setting, besides the weights, that changes greedy turns too; None if none does."""
-    if trainer.repetition_penalty not in (None, 1.0):
-        return f"repetition_penalty={trainer.repetition_penalty}"
-    if trainer.args.generation_kwargs:
-        return f"generation_kwargs={trainer.args.generation_kwargs}"
-    if trainer.use_vllm and trainer.vllm_generation.structured_outputs_regex is not None:
-        return f"vllm_structured_outputs_regex={trainer.args.vllm_structured_outputs_regex!r}"
-    return None

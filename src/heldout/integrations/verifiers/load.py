@@ -16,7 +16,7 @@ import math
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import partial
@@ -31,7 +31,7 @@ from heldout.chat import message_of, to_chat_api
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.fingerprints import describe_callable
-from heldout.integrations.versions import check_version, supported_versions
+from heldout.integrations.versions import check_version
 from heldout.items import EvalDefinition
 from heldout.types import (
     METRIC_SUFFIXES,
@@ -44,16 +44,14 @@ from heldout.types import (
     Trajectory,
 )
 
-FIRST_VERSION = "0.3"
+SUPPORTED = ">=0.3,<0.4"
 REWARD = "reward"
 """The metric that carries the rubric's weighted sum."""
 
 
 def import_verifiers() -> Any:
-    """Return the package, if a supported version of it is installed."""
-    check_version(
-        "verifiers", FIRST_VERSION, why="0.4 removed the classic environments and rubrics"
-    )
+    why = "0.4 removed the classic environments and rubrics"
+    check_version("verifiers", SUPPORTED, why=why)
     return import_module("verifiers")
 
 
@@ -116,7 +114,7 @@ def _group_members(vf: Any, env: Any) -> Iterator[Any]:
     if not isinstance(env, vf.Environment):
         raise InvalidInput(
             f"from_verifiers takes an environment such as vf.load_environment(…) gives, of the "
-            f"classic stack of verifiers {supported_versions(FIRST_VERSION)}; got {env!r:.200}"
+            f"classic stack of verifiers {SUPPORTED}; got {env!r:.200}"
         )
     if isinstance(env, vf.EnvGroup):
         for child in env.envs:
@@ -204,18 +202,13 @@ def _make_samples(env: Any, split: str, metadata: Sequence[str]) -> list[Sample]
         # A dataset may bring example ids of its own, and use one twice.
         suffix = f"#{occurrences[number]}" if occurrences[number] > 1 else ""
         about = {column: row[column] for column in metadata if column != "example_id"}
-        if route := _route(row):
-            about["env_id"] = route
+        info = row.get("info")
+        route = info.get("env_id") if isinstance(info, dict) else None
+        if route:
+            about["env_id"] = "/".join(route) if isinstance(route, list) else route
         about["example_id"] = number
         samples.append(Sample(f"{number}{suffix}", row, row.get("answer"), about))
     return samples
-
-
-def _route(row: dict[str, Any]) -> str | None:
-    """Return which environment of a group a row belongs to."""
-    info = row.get("info")
-    route = info.get("env_id") if isinstance(info, dict) else None
-    return "/".join(route) if isinstance(route, list) else route
 
 
 def _no_messages(sample: Sample) -> list[Message]:
@@ -499,16 +492,12 @@ class _RewardCall(NamedTuple):
 
 
 def _strict_rubric(vf: Any, rubric: Any, calls: list[_RewardCall]) -> Any:
-    """Return a rubric that raises what its reward functions raise, and notes what they return.
+    """Return a rubric that raises what its reward functions raise, and adds what they return to
+    `calls`.
 
     Rubrics turn an exception in a reward function into 0.0. The rubric belongs to the user and may
     be scoring other rollouts at the same time, so it is not changed: the strict one shares its
     attributes.
-
-    Args:
-        vf: The package.
-        rubric: The environment's rubric.
-        calls: Where to add what each reward function returned.
     """
     kind: Any = type(rubric)
     strict = object.__new__(_strict_class(vf, kind))
@@ -621,14 +610,11 @@ def error_chain(problem: BaseException) -> str:
 
 def _normalize(messages: Any) -> list[Any]:
     """Turn what an environment returned, raw dicts included, into verifiers' message objects."""
-    normalize: Callable[[Any], list[Any]] = import_module(
-        "verifiers.utils.message_utils"
-    ).normalize_messages
-    return normalize(messages)
+    utils: Any = import_module("verifiers.utils.message_utils")
+    return list(utils.normalize_messages(messages))
 
 
 def to_heldout_messages(messages: Iterable[Any]) -> tuple[Message, ...]:
-    """Convert verifiers' message objects."""
     return tuple(_to_heldout_message(message) for message in messages)
 
 
@@ -649,7 +635,6 @@ def _to_heldout_message(message: Any) -> Message:
 
 
 def to_verifiers_messages(messages: Sequence[Message]) -> list[Any]:
-    """Convert heldout's messages to verifiers' message objects."""
     bodies = [to_chat_api(message) for message in messages]
     for body, message in zip(bodies, messages, strict=True):
         if message.reasoning:
