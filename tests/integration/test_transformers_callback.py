@@ -751,7 +751,7 @@ def test_the_environment_can_leave_it_off(
 
 def test_an_eval_that_rides_on_rollouts_is_only_logged_until_the_end(tmp_path: Path) -> None:
     riding = make_evals(tmp_path, by_eval, label="riding", every_steps=1)
-    riding.rides_window = True  # type: ignore[attr-defined]
+    riding.in_rollout_phase = True  # type: ignore[attr-defined]
 
     class Window(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **kw: Any) -> None:

@@ -418,9 +418,9 @@ def test_settings_that_the_decoder_does_not_know_are_obeyed_by_generate(
 
 def test_evals_of_the_rollout_phase_are_marked_for_callbacks(tmp_path: Path) -> None:
     evals = make_eval(tmp_path)
-    assert not getattr(evals, "rides_window", False)
+    assert not getattr(evals, "in_rollout_phase", False)
     rollout_func([evals])
-    assert evals.rides_window  # type: ignore[attr-defined]
+    assert evals.in_rollout_phase  # type: ignore[attr-defined]
 
 
 def test_evals_that_could_not_run_there_are_refused_when_built(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     @property
     def _cadenced(self) -> list[PeriodicEval]:
         """Those that are run from here. The others run inside the rollout phase."""
-        return [periodic for periodic in self._on if not periodic.rides_window]
+        return [periodic for periodic in self._on if not periodic.in_rollout_phase]
 
     def _live_model(self) -> Any:
         if isinstance(self._model, _Replaced):

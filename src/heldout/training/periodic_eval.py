@@ -181,7 +181,7 @@ class PeriodicEval:
         self.every_steps: int = every_steps
         self.label = label
         self.model_getter = model_getter
-        self.rides_window = False
+        self.in_rollout_phase = False
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
         self.samples = fixed_order(checked(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
@@ -631,7 +631,7 @@ class PeriodicEval:
     def _poll_dispatcher(self, step: int) -> AsyncEvalDispatcher | None:
         """The dispatcher in use, if any, once this thread has run what evals need run in it."""
         dispatcher = get_async_eval_dispatcher()
-        if dispatcher is None or self.rides_window:
+        if dispatcher is None or self.in_rollout_phase:
             return None
         if self._is_shared:
             self._warn_once("processes that evaluate together cannot do so in the background")

@@ -215,7 +215,7 @@ class RolloutPhaseEvals:
                 )
             self._evals.append((periodic, builder))
         for periodic, _ in self._evals:
-            periodic.rides_window = True  # a callback leaves its cadence alone
+            periodic.in_rollout_phase = True  # a callback leaves its cadence alone
 
     def run_due(self, trainer: Any, phase: RolloutPhase) -> None:
         """Run the evals that are due, on an engine that is awake."""
