@@ -26,18 +26,18 @@ _NO_STEP = 2**62  # a step that no point has
 
 
 class TensorboardLogger:
-    """Results under `<logdir>/<run>`; texts are on the text dashboard."""
+    """Results under `<logdir>/heldout`; texts are on the text dashboard.
 
-    def __init__(self, logdir: str | Path, *, run: str = "heldout") -> None:
-        """Log to TensorBoard. Results that are in the folder already are kept.
+    Results that are in the folder already are kept.
 
-        Args:
-            logdir: The trainer's, a local folder.
-            run: The name of the run for results, a folder below `logdir`.
+    Args:
+        logdir: The trainer's, a local folder.
 
-        Raises:
-            InvalidInput: tensorboard is not installed, or `logdir` is not a path.
-        """
+    Raises:
+        InvalidInput: tensorboard is not installed, or `logdir` is not a path.
+    """
+
+    def __init__(self, logdir: str | Path) -> None:
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
             from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -59,11 +59,14 @@ class TensorboardLogger:
         computes in Python: to write it again is to copy it."""
         self._latest: dict[str, int] = {}
         """The largest step of each series."""
-        folder = Path(logdir) / run
+        folder = Path(logdir) / "heldout"
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob("events.out.tfevents.*")):
             for event in LegacyEventFileLoader(str(path)).Load():
-                self._restore(event)
+                if event.HasField("summary"):
+                    self._remember(event)
+                elif event.HasField("session_log"):  # a restart
+                    del self._points[self._position(event.step) :]
         # TensorBoard reads the files of a folder in the order of their names.
         unique = f"{time.time():020.9f}.{socket.gethostname()}.{os.getpid()}"
         # What a full disk does not take stays in the buffer, so that no record is torn.
@@ -87,13 +90,6 @@ class TensorboardLogger:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-    def _restore(self, event: Any) -> None:
-        """Read what an earlier attempt of the training run wrote."""
-        if event.HasField("summary"):
-            self._remember(event)
-        elif event.HasField("session_log"):
-            del self._points[self._position(event.step) :]
 
     def _remember(self, event: Any) -> bytes:
         record = self._record(event)
