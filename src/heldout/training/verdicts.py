@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from heldout.errors import InvalidInput
-from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
+from heldout.stats import Interval, Verdict, best_of
 from heldout.stats.sequential import (
     ALPHA,
     WINDOW,
@@ -34,15 +34,13 @@ from heldout.stats.sequential import (
     analyze_next,
     check_settings,
 )
-from heldout.stats.summaries import Floats, Ints
+from heldout.stats.summaries import Floats
 from heldout.stats.winner import DRAWS
 from heldout.training.curve import CurvePoint
 from heldout.words import interval as interval_text
 from heldout.words import number, samples
 
 EFFECT = 0.05
-LEAST_ALPHA = 1e-9
-"""Below it, shares of alpha are too small for the normal distribution at hand."""
 
 Bounds = tuple[float, float]
 Steps = tuple[int, int, int, int]
@@ -75,39 +73,21 @@ class Terms:
             object.__setattr__(self, "effect", float(self.effect))
             object.__setattr__(self, "alpha", float(self.alpha))
             object.__setattr__(self, "window", operator.index(self.window))
+            if self.bounds is not None:
+                low, high = map(float, self.bounds)
+                if not low < high or math.isinf(high - low):
+                    raise ValueError
+                object.__setattr__(self, "bounds", (low, high))
         except (TypeError, ValueError, OverflowError):
-            values = f"{self.effect!r:.30}, {self.alpha!r:.30} and {self.window!r:.30}"
             raise InvalidInput(
-                f"effect and alpha are numbers, and window a number of evals, got {values}"
+                "effect and alpha are numbers, window is a number of evals, and bounds are the "
+                f"least and the largest reward there can be, (0, 1) say; got {self!r:.200}"
             ) from None
         check_settings(self.effect, self.alpha, self.window)
-        if not math.isfinite(self.effect) or self.alpha < LEAST_ALPHA:
-            raise InvalidInput(
-                f"effect is finite, and alpha at least {LEAST_ALPHA:g}, got {self.effect:g} and "
-                f"{self.alpha:g}"
-            )
-        if self.bounds is not None:
-            object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
-
-
-def _checked_bounds(bounds: Any) -> Bounds:
-    try:
-        if isinstance(bounds, list | tuple):
-            low, high = map(float, bounds)
-            if math.isfinite(high - low) and low < high:
-                return low, high
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InvalidInput(
-        f"bounds are the least and the largest reward there can be, (0, 1) say, got {bounds!r:.100}"
-    )
 
 
 def terms_of(points: Iterable[CurvePoint]) -> Terms:
-    """The settings of the last verdict stored on a curve; the defaults where there are none.
-
-    A curve may come from anywhere: settings that make no sense are not taken.
-    """
+    """The settings of the last verdict stored on a curve that make sense, else the defaults."""
     for point in reversed(list(points)):
         stored = point.verdict or {}
         bounds = stored.get("bounds")
@@ -118,9 +98,6 @@ def terms_of(points: Iterable[CurvePoint]) -> Terms:
         except (KeyError, InvalidInput):
             continue
     return Terms()
-
-
-# --- Verdicts -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +183,7 @@ class StepVerdict:
 
     def _errors(self) -> str:
         items = "1 errored item" if self.errored == 1 else f"{self.errored} errored items"
-        return f"{items} as {_worth_text(self.errored_as or 0.0)}"
+        return f"{items} as {self.errored_as or 0:g}"
 
     def _reason(self) -> str:
         verdict, decided = self.verdict, self.comparison
@@ -236,10 +213,6 @@ def _steps_text(steps: Steps | None) -> str:
     if first == last and newer == newest:
         return f"from step {first} to step {newest}"
     return f"from steps {first}–{last} to {newer}–{newest}"
-
-
-def _worth_text(worth: float) -> str:
-    return number(worth) if worth else "0"
 
 
 def stored_kind(point: CurvePoint) -> Kind | None:
@@ -280,7 +253,7 @@ def verdicts(
     table = rewards.table(rewards.judged(points), terms.bounds)
     made: list[StepVerdict] = []
     before: Readings | None = None
-    for index in range(len(table.steps)):
+    for index in range(len(table.points)):
         before, verdict = judge(table, index, before, terms)
         made.append(verdict)
     return made
@@ -309,8 +282,8 @@ def judge(
     decided, differ = verdict.decided, kinds[0] != kinds[1]
     errored = table.errors(*decided.old) + table.errors(*decided.new) if decided else 0
     return (scored, counted), StepVerdict(
-        step=table.steps[index],
-        since=None if verdict.since is None else table.steps[verdict.since],
+        step=table.points[index].step,
+        since=None if verdict.since is None else table.points[verdict.since].step,
         verdict=verdict,
         terms=terms,
         bounds=bounds,
@@ -350,8 +323,7 @@ def key_of(point: CurvePoint) -> Key:
     return point.session, point.step, point.time, point.seconds, point.asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     rewards: Floats
     """Of each sample; NaN where it has no score."""
     errored: Floats
@@ -373,11 +345,7 @@ class Rewards:
         self._rows: dict[Key, _Row] = {}
 
     def add(self, point: CurvePoint) -> None:
-        """Keep the rewards of a point.
-
-        Raises:
-            InvalidInput: A reward is too large to be judged.
-        """
+        """Keep the rewards of a point; InvalidInput where one is too large to be judged."""
         if not point.has_result or not point.outcomes or key_of(point) in self._rows:
             return
         scores = np.array(
@@ -427,43 +395,39 @@ class Rewards:
             scored[i, : len(row.rewards)] = row.rewards
             errored[i, : len(row.errored)] = row.errored
         return RewardTable(
-            [point.step for point in points],
+            points,
             scored,
             errored,
-            np.array([0, *(row.errors for row in rows)], np.int64).cumsum(),
-            np.minimum.accumulate([row.low for row in rows]) if rows else np.zeros(0),
-            np.maximum.accumulate([row.high for row in rows]) if rows else np.zeros(0),
+            [row.errors for row in rows],
+            np.minimum.accumulate(np.array([row.low for row in rows])),
+            np.maximum.accumulate(np.array([row.high for row in rows])),
             bounds,
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RewardTable:
     """Rewards of points x samples; what is asked "at" a row is as of that point."""
 
-    steps: list[int]
+    points: Sequence[CurvePoint]
     scored: Floats
     """Without what errored: NaN."""
     errored: Floats
     """The share of a sample's items that errored; NaN where it was not run."""
-    error_counts: Ints
-    """Items that errored before each row, and at last in all."""
+    error_counts: list[int]
+    """Items that errored at each row."""
     lows: Floats
     highs: Floats
     given_bounds: Bounds | None
-    _counted: tuple[float, Floats] | None = field(default=None, init=False)
 
     def counted(self, index: int) -> Floats:
         """The rewards up to a row, with what errored as `errored_as`."""
-        worth = self.errored_as(index)
-        if self._counted is None or self._counted[0] != worth:
-            scored = np.where(np.isnan(self.scored), 0.0, self.scored)
-            self._counted = worth, scored * (1 - self.errored) + worth * self.errored
-        return self._counted[1][: index + 1]
+        scored, errored = np.nan_to_num(self.scored[: index + 1]), self.errored[: index + 1]
+        return np.asarray(scored * (1 - errored) + self.errored_as(index) * errored)
 
     def errors(self, first: int, last: int) -> int:
         """Items that errored at these rows."""
-        return int(self.error_counts[last + 1] - self.error_counts[first])
+        return sum(self.error_counts[first : last + 1])
 
     def seen(self, index: int) -> Bounds:
         """The least and the largest reward so far; inf and -inf where there are none."""
@@ -489,8 +453,9 @@ class RewardTable:
         """The steps that a comparison is of."""
         if comparison is None:
             return None
-        first, last, newer, newest = (self.steps[i] for i in (*comparison.old, *comparison.new))
-        return first, last, newer, newest
+        (first, last), (newer, newest) = comparison.old, comparison.new
+        steps = [point.step for point in self.points]
+        return steps[first], steps[last], steps[newer], steps[newest]
 
 
 # --- The best eval so far -----------------------------------------------------------------------
@@ -507,9 +472,6 @@ class Best:
     """
 
     step: int
-    weights: str | None
-    run: str | None
-    """The directory, below the run's, that has its conversations. Never followed: only shown."""
     raw: float
     """Its mean as measured, what errored counted: it overstates."""
     estimate: float | None
@@ -522,7 +484,6 @@ class Best:
     """Evals that lack some of those samples: a mean of others would be another mean."""
     n: int
     """Samples compared."""
-    confidence: float
     errored: int = 0
     """Samples with an item that errored at this eval."""
     errored_as: float = 0.0
@@ -543,7 +504,7 @@ class Best:
             text += f"{self.candidates}; {number(self.raw)} as measured)"
         text += f", on {samples(self.n)}"
         if self.errored:
-            text += f", {self.errored} of them errored, counted as {_worth_text(self.errored_as)}"
+            text += f", {self.errored} of them errored, counted as {self.errored_as:g}"
         if self.left_out:
             evals = "1 eval" if self.left_out == 1 else f"{self.left_out} evals"
             text += f"; {evals} of fewer samples left out"
@@ -563,11 +524,7 @@ def best_as_dict(best: Best | None) -> dict[str, Any]:
 
 
 def best_checkpoint(
-    points: Sequence[CurvePoint],
-    confidence: float = CONFIDENCE,
-    *,
-    bounds: Bounds | None = None,
-    most: int | None = None,
+    points: Sequence[CurvePoint], *, bounds: Bounds | None = None, most: int | None = None
 ) -> Best | None:
     """Find the best eval of one curve.
 
@@ -578,7 +535,6 @@ def best_checkpoint(
 
     Args:
         points: One curve, as `current_points` gives it, of one label.
-        confidence: Of the interval.
         bounds: The least and the largest possible reward (see `Terms`).
         most: Candidates up to which the mean is corrected: the cost grows with their cube.
 
@@ -589,19 +545,12 @@ def best_checkpoint(
         InvalidInput: The points are of several evals.
     """
     rewards = Rewards()
-    judged = rewards.judged(points)
-    return pick_best(judged, rewards.table(judged, bounds), confidence=confidence, most=most)
+    return pick_best(rewards.table(rewards.judged(points), bounds), most=most)
 
 
-def pick_best(
-    points: Sequence[CurvePoint],
-    table: RewardTable,
-    *,
-    confidence: float = CONFIDENCE,
-    draws: int = DRAWS,
-    most: int | None = None,
-) -> Best | None:
+def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None) -> Best | None:
     """`best_checkpoint`, of points whose table is there already."""
+    points = table.points
     last = len(points) - 1
     was_run = ~np.isnan(table.errored)
     compared = 2 * was_run.sum(axis=0) >= len(points)
@@ -610,25 +559,20 @@ def pick_best(
     if not len(candidates) or count < 2 or not math.isfinite(table.lows[last]):
         return None
     rewards, bounds = table.counted(last)[:, compared][candidates], table.bounds(last)
-    estimate, interval = None, None
+    means = rewards.mean(axis=1)
+    place, estimate, interval = int(means.argmax()), None, None
     if (most is None or len(candidates) <= most) and (bounds or rewards.max() > rewards.min()):
-        won = best_of(rewards, seed=SEED, confidence=confidence, draws=draws, bounds=bounds)
-        place, raw, estimate, interval = won.index, won.raw, won.estimate, won.interval
-    else:
-        means = rewards.mean(axis=1)
-        place, raw = int(np.argmax(means)), float(means.max())
+        won = best_of(rewards, seed=SEED, draws=draws, bounds=bounds)
+        place, estimate, interval = won.index, won.estimate, won.interval
     index = int(candidates[place])
     return Best(
         step=points[index].step,
-        weights=points[index].weights,
-        run=points[index].run,
-        raw=raw,
+        raw=float(means[place]),
         estimate=estimate,
         interval=interval,
         candidates=len(candidates),
         left_out=len(points) - len(candidates),
         n=count,
-        confidence=confidence,
         errored=int((table.errored[index, compared] > 0).sum()),
         errored_as=table.errored_as(last),
     )
