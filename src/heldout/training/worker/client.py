@@ -156,18 +156,7 @@ class EvalWorker:
         return None if self._process is None else self._process.pid
 
     def try_snapshot(self, model: Any, *, step: int) -> Snapshot | None:
-        """Copy the weights to shared memory. In the trainer's thread.
-
-        Args:
-            model: The model in training.
-            step: The step of training that the weights belong to.
-
-        Returns:
-            The snapshot; None where all slots are in use.
-
-        Raises:
-            InvalidInput: The weights cannot be copied, or the worker was closed.
-        """
+        """Copy the weights to shared memory, in the trainer's thread; None: no slot is free."""
         if self._closed:
             raise InvalidInput("the eval worker was closed")
         if model is None:
@@ -184,15 +173,7 @@ class EvalWorker:
         return snapshot
 
     def measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
-        """Evaluate the weights of a snapshot. In any thread, one eval at a time.
-
-        Args:
-            task: What to measure.
-            snapshot: From `try_snapshot`.
-
-        Returns:
-            As `heldout.training.run_eval.measure`. What goes wrong is a skip.
-        """
+        """Evaluate the weights of a snapshot, in any thread. What goes wrong is a skip."""
         with self._lock:
             try:
                 return self._measure(task, snapshot)
@@ -228,10 +209,7 @@ class EvalWorker:
     def _measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
-        try:
-            layout = snapshot.buffer.wait()
-        except InvalidInput as problem:
-            return Measured(0, skipped=str(problem))
+        layout = snapshot.buffer.wait()
         process = self._ready_process(task)
         number = next(process.numbers)
         process.send(Load(number, snapshot.slot, layout))
@@ -329,7 +307,9 @@ def worker_environment(own: Mapping[str, str], changes: Mapping[str, str | None]
         for name, value in own.items()
         if name not in _LAUNCHER and not name.startswith(_LAUNCHER_PREFIXES)
     }
-    merged = {**kept, INSIDE_WORKER: "1", **changes}
+    # A model may print what has no bytes in the log's encoding.
+    kept |= {INSIDE_WORKER: "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    merged = {**kept, **changes}
     return {name: value for name, value in merged.items() if value is not None}
 
 
@@ -345,8 +325,6 @@ def _check_spec(spec: str) -> str:
         if not path.is_file():
             raise InvalidInput(f"{path} does not exist; it was to define {name}()")
         return f"{path}:{name}"
-    if not all(part.isidentifier() for part in source.split(".")):
-        raise InvalidInput(f"{source!r} is neither a file that ends in .py nor a module")
     return spec
 
 
@@ -365,7 +343,7 @@ class _Process:
         self.log = log
         self._connection, inherited = Pipe()
         fds = (inherited.fileno(), *buffers)
-        command = [sys.executable, "-P", "-X", "faulthandler", "-m", SERVER, *map(str, fds)]
+        command = [sys.executable, "-uP", "-X", "faulthandler", "-m", SERVER, *map(str, fds)]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
             with inherited, log.open("ab") as output:

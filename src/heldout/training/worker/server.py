@@ -11,7 +11,6 @@ import atexit
 import faulthandler
 import importlib
 import importlib.util
-import io
 import os
 import queue
 import signal
@@ -71,34 +70,24 @@ def import_function(spec: str) -> Callable[[], Any]:
         module = importlib.import_module(source)
     function = getattr(module, name, None)
     if not callable(function):
-        names = [other for other, value in vars(module).items() if callable(value)]
-        raise InvalidInput(f"{source} has no function {name}(); it has {', '.join(names)}")
+        raise InvalidInput(f"{source} has no function {name}()")
     return function  # type: ignore[no-any-return]
 
 
 def build_policy(begin: Begin) -> tuple[Any, RunnerBuilder]:
     """Call the user's function and check what it returns."""
-    import torch
-
     sys.path += [entry for entry in begin.path if entry not in sys.path]
     name = begin.spec.rpartition(":")[2]
-    try:
-        policy = import_function(begin.spec)()
-    except SystemExit as problem:
-        raise InvalidInput(
-            f"sys.exit({problem.code!r}) was called, so there is no model"
-        ) from problem
-    if not isinstance(policy, tuple) or len(policy) != 2 or not callable(policy[1]):
-        raise InvalidInput(
-            f"{name}() returns (model, runner builder), as in `return model, "
-            f"live_model(tokenizer, score_fn)`; got {policy!r:.100}"
-        )
-    model, builder = policy
-    if isinstance(builder, torch.nn.Module) and not isinstance(model, torch.nn.Module):
-        raise InvalidInput(f"{name}() returns (runner builder, model): the model comes first")
-    if not named_tensors(model):
-        raise InvalidInput(f"the model has no weights to replace: {model!r:.100}")
-    return model, builder
+    policy = import_function(begin.spec)()
+    import torch  # only now: the user's file may set what it reads
+
+    match policy:
+        case (model, builder) if callable(builder) and not isinstance(builder, torch.nn.Module):
+            return model, builder
+    raise InvalidInput(
+        f"{name}() returns (model, runner builder), as in `return model, "
+        f"live_model(tokenizer, score_fn)`; got {policy!r:.100}"
+    )
 
 
 def load_weights(model: Any, layout: Layout, tensors: dict[str, Any]) -> None:
@@ -150,12 +139,7 @@ def _list_names(names: Sequence[str]) -> str:
 
 
 class Server:
-    """Answers the requests of one training run.
-
-    Args:
-        connection: To the client.
-        buffers: File descriptors of the memory that weights come in.
-    """
+    """Answers the requests of one training run; weights come in buffers, by file descriptor."""
 
     def __init__(self, connection: Connection, buffers: Sequence[int]) -> None:
         self._connection = connection
@@ -287,12 +271,6 @@ class Server:
 
 def main() -> None:
     connection, *buffers = map(int, sys.argv[1:])
-    for fd in (connection, *buffers):
-        os.set_inheritable(fd, False)
-    for stream in (sys.stdout, sys.stderr):
-        # A model may print what has no bytes in the log's encoding.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     server = Server(Connection(connection), buffers)
     # The first to be registered is the last to be called.
     atexit.register(server.kill_group)

@@ -86,11 +86,7 @@ def checksums(tensors: Sequence[Any]) -> list[Any]:
 
 
 class WeightBuffer:
-    """Memory for one snapshot of weights at a time; the next one is written over it.
-
-    Args:
-        copy: "trainable" copies parameters that require gradients, and buffers; "all" copies all.
-    """
+    """Memory for one snapshot of weights at a time; the next one is written over it."""
 
     fd = -1
     """The file descriptor of the memory; -1 where it is closed."""
@@ -119,16 +115,10 @@ class WeightBuffer:
             self.fd = -1
 
     def write(self, model: Any) -> None:
-        """Copy the weights, in the trainer's thread.
+        """Copy the weights, in the trainer's thread; InvalidInput where they cannot be copied.
 
         Copies from a GPU are enqueued in its current stream, and this returns before they are
         done: what training does next waits for them on the GPU, not this thread.
-
-        Args:
-            model: The model in training.
-
-        Raises:
-            InvalidInput: Its weights cannot be copied, or there is no memory for them.
         """
         import torch
 
@@ -156,14 +146,7 @@ class WeightBuffer:
         self._layout = layout
 
     def wait(self) -> Layout:
-        """Wait until the last `write` is complete. In any thread.
-
-        Returns:
-            What is in the buffer.
-
-        Raises:
-            InvalidInput: There is no snapshot, or the GPU has not copied it in time.
-        """
+        """Wait, in any thread, until the last `write` is complete, and say what it wrote."""
         if self._layout is None:
             raise InvalidInput("there is no snapshot of the weights: none was written to its end")
         self._wait_for_marks()
