@@ -245,7 +245,7 @@ def test_a_late_result_has_no_verdict_of_its_own_and_the_next_one_counts_it(
         for step, knows in ((30, 3), (40, 4)):
             model.learn(knows)
             evals.maybe_run(step)
-            dispatcher.wait_for(evals._beside.under_way, LONG)
+            dispatcher.wait_for(list(evals._scheduled), LONG)
     assert [p.step for p in evals.history] == [20, 10, 30, 40]
     at = {point.step: point.verdict for point in evals.points}
     assert at[10] is None
