@@ -55,8 +55,7 @@ class StdoutLogger:
         parts += [f"{key}: {text}" for key, text in texts.items()]
         line = one_line(f"{name} step {step}: {', '.join(parts) or 'nothing'}")
         stream = self._stream or sys.stdout
-        encoding = getattr(stream, "encoding", None) or "utf-8"
-        stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.write(f"{line}\n")
         stream.flush()
 
     def close(self) -> None:

@@ -57,8 +57,6 @@ class TensorboardLogger:
         self._points: list[tuple[int, bytes]] = []
         """Step and record of every result, by step. A record has checksums, which TensorBoard
         computes in Python: to write it again is to copy it."""
-        self._latest: dict[str, int] = {}
-        """The largest step of each series."""
         folder = Path(logdir) / "heldout"
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob("events.out.tfevents.*")):
@@ -78,9 +76,8 @@ class TensorboardLogger:
 
     def log(self, name: str, step: int, fields: Fields) -> None:
         """Write one result; it can be read when this returns."""
-        event = self._result_event(name, step, fields)
-        is_late = any(step <= self._latest.get(value.tag, -1) for value in event.summary.value)
-        record = self._remember(event)
+        is_late = bool(self._points) and step <= self._points[-1][0]
+        record = self._remember(self._result_event(name, step, fields))
         if is_late:
             later = self._points[self._position(step) :]
             record = self._restart_record(step) + b"".join(record for _, record in later)
@@ -94,8 +91,6 @@ class TensorboardLogger:
     def _remember(self, event: Any) -> bytes:
         record = self._record(event)
         insort(self._points, (event.step, record), key=itemgetter(0))
-        for value in event.summary.value:
-            self._latest[value.tag] = max(event.step, self._latest.get(value.tag, -1))
         return record
 
     def _position(self, step: int) -> int:
