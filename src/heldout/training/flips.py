@@ -52,16 +52,7 @@ class Flips:
 
 
 def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips:
-    """Compare two points sample by sample.
-
-    Args:
-        before: The earlier point.
-        after: The later point.
-        pass_threshold: The reward from which on a sample passes; of repeats, their mean.
-
-    Returns:
-        What changed, with every sample counted once.
-    """
+    """Compare two points sample by sample; of repeats, the mean reward decides who passes."""
     rewards_before, rewards_after = sample_rewards(before), sample_rewards(after)
     shared = [id for id in rewards_before if id in rewards_after]
     compared = [
@@ -69,16 +60,13 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float) -> Flips
         for id in shared
         if (was := rewards_before[id]) is not None and (now := rewards_after[id]) is not None
     ]
-    originals = {outcome.id: outcome.copy_of or outcome.id for outcome in after.outcomes}
-    clusters = [originals[change.id] for change in compared]
-    has_copies = len(set(clusters)) < len(clusters)
     paired = None
     if compared:
-        paired = paired_difference(
-            [change.before for change in compared],
-            [change.after for change in compared],
-            clusters=clusters if has_copies else None,
-        )
+        originals = {outcome.id: outcome.copy_of or outcome.id for outcome in after.outcomes}
+        clusters = [originals[change.id] for change in compared]
+        has_copies = len(set(clusters)) < len(clusters)
+        rewards = [change.before for change in compared], [change.after for change in compared]
+        paired = paired_difference(*rewards, clusters=clusters if has_copies else None)
     return Flips(
         gained=tuple(c for c in compared if c.before < pass_threshold <= c.after),
         lost=tuple(c for c in compared if c.after < pass_threshold <= c.before),
