@@ -103,12 +103,12 @@ def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
     said = verdicts(points)
     expected = monitor(rows, effect=0.05, bounds=(0.0, 1.0))
     assert [one.verdict for one in said[1:]] == list(expected[1:])
-    assert said[1].comparison is not None
-    assert said[1].comparison.n == 8
+    assert said[1].verdict.decided is not None
+    assert said[1].verdict.decided.n == 8
     few = [look(10 * i, row[:8].tolist(), of=200) for i, row in enumerate(CLIMB[:2])]
     _, second, _ = verdicts([*few, look(20, CLIMB[2].tolist())])
-    assert second.comparison is not None
-    assert second.comparison.n == 8
+    assert second.verdict.decided is not None
+    assert second.verdict.decided.n == 8
 
 
 def test_repeats_of_a_sample_are_one_reward() -> None:
@@ -348,14 +348,6 @@ def test_where_rewards_are_negative_an_error_counts_as_the_least_one_seen() -> N
     said = last(rows)
     assert (said.kind, said.errored_as) == ("regressing", -2.0)
     assert said.sentence().endswith("errored items as -2")
-
-
-def test_a_score_beside_an_error_is_none() -> None:
-    """Of somebody else's making: heldout writes one or the other."""
-    odd = point(20, 0.5, outcomes=(Outcome("s0", 1.0, error="and yet"), Outcome("s1", None)))
-    said = verdicts([look(10, [1.0, 0.0]), odd])
-    assert [one.step for one in said] == [10, 20]
-    assert best_checkpoint([look(10, [1.0, 0.0]), odd]) is not None
 
 
 def test_a_rise_that_the_latest_eval_contradicts_is_said_as_both() -> None:

@@ -52,7 +52,9 @@ class Judgement:
 
     def as_dict(self) -> dict[str, Any] | None:
         """The judgement as a point of the curve stores it; None without a verdict."""
-        return self.verdict and {**self.verdict.as_dict(), **best_as_dict(self.best)}
+        if self.verdict is None:
+            return None
+        return {**self.verdict.as_dict(), **best_as_dict(self.best)}
 
 
 class CurveMonitor:

@@ -112,8 +112,6 @@ class StepVerdict:
     terms: Terms
     bounds: Bounds | None
     """The least and the largest reward taken to be possible; None: unknown."""
-    largest: float
-    """The largest possible gain, as far as is known."""
     between: Steps | None
     """The steps compared."""
     against: Steps | None
@@ -129,14 +127,9 @@ class StepVerdict:
     def kind(self) -> Kind:
         return self.verdict.kind
 
-    @property
-    def comparison(self) -> Comparison | None:
-        """The comparison behind the verdict (see `Verdict.decided`)."""
-        return self.verdict.decided
-
     def sentence(self) -> str:
         """The verdict in words, with what it rests on."""
-        verdict, decided = self.verdict, self.comparison
+        verdict, decided = self.verdict, self.verdict.decided
         if verdict.kind == "inconclusive" or decided is None:
             return f"inconclusive{self._reason()}"
         basis = f"{_steps_text(self.between)}, paired on {samples(decided.n)}"
@@ -160,7 +153,7 @@ class StepVerdict:
 
     def as_dict(self) -> dict[str, Any]:
         """The verdict as a point of the curve stores it."""
-        verdict, decided = self.verdict, self.comparison
+        verdict, decided = self.verdict, self.verdict.decided
         steps = self.between or (None,) * 4
         return {
             "kind": verdict.kind,
@@ -186,7 +179,7 @@ class StepVerdict:
         return f"{items} as {self.errored_as or 0:g}"
 
     def _reason(self) -> str:
-        verdict, decided = self.verdict, self.comparison
+        verdict, decided = self.verdict, self.verdict.decided
         scored, counted = self.readings
         if scored != counted:
             if scored == "inconclusive":
@@ -202,7 +195,7 @@ class StepVerdict:
         size = decided.minimum_detectable
         if size is None:
             return ": too few rewards to compare, or all alike"
-        if size > self.largest:
+        if self.bounds is not None and size > self.bounds[1] - self.bounds[0]:
             return f": no gain could be detected on {samples(decided.n)}"
         return f": minimum detectable effect {number(size)} at 80% power, on {samples(decided.n)}"
 
@@ -272,7 +265,7 @@ def judge(
         analyze_next, effect=terms.effect, alpha=terms.alpha, window=terms.window, bounds=bounds
     )
     scored_before, counted_before = before or (None, None)
-    low, high = table.seen(index)
+    low, high = float(table.lows[index]), float(table.highs[index])
     scored = counted = analyze(table.scored[: index + 1], scored_before, seen=(low, high))
     if table.errors(0, index):
         seen = min(low, worth), max(high, worth)
@@ -287,7 +280,6 @@ def judge(
         verdict=verdict,
         terms=terms,
         bounds=bounds,
-        largest=table.range(index),
         between=table.steps_of(decided),
         against=table.steps_of(verdict.against),
         readings=kinds,
@@ -348,12 +340,7 @@ class Rewards:
         """Keep the rewards of a point; InvalidInput where one is too large to be judged."""
         if not point.has_result or not point.outcomes or key_of(point) in self._rows:
             return
-        scores = np.array(
-            [
-                math.nan if outcome.reward is None or outcome.error is not None else outcome.reward
-                for outcome in point.outcomes
-            ]
-        )
+        scores = np.array([outcome.reward for outcome in point.outcomes], dtype=np.float64)
         low = float(np.fmin.reduce(scores, initial=math.inf))
         high = float(np.fmax.reduce(scores, initial=-math.inf))
         if max(-low, high) > LARGEST:
@@ -366,9 +353,8 @@ class Rewards:
         items = np.bincount(columns, minlength=size)
         errors = np.bincount(columns[is_error], minlength=size)
         sums = np.bincount(columns[~is_error], weights=scores[~is_error], minlength=size)
-        scored = items - errors
-        rewards = np.where(scored > 0, sums / np.maximum(scored, 1), math.nan)
-        errored = np.where(items > 0, errors / np.maximum(items, 1), math.nan)
+        with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+            rewards, errored = sums / (items - errors), errors / items
         self._rows[key_of(point)] = _Row(rewards, errored, int(is_error.sum()), low, high)
 
     def judged(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
@@ -429,10 +415,6 @@ class RewardTable:
         """Items that errored at these rows."""
         return sum(self.error_counts[first : last + 1])
 
-    def seen(self, index: int) -> Bounds:
-        """The least and the largest reward so far; inf and -inf where there are none."""
-        return float(self.lows[index]), float(self.highs[index])
-
     def errored_as(self, index: int) -> float:
         """The reward that an errored item counts as: no reward is lower."""
         worth = float(min(0.0, self.lows[index]))
@@ -443,11 +425,6 @@ class RewardTable:
         if self.given_bounds is not None:
             return self.given_bounds
         return (0.0, 1.0) if self.lows[index] >= 0 and self.highs[index] <= 1 else None
-
-    def range(self, index: int) -> float:
-        """How far apart two rewards can be, as far as is known."""
-        low, high = self.bounds(index) or self.seen(index)
-        return high - (min(low, self.errored_as(index)) if self.errors(0, index) else low)
 
     def steps_of(self, comparison: Comparison | None) -> Steps | None:
         """The steps that a comparison is of."""
