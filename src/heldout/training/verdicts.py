@@ -49,18 +49,7 @@ Steps = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The settings of verdicts.
-
-    Args:
-        effect: The gain from the older to the newer half of the window that is worth having.
-        alpha: Probability of any false "improving" or "regressing" over the whole curve.
-        window: Evals of which the newer half is compared with the older half.
-        bounds: The least and the largest possible reward. None: 0 and 1 as long as all rewards seen
-            lie there; beyond that they are unknown, and no plateau is claimed.
-
-    Raises:
-        InvalidInput: A setting makes no sense.
-    """
+    """The settings of verdicts, as `CurveMonitor` takes them."""
 
     effect: float = EFFECT
     alpha: float = ALPHA
@@ -230,10 +219,10 @@ def verdicts(
 
     Args:
         points: One curve, as `current_points` gives it, of one label.
-        effect: See `Terms`, as for alpha, window and bounds.
-        alpha: See `Terms`.
-        window: See `Terms`.
-        bounds: See `Terms`.
+        effect: As of `heldout.training.CurveMonitor`.
+        alpha: As there.
+        window: As there.
+        bounds: As there.
 
     Returns:
         One verdict for each point that has rewards.
@@ -512,7 +501,7 @@ def best_checkpoint(
 
     Args:
         points: One curve, as `current_points` gives it, of one label.
-        bounds: The least and the largest possible reward (see `Terms`).
+        bounds: The least and the largest possible reward (see `CurveMonitor`).
         most: Candidates up to which the mean is corrected: the cost grows with their cube.
 
     Returns:

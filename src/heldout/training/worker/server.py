@@ -106,14 +106,10 @@ def load_weights(model: Any, layout: Layout, tensors: dict[str, Any]) -> None:
     sources: dict[int, tuple[str, int]] = {}
     for spec in layout.tensors:
         name, mine, theirs = spec.name, own[spec.name], tensors[spec.name]
-        if mine.shape != theirs.shape:
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
             raise InvalidInput(
-                f"{name} is {list(theirs.shape)} in training and {list(mine.shape)} in the worker"
-            )
-        if mine.dtype != theirs.dtype:
-            raise InvalidInput(
-                f"{name} is {theirs.dtype} in training and {mine.dtype} in the worker; load "
-                "the model in policy() as it is trained"
+                f"{name} is {theirs.dtype} of {list(theirs.shape)} in training and {mine.dtype} of "
+                f"{list(mine.shape)} in the worker; load the model in policy() as it is trained"
             )
         first, offset = sources.setdefault(id(mine), (name, spec.offset))
         if offset != spec.offset:
