@@ -126,17 +126,13 @@ class WeightBuffer:
         if (reason := why_not_whole(model)) is not None:
             raise InvalidInput(reason)
         with torch.inference_mode(False), torch.no_grad():
-            copied, frozen = _split_weights(model, self._copy)
-            layout, end = _plan_layout(copied, frozen, adapter_states(model))
-            sums = checksums([named.tensor for named in frozen])
+            layout, copied, frozen, end = _plan_layout(model, self._copy)
+            sums = checksums(frozen)
             self._checksum_offsets = range(end, end + 8 * len(sums), 8)
             self._reserve(end + 8 * len(sums))
-            targets = {
-                spec.offset: named for spec, named in zip(layout.tensors, copied, strict=True)
-            }
             devices: set[Any] = set()
             try:
-                for offset, named in targets.items():
+                for offset, named in copied.items():
                     self._copy_bytes(offset, _as_bytes(named), devices)
                 if sums:
                     together = torch.stack([each.to(sums[0].device) for each in sums])
@@ -220,36 +216,31 @@ class WeightBuffer:
         self._pinned = None
 
 
-def _split_weights(model: Any, copy: Copy) -> tuple[list[Named], list[Named]]:
-    """The tensors to copy, and the frozen ones."""
+def _plan_layout(model: Any, copy: Copy) -> tuple[Layout, dict[int, Named], list[Any], int]:
+    """The layout, what to copy to which offset, the frozen tensors, and where the last one ends."""
     import torch
 
     tensors = named_tensors(model)
     if not tensors:
         raise InvalidInput(f"a model with weights is needed for a snapshot, got {model!r:.100}")
-    copied: list[Named] = []
-    frozen: list[Named] = []
-    for named in tensors:
-        fixed = isinstance(named.tensor, torch.nn.Parameter) and not named.tensor.requires_grad
-        (frozen if fixed and copy == "trainable" else copied).append(named)
-    return copied, frozen
-
-
-def _plan_layout(
-    copied: Sequence[Named], frozen: Sequence[Named], adapters: dict[str, Any]
-) -> tuple[Layout, int]:
-    """The layout, and where its last tensor ends."""
-    end = MARK_BYTES
+    layout = Layout([], [], adapters=adapter_states(model))
+    frozen: list[Any] = []
     offsets: dict[int, int] = {}
-    specs = []
-    for name, tensor in copied:
-        if id(tensor) not in offsets:
+    copied: dict[int, Named] = {}
+    end = MARK_BYTES
+    for name, tensor in tensors:
+        fixed = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+        if fixed and copy == "trainable":
+            layout.frozen.append(name)
+            frozen.append(tensor)
+            continue
+        if id(tensor) not in offsets:  # tied weights have several names
             offsets[id(tensor)] = end
-            size = tensor.numel() * tensor.element_size()
-            end += math.ceil(size / ALIGNMENT) * ALIGNMENT
+            copied[end] = Named(name, tensor)
+            end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
         dtype = str(tensor.dtype).removeprefix("torch.")
-        specs.append(TensorLayout(name, dtype, tuple(tensor.shape), offsets[id(tensor)]))
-    return Layout(specs, [named.name for named in frozen], adapters=adapters), end
+        layout.tensors.append(TensorLayout(name, dtype, tuple(tensor.shape), offsets[id(tensor)]))
+    return layout, copied, frozen, end
 
 
 def _as_bytes(named: Named) -> Any:
