@@ -210,7 +210,6 @@ def test_a_plateau_stops_only_who_asked_for_that() -> None:
         {"alpha": 2.0},
         {"window": 1},
         {"stop_on_plateau": 0},
-        {"stop_on_regression": True},
         {"stop_on_regression": 1.5},
         {"bounds": (1, 0)},
     ],

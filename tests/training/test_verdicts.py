@@ -103,12 +103,12 @@ def test_samples_that_come_later_join_and_the_others_stay_paired() -> None:
     said = verdicts(points)
     expected = monitor(rows, effect=0.05, bounds=(0.0, 1.0))
     assert [one.verdict for one in said[1:]] == list(expected[1:])
-    assert said[1].comparison is not None
-    assert said[1].comparison.n == 8
+    assert said[1].verdict.decided is not None
+    assert said[1].verdict.decided.n == 8
     few = [look(10 * i, row[:8].tolist(), of=200) for i, row in enumerate(CLIMB[:2])]
     _, second, _ = verdicts([*few, look(20, CLIMB[2].tolist())])
-    assert second.comparison is not None
-    assert second.comparison.n == 8
+    assert second.verdict.decided is not None
+    assert second.verdict.decided.n == 8
 
 
 def test_repeats_of_a_sample_are_one_reward() -> None:
@@ -259,7 +259,6 @@ def test_a_verdict_as_a_point_stores_it() -> None:
         (0.1, 0.05, 1),
         (0.1, 0.05, 2.5),
         ("x", 0.05, 8),
-        (0.1, 1e-300, 8),
     ],
 )
 def test_terms_that_make_no_sense_are_refused(given: tuple[Any, Any, Any]) -> None:
@@ -348,15 +347,7 @@ def test_where_rewards_are_negative_an_error_counts_as_the_least_one_seen() -> N
     rows[10:, :60] = np.nan
     said = last(rows)
     assert (said.kind, said.errored_as) == ("regressing", -2.0)
-    assert said.sentence().endswith("errored items as -2.000")
-
-
-def test_a_score_beside_an_error_is_none() -> None:
-    """Of somebody else's making: heldout writes one or the other."""
-    odd = point(20, 0.5, outcomes=(Outcome("s0", 1.0, error="and yet"), Outcome("s1", None)))
-    said = verdicts([look(10, [1.0, 0.0]), odd])
-    assert [one.step for one in said] == [10, 20]
-    assert best_checkpoint([look(10, [1.0, 0.0]), odd]) is not None
+    assert said.sentence().endswith("errored items as -2")
 
 
 def test_a_rise_that_the_latest_eval_contradicts_is_said_as_both() -> None:
@@ -408,7 +399,7 @@ def test_bounds_that_are_given_allow_a_plateau_beyond_0_and_1() -> None:
         last(rows, bounds=(0, 1))
 
 
-@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "01", (0, "x"), 1])
+@pytest.mark.parametrize("wrong", [(1, 0), (0, float("inf")), (0,), "x1", (0, "x"), 1])
 def test_bounds_that_make_no_sense_are_refused(wrong: Any) -> None:
     with pytest.raises(InvalidInput, match="bounds are the least and the largest reward"):
         Terms(bounds=wrong)
@@ -424,22 +415,15 @@ def test_numbers_of_numpy_are_numbers() -> None:
 
 
 def test_the_best_checkpoint_is_that_of_the_rewards() -> None:
-    points = [
-        look(p.step, [o.reward for o in p.outcomes], weights=f"w{p.step}", run=f"steps/{p.step}")
-        for p in curve(FLAT)
-    ]
-    best, won = best_checkpoint(points), best_of(FLAT, seed=0, bounds=(0.0, 1.0))
+    best, won = best_checkpoint(curve(FLAT)), best_of(FLAT, seed=0, bounds=(0.0, 1.0))
     assert best == Best(
         step=10 * won.index,
-        weights=f"w{10 * won.index}",
-        run=f"steps/{10 * won.index}",
         raw=won.raw,
         estimate=won.estimate,
         interval=won.interval,
         candidates=20,
         left_out=0,
         n=200,
-        confidence=0.95,
     )
     assert best.estimate is not None
     assert best.estimate < best.raw
@@ -483,7 +467,7 @@ def test_where_rewards_are_negative_an_error_is_no_way_to_the_top() -> None:
     last = best_checkpoint(curve([[-4.0, -4.0, -4.0], [None, -1.0, -1.0]]))
     assert last is not None
     assert (last.step, last.raw) == (10, -2.0)
-    assert last.sentence().endswith("1 of them errored, counted as -4.000")
+    assert last.sentence().endswith("1 of them errored, counted as -4")
 
 
 def test_errored_repeats_count_too() -> None:
@@ -507,7 +491,7 @@ def test_a_long_curve_has_a_best_eval_that_says_it_is_not_corrected() -> None:
 
 
 def test_the_sentence_of_the_best_says_what_picking_it_did() -> None:
-    best = Best(120, None, None, 0.64, 0.61, Interval(0.55, 0.67), 14, 0, 64, 0.95)
+    best = Best(120, 0.64, 0.61, Interval(0.55, 0.67), 14, 0, 64)
     assert best.sentence() == (
         "best so far: step 120, 0.610 (0.550 … 0.670, corrected for picking the best of 14; "
         "0.640 as measured), on 64 samples"

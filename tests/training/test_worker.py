@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -30,8 +29,9 @@ from heldout.training.distributed import Alone
 from heldout.training.results import pending_point
 from heldout.training.run_eval import Known, Measured, Task, measure
 from heldout.training.runner import describe_runner
+from heldout.training.worker import client
 from heldout.training.worker.client import EvalWorker, worker_environment
-from heldout.training.worker.messages import INSIDE_WORKER, Begin, Loaded, encode
+from heldout.training.worker.messages import INSIDE_WORKER, Begin, Ready, encode
 from heldout.training.worker.server import build_policy, load_weights
 from heldout.training.worker.weight_buffer import WeightBuffer, read_tensors
 from heldout.weights import fingerprint
@@ -261,11 +261,11 @@ def test_a_score_function_that_raises_is_an_error_of_its_item(
     assert "this cannot be scored" in (found.results[2].error or "")
 
 
-def test_what_the_training_does_not_have_is_a_skip(worker: EvalWorker, tmp_path: Path) -> None:
+def test_a_model_that_cannot_be_copied_is_refused_and_takes_no_slot(worker: EvalWorker) -> None:
     for model, said in ((None, "there is no model yet"), (object(), "a model with weights")):
-        found = evaluated(worker, model, Asked(tmp_path, numbers()).task)
-        assert found is not None
-        assert said in (found.skipped or "")
+        for _ in range(2):
+            with pytest.raises(InvalidInput, match=said):
+                worker.try_snapshot(model, step=1)
 
 
 def test_another_model_than_the_workers_is_a_skip(worker: EvalWorker, tmp_path: Path) -> None:
@@ -304,15 +304,15 @@ def test_answers_that_were_given_up_on_are_not_taken_for_others(
     ours, theirs = Pipe()
     with ours, theirs:
         monkeypatch.setattr(process, "_connection", ours)
-        for answer in (Loaded(3, "old"), Loaded(4, "new")):
+        for answer in (Ready(3, "old"), Ready(4, "new")):
             theirs.send_bytes(encode(answer))
-        assert [process.receive(4) for _ in range(3)] == [None, Loaded(4, "new"), None]
+        assert [process.receive(4) for _ in range(3)] == [None, Ready(4, "new"), None]
 
 
 def test_a_worker_that_does_not_end_is_killed_with_all_it_started(
     worker: EvalWorker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_grace", 0.1)
+    monkeypatch.setattr(client, "GRACE_SECONDS", 0.1)
     child = tmp_path / "child"
     results(worker, tmp_path, "1")
     pid = worker.pid
@@ -355,12 +355,11 @@ def test_a_worker_that_leaves_says_how_and_what_it_said_last(
     assert found.skipped.endswith("about to leave")
 
 
-def test_a_policy_that_raises_is_a_skip_with_the_line_to_look_at(tmp_path: Path) -> None:
-    log = tmp_path / "own.log"
-    with EvalWorker(f"{FAILURES}:raises", log=log) as worker:
+def test_a_policy_that_raises_is_a_skip_and_its_traceback_is_in_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    with EvalWorker(f"{FAILURES}:raises") as worker:
         found = results(worker, tmp_path, "1")
-        assert "RuntimeError: no weights to be had (line " in found.skipped
-        assert found.skipped.count(str(FAILURES)) == 1
+        assert "RuntimeError: no weights to be had; see" in found.skipped
         assert found.skipped.endswith(f"; see {log}")
         assert worker.pid is None
     said = log.read_text()
@@ -369,14 +368,15 @@ def test_a_policy_that_raises_is_a_skip_with_the_line_to_look_at(tmp_path: Path)
 
 
 def test_a_policy_that_leaves_is_a_skip_that_says_so(tmp_path: Path) -> None:
-    with EvalWorker(f"{FAILURES}:leaves", log=tmp_path / "own.log") as worker:
+    with EvalWorker(f"{FAILURES}:leaves") as worker:
         found = results(worker, tmp_path, "1")
-    assert re.search(r"sys\.exit\('no GPU'\) was called, .* \(line \d+\)$", found.skipped)
+    assert "ended by itself, with exit code 1" in found.skipped
+    assert found.skipped.endswith("no GPU")
 
 
 def test_a_policy_that_fails_in_the_same_way_is_not_called_at_every_eval(tmp_path: Path) -> None:
-    log, calls = tmp_path / "own.log", []
-    with EvalWorker(f"{FAILURES}:raises", log=log) as worker:
+    log, calls = tmp_path / "worker.log", []
+    with EvalWorker(f"{FAILURES}:raises") as worker:
         for _ in range(13):
             found = results(worker, tmp_path, "1")
             assert "no weights to be had" in found.skipped
@@ -387,37 +387,29 @@ def test_a_policy_that_fails_in_the_same_way_is_not_called_at_every_eval(tmp_pat
 
 
 def test_what_a_runner_raises_is_in_the_log(tmp_path: Path) -> None:
-    with EvalWorker(POLICY, log=tmp_path / "own.log") as own:
+    with EvalWorker(POLICY) as own:
         found = results(own, tmp_path, "raise")
-    said = (tmp_path / "own.log").read_text()
+    said = (tmp_path / "worker.log").read_text()
     assert "Traceback" in said
     assert "ArithmeticError: this cannot be answered" in said
     assert "ArithmeticError: this cannot be answered" in found.skipped
-    assert found.skipped.endswith(f"; see {tmp_path / 'own.log'}")
+    assert found.skipped.endswith(f"; see {tmp_path / 'worker.log'}")
 
 
-def test_a_worker_that_cannot_read_a_request_ends_and_says_why(
-    worker: EvalWorker, tmp_path: Path
+def test_a_worker_that_cannot_be_started_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where another version of heldout is installed for the worker."""
-    results(worker, tmp_path, "1")
-    assert worker._process is not None
-    worker._process._connection.send_bytes(b'{"type": "Unheard"}')
-    found = results(worker, tmp_path, "block")
-    assert "ended by itself, with exit code 1" in found.skipped
-    assert "no more requests can be read" in found.skipped
-    assert results(worker, tmp_path, "1").skipped is None
-
-
-def test_a_worker_that_cannot_be_started_leaves_no_file_open(tmp_path: Path) -> None:
     def opened() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
 
     before = opened()
-    with EvalWorker(POLICY, python=str(tmp_path / "python")) as own:
+    with monkeypatch.context() as patch, EvalWorker(POLICY) as own:
+        patch.setattr(sys, "executable", str(tmp_path / "python"))
         found = results(own, tmp_path, "1")
     assert "could not be started: FileNotFoundError" in found.skipped
-    with EvalWorker(POLICY, log=tmp_path) as own:
+    (tmp_path / "worker.log").unlink()
+    (tmp_path / "worker.log").mkdir()
+    with EvalWorker(POLICY) as own:
         found = results(own, tmp_path, "1")
     assert "could not be started: IsADirectoryError" in found.skipped
     assert opened() == before
@@ -426,8 +418,8 @@ def test_a_worker_that_cannot_be_started_leaves_no_file_open(tmp_path: Path) -> 
 def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kept(
     tmp_path: Path,
 ) -> None:
-    log = tmp_path / "own.log"
-    with EvalWorker(f"{FAILURES}:never", log=log) as worker:
+    log = tmp_path / "worker.log"
+    with EvalWorker(f"{FAILURES}:never") as worker:
         found = results(worker, tmp_path, "1", keep_going=lambda done, total: False)
         assert found.skipped == "time was up while the eval worker was starting"
         pid = worker.pid
@@ -447,7 +439,7 @@ def test_a_policy_that_takes_too_long_is_a_skip_and_one_that_may_yet_come_is_kep
 
 
 def test_closing_ends_an_eval_that_is_under_way(tmp_path: Path) -> None:
-    own = EvalWorker(f"{FAILURES}:never", slots=3, log=tmp_path / "log")
+    own = EvalWorker(f"{FAILURES}:never", slots=3)
     waiting = own.try_snapshot(Network(), step=4)
     assert waiting is not None
     started, found = threading.Event(), []
@@ -465,7 +457,8 @@ def test_closing_ends_an_eval_that_is_under_way(tmp_path: Path) -> None:
     thread.join(LONG)
     assert "the eval worker was closed" in found[0].skipped
     own.close()
-    assert "closed" in results(own, tmp_path, "1").skipped
+    with pytest.raises(InvalidInput, match="the eval worker was closed"):
+        own.try_snapshot(Network(), step=5)
     late = own.measure(Asked(tmp_path, numbers()).task, waiting)
     assert late is not None
     assert late.skipped == "the eval worker was closed"
@@ -565,7 +558,7 @@ from tests.training import worker_policy
 
 home = Path(sys.argv[1])
 spec = Path(worker_policy.__file__).with_name("worker_failures.py")
-worker = EvalWorker(f"{spec}:never", slots=2, log=home / "log")
+worker = EvalWorker(f"{spec}:never", slots=2)
 first, second = [worker.try_snapshot(torch.nn.Linear(2, 2), step=n) for n in (1, 2)]
 child = os.fork()
 if child == 0:
@@ -574,7 +567,7 @@ if child == 0:
 said = []
 
 def keep_going(done, total):
-    if not said and "godot" in (home / "log").read_text():
+    if not said and "godot" in (home / "worker.log").read_text():
         said.append(1)
         print(worker.pid, child, flush=True)
     return True
@@ -669,9 +662,8 @@ def test_a_forked_child_has_nothing_to_do_with_it(worker: EvalWorker, tmp_path: 
     if child == 0:
         code = 1
         try:
-            refused = worker.try_snapshot(Network(), step=1) is None
             worker.close()
-            code = 0 if refused else 2
+            code = 0
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
@@ -691,8 +683,6 @@ def test_a_forked_child_has_nothing_to_do_with_it(worker: EvalWorker, tmp_path: 
         ("evals.py:not a name", "file.py:function"),
         (5, "file.py:function"),
         ("nowhere.py:policy", "does not exist"),
-        ("a/b:policy", "nor a module"),
-        ("a-b:policy", "nor a module"),
     ],
 )
 def test_a_spec_that_cannot_be_meant_is_refused(spec: Any, said: str) -> None:
@@ -704,9 +694,8 @@ def test_a_spec_that_cannot_be_meant_is_refused(spec: Any, said: str) -> None:
     "settings",
     [
         {"slots": 0},
-        {"slots": True},
+        {"slots": "2"},
         {"start_timeout": 0},
-        {"grace": "5"},
         {"copy": "some"},
         {"environment": {"A": 5}},
     ],
@@ -725,6 +714,7 @@ def test_a_worker_starts_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_environment_goes_along_but_not_the_place_among_ranks() -> None:
     own = {"HOME": "/h", "RANK": "3", "TORCHELASTIC_RUN_ID": "x", "SECRET": "s", "GONE": "g"}
     found = worker_environment(own, {"CUDA_VISIBLE_DEVICES": "1", "GONE": None})
+    del found["PYTHONIOENCODING"]
     assert found == {"HOME": "/h", "SECRET": "s", INSIDE_WORKER: "1", "CUDA_VISIBLE_DEVICES": "1"}
     assert worker_environment(own, {"RANK": "0"})["RANK"] == "0"
 
@@ -737,11 +727,11 @@ def load() -> Iterator[Any]:
     """Hands the weights of a model to another one."""
     buffers: list[WeightBuffer] = []
 
-    def hand_over(mine: Any, model: Any, *, cast: bool = False, **settings: Any) -> None:
+    def hand_over(mine: Any, model: Any, **settings: Any) -> None:
         buffers.append(WeightBuffer(**settings))
         buffers[-1].write(model)
         layout = buffers[-1].wait()
-        load_weights(mine, layout, read_tensors(buffers[-1].fd, layout), cast=cast)
+        load_weights(mine, layout, read_tensors(buffers[-1].fd, layout))
 
     yield hand_over
     for buffer in buffers:
@@ -790,9 +780,9 @@ def test_adapters_that_are_set_otherwise_in_the_worker_are_refused(load: Any) ->
     [
         (
             lambda m: setattr(m, "knows", torch.nn.Parameter(torch.zeros(2))),
-            r"is \[2\] in training",
+            r"of \[2\] in training",
         ),
-        (lambda m: m.double(), "float64 in training and torch.float32"),
+        (lambda m: m.double(), "float64 of .* in training and torch.float32"),
         (lambda m: delattr(m, "base"), "has no base.bias, base.weight"),
         (lambda m: delattr(m, "knows"), "the one in training has no knows"),
     ],
@@ -812,12 +802,6 @@ def test_a_model_that_was_made_in_inference_mode_takes_weights(load: Any) -> Non
     assert mine.knows.item() == 4.0
 
 
-def test_another_type_is_cast_where_that_is_allowed(load: Any) -> None:
-    mine = Network().bfloat16()
-    load(mine, Network(4.0), cast=True)
-    assert (mine.knows.dtype, mine.knows.item()) == (torch.bfloat16, 4.0)
-
-
 def test_two_tensors_do_not_go_into_one(load: Any) -> None:
     tied = torch.ones(2)
     with pytest.raises(InvalidInput, match="one tensor in the worker, two in training"):
@@ -831,7 +815,7 @@ def test_two_tensors_do_not_go_into_one(load: Any) -> None:
     ("function", "said"),
     [
         ("number", r"^number\(\) returns \(model, runner builder\)"),
-        ("swapped", r"^swapped\(\) returns \(runner builder, model\): the model comes first"),
+        ("swapped", r"^swapped\(\) returns \(model, runner builder\)"),
         ("none", "no function"),
     ],
 )

@@ -75,16 +75,13 @@ def flips(before: CurvePoint, after: CurvePoint, pass_threshold: float | None) -
         for id in shared
         if (was := rewards_before[id]) is not None and (now := rewards_after[id]) is not None
     ]
-    originals = {outcome.id: outcome.copy_of or outcome.id for outcome in after.outcomes}
-    clusters = [originals[change.id] for change in compared]
-    has_copies = len(set(clusters)) < len(clusters)
     paired = None
     if compared:
-        paired = paired_difference(
-            [change.before for change in compared],
-            [change.after for change in compared],
-            clusters=clusters if has_copies else None,
-        )
+        originals = {outcome.id: outcome.copy_of or outcome.id for outcome in after.outcomes}
+        clusters = [originals[change.id] for change in compared]
+        has_copies = len(set(clusters)) < len(clusters)
+        rewards = [change.before for change in compared], [change.after for change in compared]
+        paired = paired_difference(*rewards, clusters=clusters if has_copies else None)
     changes = _split(compared, pass_threshold)
     return Flips(
         *changes,

@@ -18,8 +18,6 @@ from typing import Any, cast
 from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
 
-# --- The names ------------------------------------------------------------------------------------
-
 _FROM_SUMMARY = {
     "reward": "mean",
     "reward_ci_low": "ci_low",
@@ -53,14 +51,10 @@ VERDICTS = {"improving": 1.0, "plateau": 0.0, "regressing": -1.0}
 
 
 def point_fields(point: CurvePoint) -> dict[str, Any]:
-    """Flatten a point into fields, without its step: that is where they are reported.
+    """Flatten a point into numbers, texts and flags by name, without its step.
 
-    Args:
-        point: A result or a skip.
-
-    Returns:
-        Numbers, texts and flags by name. A number that is not known is None. A skip has
-        `skipped`, `reason` and `seconds`, and nothing that could be taken for a score.
+    A number that is not known is None. A skip has `skipped`, `reason` and `seconds`, and nothing
+    that could be taken for a score.
     """
     fields: dict[str, Any] = {"seconds": point.seconds}
     if point.lag_steps is not None:
@@ -89,64 +83,35 @@ def point_fields(point: CurvePoint) -> dict[str, Any]:
 
 
 def number_fields(point: CurvePoint, prefix: str = "") -> dict[str, float]:
-    """Flatten a point into numbers, for a log that takes nothing else.
+    """The finite numbers of `point_fields`, with a prefix, for a log that takes nothing else.
 
-    Args:
-        point: A result or a skip.
-        prefix: Put before every name.
-
-    Returns:
-        The finite numbers of `point_fields`; what is not known is left out. `skipped`, `final` and
-        `partial` are 1 where they apply, and `verdict` is a number of `VERDICTS`.
+    `skipped`, `final` and `partial` are 1 where they apply, and `verdict` is one of `VERDICTS`.
     """
     fields = point_fields(point)
     if "partial" in fields:
         fields["partial"] = 1.0
     if "verdict" in fields:
         fields["verdict"] = VERDICTS.get(str(fields["verdict"]))
-    return {f"{prefix}{key}": float(value) for key, value in fields.items() if _is_number(value)}
+    return {
+        f"{prefix}{key}": float(value)
+        for key, value in fields.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
 
 
 def heartbeat_fields(point: CurvePoint) -> dict[str, Any]:
-    """Flatten a point into the fields of a heartbeat.
-
-    Args:
-        point: A result or a skip.
-
-    Returns:
-        `point_fields` with `eval_` before each name, but for `lag_steps`; and `step`.
-    """
-    fields: dict[str, Any] = {"step": point.step}
-    for key, value in point_fields(point).items():
-        fields[key if key == "lag_steps" else f"eval_{key}"] = value
-    return fields
+    """`point_fields` with `eval_` before each name, but for `lag_steps`; and `step`."""
+    fields = {f"eval_{key}": value for key, value in point_fields(point).items()}
+    if "eval_lag_steps" in fields:
+        fields["lag_steps"] = fields.pop("eval_lag_steps")
+    return {"step": point.step, **fields}
 
 
 def log_fields(point: CurvePoint, name: str) -> dict[str, float]:
-    """Flatten a point into a row of a trainer's log, whose reporters take numbers.
-
-    Args:
-        point: A result or a skip.
-        name: What the eval is called in the log.
-
-    Returns:
-        `number_fields` with `eval_<name>_` before each name; and the point's step.
-    """
+    """A row of a trainer's log: `number_fields` and the step, with `eval_<name>_` before each."""
     prefix = f"eval_{name}_"
     return {f"{prefix}step": point.step, **number_fields(point, prefix)}
 
-
-def _is_number(value: Any) -> bool:
-    """Whether a float holds it; a monitor of the user's own may say anything in its verdict."""
-    if not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value)
-    except OverflowError:
-        return False
-
-
-# --- Heartbeats ----------------------------------------------------------------------------------
 
 Heartbeat = Callable[..., object]
 """`heartbeat(name, fields)` or `heartbeat(name, **fields)`: name is the eval's label, or that with
@@ -154,25 +119,14 @@ Heartbeat = Callable[..., object]
 
 
 def checked_heartbeat(heartbeat: Any) -> Callable[[str, dict[str, Any]], object] | None:
-    """Check that a heartbeat function can be called, before training does.
-
-    Args:
-        heartbeat: A function of `(name, fields)` or `(name, **fields)`, or None.
-
-    Returns:
-        A function of `(name, fields)`.
-
-    Raises:
-        InvalidInput: It takes neither.
-    """
+    """The heartbeat as a function of `(name, fields)`; InvalidInput where it takes neither form."""
     if heartbeat is None:
         return None
-    if not callable(heartbeat):
-        raise InvalidInput(f"heartbeat_fn is a function (name, fields), got {heartbeat!r:.100}")
     try:
         signature = inspect.signature(heartbeat)
-    except (TypeError, ValueError):  # built in: nothing is known of it
-        return cast(Callable[[str, dict[str, Any]], object], heartbeat)
+    except TypeError:
+        message = f"heartbeat_fn is a function (name, fields), got {heartbeat!r:.100}"
+        raise InvalidInput(message) from None
     if _takes(signature, "", {}):
         return cast(Callable[[str, dict[str, Any]], object], heartbeat)
     if _takes(signature, "", step=0, eval_n=0, eval_metric_some_name=0):

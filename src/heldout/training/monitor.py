@@ -86,15 +86,11 @@ class CurveMonitor:
     ) -> None:
         self.terms = Terms(effect, alpha, window, bounds)
         self._stop_on = {"regressing": stop_on_regression, "plateau": stop_on_plateau}
-        for name, count in zip(
-            ("stop_on_regression", "stop_on_plateau"), self._stop_on.values(), strict=True
-        ):
-            if count is not None and (
-                isinstance(count, bool) or not isinstance(count, Integral) or count < 1
-            ):
+        for count in self._stop_on.values():
+            if count is not None and (not isinstance(count, Integral) or count < 1):
                 raise InvalidInput(
-                    f"{name} is a number of verdicts in a row, from 1 on, or None, "
-                    f"got {count!r:.100}"
+                    "stop_on_regression and stop_on_plateau are numbers of verdicts in a row, from "
+                    f"1 on, or None, got {count!r:.100}"
                 )
         self._rewards = Rewards()
         self._made: list[tuple[Key, StepVerdict]] = []
@@ -127,10 +123,10 @@ class CurveMonitor:
         Returns:
             The verdict, the best eval so far and the advice to stop; empty where nothing is new.
         """
-        judged, table = self._judge_new(points)
+        table = self._judge_new(points)
         if table is None:
             return Judgement()
-        best = pick_best(judged, table, draws=DRAWS, most=MOST_CANDIDATES)
+        best = pick_best(table, draws=DRAWS, most=MOST_CANDIDATES)
         return Judgement(self.latest, best, self._reason_to_stop())
 
     def update(self, points: Sequence[CurvePoint]) -> StepVerdict | None:
@@ -138,25 +134,28 @@ class CurveMonitor:
         self._judge_new(points)
         return self.latest
 
-    def _judge_new(
-        self, points: Sequence[CurvePoint]
-    ) -> tuple[list[CurvePoint], RewardTable | None]:
-        """The points that can be judged, and their table; None where nothing is new."""
+    def _judge_new(self, points: Sequence[CurvePoint]) -> RewardTable | None:
+        """Judge what is new, and return the table of the curve; None where nothing is."""
         judged = self._rewards.judged(points)
         present = {(point.session, point.step) for point in judged}
         if any(key[:2] not in present for key, _ in self._made):
             self._made, self._before = [], None  # training went back: another curve from there on
         last = self._made[-1][0] if self._made else None
-        new = [i for i, point in enumerate(judged) if last is None or _is_after(point, last)]
+        # Not those that are late; the last step may have been measured again, on more items.
+        new = [
+            i
+            for i, point in enumerate(judged)
+            if last is None or (point.step >= last[1] and key_of(point) != last)
+        ]
         if not new:
-            return judged, None
+            return None
         table = self._rewards.table(judged, self.terms.bounds)
         for i in new:
             self._before, verdict = judge(table, i, self._before, self.terms)
             if self.latest is not None and self.latest.step == verdict.step:
                 self._made.pop()  # measured again: one verdict a step
             self._made.append((key_of(judged[i]), verdict))
-        return judged, table
+        return table
 
     def _reason_to_stop(self) -> str | None:
         advice = advise([verdict.verdict for _, verdict in self._made], **self._stop_on)
@@ -164,8 +163,3 @@ class CurveMonitor:
             return None
         reason = self._made[-1][1].sentence()
         return reason if advice.in_a_row == 1 else f"{reason}, at {advice.in_a_row} evals in a row"
-
-
-def _is_after(point: CurvePoint, last: Key) -> bool:
-    """Whether it is new and not late; the last step may have been measured again, on more items."""
-    return point.step > last[1] or (point.step == last[1] and key_of(point) != last)

@@ -11,8 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from heldout.errors import InvalidInput
 from heldout.figures import COLOURS, GREY, LARGEST, Format, picture, shortened
+from heldout.stats.summaries import Floats
 from heldout.training.curve import CurvePoint, is_fewer, most_asked
 
 if TYPE_CHECKING:
@@ -20,8 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 STYLES = ("-", "--", ":", "-.")
-MOST_MARKED = 60
-"""Points of a curve up to which each gets a marker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,20 +41,7 @@ def plot(
     pass_rate: bool = False,
     format: Format = "png",
 ) -> bytes:
-    """Draw curves over each other.
-
-    Args:
-        curves: The curves, with the names that the legend shows.
-        metric: "reward", "pass_rate" or a metric of the score function.
-        pass_rate: Add a panel with the pass rate of each curve.
-        format: "png", "svg" or "pdf".
-
-    Returns:
-        The file's bytes.
-
-    Raises:
-        InvalidInput: A number is too large to draw, or matplotlib is not installed.
-    """
+    """Draw a metric of curves over each other, and in a panel of its own their pass rate."""
     metrics = [metric, "pass_rate"] if pass_rate else [metric]
 
     def draw(figure: Figure) -> None:
@@ -74,18 +62,9 @@ def _draw_panel(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
         steps, values, lows, highs, fewer = _numbers(curve, metric)
         panel.fill_between(steps, lows, highs, color=colour, alpha=0.18, linewidth=0)
         panel.plot(steps, values, line, color=colour, linewidth=1.5)
-        for hollow in (False, True):
-            if hollow or len(steps) <= MOST_MARKED:
-                marked = [j for j in range(len(steps)) if fewer[j] == hollow]
-                face = "white" if hollow else colour
-                panel.plot(
-                    [steps[j] for j in marked],
-                    [values[j] for j in marked],
-                    "o",
-                    color=colour,
-                    markersize=4,
-                    markerfacecolor=face,
-                )
+        for marked, face in ((fewer == 0, colour), (fewer == 1, "white")):
+            dots: dict[str, Any] = {"color": colour, "markersize": 4, "markerfacecolor": face}
+            panel.plot(steps[marked], values[marked], "o", **dots)
         if len(steps) == 1:
             # A band needs two points; alone, its interval is a bar.
             panel.vlines(steps, lows, highs, color=colour, linewidth=1.5)
@@ -106,27 +85,23 @@ def _draw_panel(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
     panel.set_ylabel(f"held-out {_display_name(metric)} ({_count(curves, metric)})")
 
 
-def _numbers(
-    curve: NamedCurve, metric: str
-) -> tuple[list[int], list[float], list[float], list[float], list[bool]]:
-    """Steps, values, bounds (NaN where there are none), and which are of fewer items."""
-    steps, values, lows, highs, fewer = [], [], [], [], []
+def _numbers(curve: NamedCurve, metric: str) -> Floats:
+    """Of each point with a value: step, value, bounds (NaN without) and whether it has fewer items.
+
+    One array for each of these.
+    """
+    rows = []
     most = most_asked(curve.points)
     for point in curve.points:
         value, bounds = point.value_and_interval(metric)
         if value is None:
             continue
-        low, high = bounds or (math.nan, math.nan)
         if max(map(abs, (value, *(bounds or ())))) > LARGEST:
             raise InvalidInput(
                 f"{metric} is {value:.3g} at step {point.step} of {curve.name}: too large to draw"
             )
-        steps.append(point.step)
-        values.append(value)
-        lows.append(low)
-        highs.append(high)
-        fewer.append(is_fewer(point, most))
-    return steps, values, lows, highs, fewer
+        rows.append((point.step, value, *(bounds or (math.nan,) * 2), is_fewer(point, most)))
+    return np.array(rows, dtype=np.float64).reshape(-1, 5).T
 
 
 def _count(curves: Sequence[NamedCurve], metric: str) -> str:
@@ -159,17 +134,15 @@ def _add_legend(figure: Any, curves: Sequence[NamedCurve]) -> None:
     handles: list[Any] = []
     for i, curve in enumerate(curves):
         colour, line = _style(i)
-        name = _display_name(curve.name)
-        handles.append(Line2D([], [], color=colour, linestyle=line, label=name))
+        label = _display_name(curve.name)
+        handles.append(Line2D([], [], color=colour, linestyle=line, label=label))
     handles.append(Patch(color=GREY, alpha=0.25, linewidth=0, label="95% interval"))
-    marks: dict[str, Any] = {"color": GREY, "linestyle": "none"}
+    marks: dict[str, Any] = {"color": GREY, "linestyle": "none", "markersize": 4}
     points = [(p, most) for c in curves for most in [most_asked(c.points)] for p in c.points]
     if any(p.has_result and is_fewer(p, most) for p, most in points):
-        handles.append(
-            Line2D([], [], marker="o", markersize=4, mfc="white", label="fewer items", **marks)
-        )
+        handles.append(Line2D([], [], marker="o", mfc="white", label="fewer items", **marks))
     if any(not p.has_result for p, _ in points):
-        handles.append(Line2D([], [], marker="x", markersize=5, label="skipped", **marks))
+        handles.append(Line2D([], [], marker="x", label="skipped", **marks))
     longest = max(len(handle.get_label()) for handle in handles)
     columns = max(1, min(len(handles), 90 // (longest + 6)))
     figure.legend(handles=handles, loc="outside upper left", ncols=columns)

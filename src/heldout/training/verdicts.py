@@ -17,14 +17,14 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
 from heldout.errors import InvalidInput
-from heldout.stats import CONFIDENCE, Interval, Verdict, best_of
+from heldout.stats import Interval, Verdict, best_of
 from heldout.stats.sequential import (
     ALPHA,
     WINDOW,
@@ -34,15 +34,13 @@ from heldout.stats.sequential import (
     analyze_next,
     check_settings,
 )
-from heldout.stats.summaries import Floats, Ints
+from heldout.stats.summaries import Floats
 from heldout.stats.winner import DRAWS
 from heldout.training.curve import CurvePoint
 from heldout.words import interval as interval_text
 from heldout.words import number, samples
 
 EFFECT = 0.05
-LEAST_ALPHA = 1e-9
-"""Below it, shares of alpha are too small for the normal distribution at hand."""
 
 Bounds = tuple[float, float]
 Steps = tuple[int, int, int, int]
@@ -51,18 +49,7 @@ Steps = tuple[int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The settings of verdicts.
-
-    Args:
-        effect: The gain from the older to the newer half of the window that is worth having.
-        alpha: Probability of any false "improving" or "regressing" over the whole curve.
-        window: Evals of which the newer half is compared with the older half.
-        bounds: The least and the largest possible reward. None: 0 and 1 as long as all rewards seen
-            lie there; beyond that they are unknown, and no plateau is claimed.
-
-    Raises:
-        InvalidInput: A setting makes no sense.
-    """
+    """The settings of verdicts, as `CurveMonitor` takes them."""
 
     effect: float = EFFECT
     alpha: float = ALPHA
@@ -75,39 +62,21 @@ class Terms:
             object.__setattr__(self, "effect", float(self.effect))
             object.__setattr__(self, "alpha", float(self.alpha))
             object.__setattr__(self, "window", operator.index(self.window))
+            if self.bounds is not None:
+                low, high = map(float, self.bounds)
+                if not low < high or math.isinf(high - low):
+                    raise ValueError
+                object.__setattr__(self, "bounds", (low, high))
         except (TypeError, ValueError, OverflowError):
-            values = f"{self.effect!r:.30}, {self.alpha!r:.30} and {self.window!r:.30}"
             raise InvalidInput(
-                f"effect and alpha are numbers, and window a number of evals, got {values}"
+                "effect and alpha are numbers, window is a number of evals, and bounds are the "
+                f"least and the largest reward there can be, (0, 1) say; got {self!r:.200}"
             ) from None
         check_settings(self.effect, self.alpha, self.window)
-        if not math.isfinite(self.effect) or self.alpha < LEAST_ALPHA:
-            raise InvalidInput(
-                f"effect is finite, and alpha at least {LEAST_ALPHA:g}, got {self.effect:g} and "
-                f"{self.alpha:g}"
-            )
-        if self.bounds is not None:
-            object.__setattr__(self, "bounds", _checked_bounds(self.bounds))
-
-
-def _checked_bounds(bounds: Any) -> Bounds:
-    try:
-        if isinstance(bounds, list | tuple):
-            low, high = map(float, bounds)
-            if math.isfinite(high - low) and low < high:
-                return low, high
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise InvalidInput(
-        f"bounds are the least and the largest reward there can be, (0, 1) say, got {bounds!r:.100}"
-    )
 
 
 def terms_of(points: Iterable[CurvePoint]) -> Terms:
-    """The settings of the last verdict stored on a curve; the defaults where there are none.
-
-    A curve may come from anywhere: settings that make no sense are not taken.
-    """
+    """The settings of the last verdict stored on a curve that make sense, else the defaults."""
     for point in reversed(list(points)):
         stored = point.verdict or {}
         bounds = stored.get("bounds")
@@ -118,9 +87,6 @@ def terms_of(points: Iterable[CurvePoint]) -> Terms:
         except (KeyError, InvalidInput):
             continue
     return Terms()
-
-
-# --- Verdicts -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +101,6 @@ class StepVerdict:
     terms: Terms
     bounds: Bounds | None
     """The least and the largest reward taken to be possible; None: unknown."""
-    largest: float
-    """The largest possible gain, as far as is known."""
     between: Steps | None
     """The steps compared."""
     against: Steps | None
@@ -152,14 +116,9 @@ class StepVerdict:
     def kind(self) -> Kind:
         return self.verdict.kind
 
-    @property
-    def comparison(self) -> Comparison | None:
-        """The comparison behind the verdict (see `Verdict.decided`)."""
-        return self.verdict.decided
-
     def sentence(self) -> str:
         """The verdict in words, with what it rests on."""
-        verdict, decided = self.verdict, self.comparison
+        verdict, decided = self.verdict, self.verdict.decided
         if verdict.kind == "inconclusive" or decided is None:
             return f"inconclusive{self._reason()}"
         basis = f"{_steps_text(self.between)}, paired on {samples(decided.n)}"
@@ -183,7 +142,7 @@ class StepVerdict:
 
     def as_dict(self) -> dict[str, Any]:
         """The verdict as a point of the curve stores it."""
-        verdict, decided = self.verdict, self.comparison
+        verdict, decided = self.verdict, self.verdict.decided
         steps = self.between or (None,) * 4
         return {
             "kind": verdict.kind,
@@ -206,10 +165,10 @@ class StepVerdict:
 
     def _errors(self) -> str:
         items = "1 errored item" if self.errored == 1 else f"{self.errored} errored items"
-        return f"{items} as {_worth_text(self.errored_as or 0.0)}"
+        return f"{items} as {self.errored_as or 0:g}"
 
     def _reason(self) -> str:
-        verdict, decided = self.verdict, self.comparison
+        verdict, decided = self.verdict, self.verdict.decided
         scored, counted = self.readings
         if scored != counted:
             if scored == "inconclusive":
@@ -225,7 +184,7 @@ class StepVerdict:
         size = decided.minimum_detectable
         if size is None:
             return ": too few rewards to compare, or all alike"
-        if size > self.largest:
+        if self.bounds is not None and size > self.bounds[1] - self.bounds[0]:
             return f": no gain could be detected on {samples(decided.n)}"
         return f": minimum detectable effect {number(size)} at 80% power, on {samples(decided.n)}"
 
@@ -236,10 +195,6 @@ def _steps_text(steps: Steps | None) -> str:
     if first == last and newer == newest:
         return f"from step {first} to step {newest}"
     return f"from steps {first}–{last} to {newer}–{newest}"
-
-
-def _worth_text(worth: float) -> str:
-    return number(worth) if worth else "0"
 
 
 def stored_kind(point: CurvePoint) -> Kind | None:
@@ -264,10 +219,10 @@ def verdicts(
 
     Args:
         points: One curve, as `current_points` gives it, of one label.
-        effect: See `Terms`, as for alpha, window and bounds.
-        alpha: See `Terms`.
-        window: See `Terms`.
-        bounds: See `Terms`.
+        effect: As of `heldout.training.CurveMonitor`.
+        alpha: As there.
+        window: As there.
+        bounds: As there.
 
     Returns:
         One verdict for each point that has rewards.
@@ -280,7 +235,7 @@ def verdicts(
     table = rewards.table(rewards.judged(points), terms.bounds)
     made: list[StepVerdict] = []
     before: Readings | None = None
-    for index in range(len(table.steps)):
+    for index in range(len(table.points)):
         before, verdict = judge(table, index, before, terms)
         made.append(verdict)
     return made
@@ -299,7 +254,7 @@ def judge(
         analyze_next, effect=terms.effect, alpha=terms.alpha, window=terms.window, bounds=bounds
     )
     scored_before, counted_before = before or (None, None)
-    low, high = table.seen(index)
+    low, high = float(table.lows[index]), float(table.highs[index])
     scored = counted = analyze(table.scored[: index + 1], scored_before, seen=(low, high))
     if table.errors(0, index):
         seen = min(low, worth), max(high, worth)
@@ -309,12 +264,11 @@ def judge(
     decided, differ = verdict.decided, kinds[0] != kinds[1]
     errored = table.errors(*decided.old) + table.errors(*decided.new) if decided else 0
     return (scored, counted), StepVerdict(
-        step=table.steps[index],
-        since=None if verdict.since is None else table.steps[verdict.since],
+        step=table.points[index].step,
+        since=None if verdict.since is None else table.points[verdict.since].step,
         verdict=verdict,
         terms=terms,
         bounds=bounds,
-        largest=table.range(index),
         between=table.steps_of(decided),
         against=table.steps_of(verdict.against),
         readings=kinds,
@@ -350,8 +304,7 @@ def key_of(point: CurvePoint) -> Key:
     return point.session, point.step, point.time, point.seconds, point.asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     rewards: Floats
     """Of each sample; NaN where it has no score."""
     errored: Floats
@@ -373,19 +326,10 @@ class Rewards:
         self._rows: dict[Key, _Row] = {}
 
     def add(self, point: CurvePoint) -> None:
-        """Keep the rewards of a point.
-
-        Raises:
-            InvalidInput: A reward is too large to be judged.
-        """
+        """Keep the rewards of a point; InvalidInput where one is too large to be judged."""
         if not point.has_result or not point.outcomes or key_of(point) in self._rows:
             return
-        scores = np.array(
-            [
-                math.nan if outcome.reward is None or outcome.error is not None else outcome.reward
-                for outcome in point.outcomes
-            ]
-        )
+        scores = np.array([outcome.reward for outcome in point.outcomes], dtype=np.float64)
         low = float(np.fmin.reduce(scores, initial=math.inf))
         high = float(np.fmax.reduce(scores, initial=-math.inf))
         if max(-low, high) > LARGEST:
@@ -398,9 +342,8 @@ class Rewards:
         items = np.bincount(columns, minlength=size)
         errors = np.bincount(columns[is_error], minlength=size)
         sums = np.bincount(columns[~is_error], weights=scores[~is_error], minlength=size)
-        scored = items - errors
-        rewards = np.where(scored > 0, sums / np.maximum(scored, 1), math.nan)
-        errored = np.where(items > 0, errors / np.maximum(items, 1), math.nan)
+        with np.errstate(invalid="ignore"):  # 0 / 0 is NaN
+            rewards, errored = sums / (items - errors), errors / items
         self._rows[key_of(point)] = _Row(rewards, errored, int(is_error.sum()), low, high)
 
     def judged(self, points: Iterable[CurvePoint]) -> list[CurvePoint]:
@@ -427,47 +370,39 @@ class Rewards:
             scored[i, : len(row.rewards)] = row.rewards
             errored[i, : len(row.errored)] = row.errored
         return RewardTable(
-            [point.step for point in points],
+            points,
             scored,
             errored,
-            np.array([0, *(row.errors for row in rows)], np.int64).cumsum(),
-            np.minimum.accumulate([row.low for row in rows]) if rows else np.zeros(0),
-            np.maximum.accumulate([row.high for row in rows]) if rows else np.zeros(0),
+            [row.errors for row in rows],
+            np.minimum.accumulate(np.array([row.low for row in rows])),
+            np.maximum.accumulate(np.array([row.high for row in rows])),
             bounds,
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RewardTable:
     """Rewards of points x samples; what is asked "at" a row is as of that point."""
 
-    steps: list[int]
+    points: Sequence[CurvePoint]
     scored: Floats
     """Without what errored: NaN."""
     errored: Floats
     """The share of a sample's items that errored; NaN where it was not run."""
-    error_counts: Ints
-    """Items that errored before each row, and at last in all."""
+    error_counts: list[int]
+    """Items that errored at each row."""
     lows: Floats
     highs: Floats
     given_bounds: Bounds | None
-    _counted: tuple[float, Floats] | None = field(default=None, init=False)
 
     def counted(self, index: int) -> Floats:
         """The rewards up to a row, with what errored as `errored_as`."""
-        worth = self.errored_as(index)
-        if self._counted is None or self._counted[0] != worth:
-            scored = np.where(np.isnan(self.scored), 0.0, self.scored)
-            self._counted = worth, scored * (1 - self.errored) + worth * self.errored
-        return self._counted[1][: index + 1]
+        scored, errored = np.nan_to_num(self.scored[: index + 1]), self.errored[: index + 1]
+        return np.asarray(scored * (1 - errored) + self.errored_as(index) * errored)
 
     def errors(self, first: int, last: int) -> int:
         """Items that errored at these rows."""
-        return int(self.error_counts[last + 1] - self.error_counts[first])
-
-    def seen(self, index: int) -> Bounds:
-        """The least and the largest reward so far; inf and -inf where there are none."""
-        return float(self.lows[index]), float(self.highs[index])
+        return sum(self.error_counts[first : last + 1])
 
     def errored_as(self, index: int) -> float:
         """The reward that an errored item counts as: no reward is lower."""
@@ -480,17 +415,13 @@ class RewardTable:
             return self.given_bounds
         return (0.0, 1.0) if self.lows[index] >= 0 and self.highs[index] <= 1 else None
 
-    def range(self, index: int) -> float:
-        """How far apart two rewards can be, as far as is known."""
-        low, high = self.bounds(index) or self.seen(index)
-        return high - (min(low, self.errored_as(index)) if self.errors(0, index) else low)
-
     def steps_of(self, comparison: Comparison | None) -> Steps | None:
         """The steps that a comparison is of."""
         if comparison is None:
             return None
-        first, last, newer, newest = (self.steps[i] for i in (*comparison.old, *comparison.new))
-        return first, last, newer, newest
+        (first, last), (newer, newest) = comparison.old, comparison.new
+        steps = [point.step for point in self.points]
+        return steps[first], steps[last], steps[newer], steps[newest]
 
 
 # --- The best eval so far -----------------------------------------------------------------------
@@ -507,9 +438,6 @@ class Best:
     """
 
     step: int
-    weights: str | None
-    run: str | None
-    """The directory, below the run's, that has its conversations. Never followed: only shown."""
     raw: float
     """Its mean as measured, what errored counted: it overstates."""
     estimate: float | None
@@ -522,7 +450,6 @@ class Best:
     """Evals that lack some of those samples: a mean of others would be another mean."""
     n: int
     """Samples compared."""
-    confidence: float
     errored: int = 0
     """Samples with an item that errored at this eval."""
     errored_as: float = 0.0
@@ -543,7 +470,7 @@ class Best:
             text += f"{self.candidates}; {number(self.raw)} as measured)"
         text += f", on {samples(self.n)}"
         if self.errored:
-            text += f", {self.errored} of them errored, counted as {_worth_text(self.errored_as)}"
+            text += f", {self.errored} of them errored, counted as {self.errored_as:g}"
         if self.left_out:
             evals = "1 eval" if self.left_out == 1 else f"{self.left_out} evals"
             text += f"; {evals} of fewer samples left out"
@@ -563,11 +490,7 @@ def best_as_dict(best: Best | None) -> dict[str, Any]:
 
 
 def best_checkpoint(
-    points: Sequence[CurvePoint],
-    confidence: float = CONFIDENCE,
-    *,
-    bounds: Bounds | None = None,
-    most: int | None = None,
+    points: Sequence[CurvePoint], *, bounds: Bounds | None = None, most: int | None = None
 ) -> Best | None:
     """Find the best eval of one curve.
 
@@ -578,8 +501,7 @@ def best_checkpoint(
 
     Args:
         points: One curve, as `current_points` gives it, of one label.
-        confidence: Of the interval.
-        bounds: The least and the largest possible reward (see `Terms`).
+        bounds: The least and the largest possible reward (see `CurveMonitor`).
         most: Candidates up to which the mean is corrected: the cost grows with their cube.
 
     Returns:
@@ -589,19 +511,12 @@ def best_checkpoint(
         InvalidInput: The points are of several evals.
     """
     rewards = Rewards()
-    judged = rewards.judged(points)
-    return pick_best(judged, rewards.table(judged, bounds), confidence=confidence, most=most)
+    return pick_best(rewards.table(rewards.judged(points), bounds), most=most)
 
 
-def pick_best(
-    points: Sequence[CurvePoint],
-    table: RewardTable,
-    *,
-    confidence: float = CONFIDENCE,
-    draws: int = DRAWS,
-    most: int | None = None,
-) -> Best | None:
+def pick_best(table: RewardTable, *, draws: int = DRAWS, most: int | None = None) -> Best | None:
     """`best_checkpoint`, of points whose table is there already."""
+    points = table.points
     last = len(points) - 1
     was_run = ~np.isnan(table.errored)
     compared = 2 * was_run.sum(axis=0) >= len(points)
@@ -610,25 +525,20 @@ def pick_best(
     if not len(candidates) or count < 2 or not math.isfinite(table.lows[last]):
         return None
     rewards, bounds = table.counted(last)[:, compared][candidates], table.bounds(last)
-    estimate, interval = None, None
+    means = rewards.mean(axis=1)
+    place, estimate, interval = int(means.argmax()), None, None
     if (most is None or len(candidates) <= most) and (bounds or rewards.max() > rewards.min()):
-        won = best_of(rewards, seed=SEED, confidence=confidence, draws=draws, bounds=bounds)
-        place, raw, estimate, interval = won.index, won.raw, won.estimate, won.interval
-    else:
-        means = rewards.mean(axis=1)
-        place, raw = int(np.argmax(means)), float(means.max())
+        won = best_of(rewards, seed=SEED, draws=draws, bounds=bounds)
+        place, estimate, interval = won.index, won.estimate, won.interval
     index = int(candidates[place])
     return Best(
         step=points[index].step,
-        weights=points[index].weights,
-        run=points[index].run,
-        raw=raw,
+        raw=float(means[place]),
         estimate=estimate,
         interval=interval,
         candidates=len(candidates),
         left_out=len(points) - len(candidates),
         n=count,
-        confidence=confidence,
         errored=int((table.errored[index, compared] > 0).sum()),
         errored_as=table.errored_as(last),
     )

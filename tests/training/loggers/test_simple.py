@@ -69,13 +69,6 @@ def test_a_reason_cannot_write_lines_or_obeyed_codes_of_its_own() -> None:
     assert r"bad\nrl_eval step 31: reward 1\x1b[2J\u202egpj\u2028é" in text
 
 
-def test_a_stream_that_lacks_a_character_gets_it_spelled_out() -> None:
-    raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    StdoutLogger(stream).log("e", 1, skip_of(1, "é"))
-    assert b"reason: \\xe9\n" in raw.getvalue()
-
-
 def test_standard_output_is_looked_up_when_there_is_something(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -168,7 +168,7 @@ def test_a_thousand_evals_are_a_thousand_lines_in_every_logger(
             MlflowLogger(run.info.run_id),
         )
         with AsyncEvalDispatcher(
-            run_dir=tmp_path / "run", loggers=loggers, max_pending=RUNNING
+            run_dir=tmp_path / "run", loggers=loggers, max_pending=RUNNING, when_full="wait"
         ) as evals:
             for step in STEPS:
                 wandb_run.log({"loss": step}, step=step)
@@ -250,7 +250,7 @@ def test_a_thousand_evals_leave_nothing_in_memory(
         TensorboardLogger(tmp_path / "board"),
     )
     with AsyncEvalDispatcher(
-        run_dir=tmp_path / "run", loggers=loggers, max_pending=RUNNING
+        run_dir=tmp_path / "run", loggers=loggers, max_pending=RUNNING, when_full="wait"
     ) as evals:
         for steps in ROUNDS:
             for step in steps:

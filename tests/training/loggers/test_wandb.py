@@ -116,7 +116,7 @@ def test_without_a_run_or_a_project_a_result_is_refused_and_counted_as_lost(
     with wandb.init(project="p", **offline(tmp_path)):
         pass  # begun after the logger was made, and closed before the first result
     report = send(2, logger)
-    assert report.loggers[0].n_lost == 2
+    assert report[0].n_lost == 2
     assert "WandbLogger(project=…)" in str(report)
     assert logger.run is None
 

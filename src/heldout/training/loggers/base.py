@@ -18,8 +18,8 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Protocol, TypeVar
 
@@ -59,7 +59,7 @@ class LoggerReport:
     """What one logger got.
 
     Attributes:
-        logger: Its class, numbered where there are several.
+        logger: Its class.
         got: How many results it stored.
         lost: How many it did not store, by reason.
         problem: What went wrong when it was closed: it may not have stored all that it got.
@@ -67,7 +67,7 @@ class LoggerReport:
 
     logger: str
     got: int
-    lost: dict[str, int] = field(default_factory=dict)
+    lost: dict[str, int]
     problem: str | None = None
 
     @property
@@ -87,50 +87,37 @@ class LoggerReport:
         return f"{line}; {self.problem}" if self.problem else line
 
 
-@dataclass(frozen=True, slots=True)
-class LoggersReport:
-    """What each of several loggers got, in the order of `Loggers(...)`.
+class LoggersReport(tuple[LoggerReport, ...]):
+    """What each of several loggers got, in the order of `Loggers(...)`."""
 
-    Attributes:
-        loggers: One report per logger.
-    """
-
-    loggers: tuple[LoggerReport, ...]
+    __slots__ = ()
 
     @property
     def complete(self) -> bool:
         """Whether every logger stored every result."""
-        return all(report.complete for report in self.loggers)
-
-    def __iter__(self) -> Iterator[LoggerReport]:
-        return iter(self.loggers)
+        return all(report.complete for report in self)
 
     def __str__(self) -> str:
-        return "\n".join(map(str, self.loggers))
+        return "\n".join(map(str, self))
 
 
 class Loggers:
-    """Several loggers, none of which holds up training or another."""
+    """Several loggers, none of which holds up training or another.
+
+    Args:
+        loggers: Objects with `log(name, step, fields)` and `close()`.
+        capacity: How many results may wait for one logger; further ones are dropped, counted.
+
+    Raises:
+        InvalidInput: One of them is not a logger, or `capacity` is below 1.
+    """
 
     def __init__(self, *loggers: Logger, capacity: int = 1000) -> None:
-        """Start a thread for each logger.
-
-        Args:
-            loggers: Objects with `log(name, step, fields)` and `close()`.
-            capacity: How many results may wait for one logger; further ones are dropped, counted.
-
-        Raises:
-            InvalidInput: One of them is not a logger, or `capacity` is below 1.
-        """
         if capacity < 1:
             raise InvalidInput(f"capacity is a whole number >= 1, got {capacity!r}")
-        checked = checked_loggers(loggers)
         self._pid = os.getpid()
         self._closed = False
-        self._threads = [
-            LoggerThread(name, logger, capacity)
-            for name, logger in zip(_names(checked), checked, strict=True)
-        ]
+        self._threads = [_LoggerThread(logger, capacity) for logger in checked_loggers(loggers)]
         # What still waits when a script ends without close() would be lost without a word.
         atexit.register(self.close)
 
@@ -143,16 +130,11 @@ class Loggers:
             fields: The result, flat. Each logger gets a copy.
         """
         if os.getpid() != self._pid:  # no threads here, and locks may be held for ever
-            log.warning(
-                "heldout: %s of step %s is not logged: these loggers belong to process %s, and "
-                "this is a forked child; make others here",
-                name,
-                step,
-                self._pid,
-            )
+            message = "heldout: %s of step %s is not logged: this is a child of process %s"
+            log.warning(message, name, step, self._pid)
             return
         for thread in self._threads:
-            thread.put(name, step, dict(fields))
+            thread.put((name, step, dict(fields)))
 
     def close(self, timeout: float = 60.0) -> LoggersReport:
         """Let every logger store what waits for it, and close it. In a forked child, do nothing.
@@ -172,12 +154,11 @@ class Loggers:
                 thread.start_closing()
             for thread in self._threads:
                 thread.wait_closed(deadline, timeout)
-        report = LoggersReport(tuple(thread.report() for thread in self._threads))
-        if is_first:
-            for logger in report:
-                if not logger.complete:
-                    log.warning("heldout: not every result was logged: %s", logger)
-        return report
+        reports = LoggersReport(thread.report() for thread in self._threads)
+        for report in reports:
+            if is_first and not report.complete:
+                log.warning("heldout: not every result was logged: %s", report)
+        return reports
 
     def __enter__(self) -> Loggers:
         return self
@@ -186,26 +167,26 @@ class Loggers:
         self.close()
 
 
-class LoggerThread:
+class _LoggerThread:
     """One logger, the results that wait for it, and the thread that hands them over."""
 
-    def __init__(self, name: str, logger: Logger, capacity: int) -> None:
-        self.name = name
+    def __init__(self, logger: Logger, capacity: int) -> None:
         self._logger, self._capacity = logger, capacity
+        self._name = type(logger).__name__
         # None ends the thread. The bound is checked in put(), so that None always fits.
-        self._queue: queue.Queue[tuple[str, int, Fields] | None] = queue.Queue()
+        self._queue: queue.SimpleQueue[tuple[str, int, Fields] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._unfinished = self._got = 0
         self._lost: Counter[str] = Counter()
-        self._reasons: dict[str, str] = {}
         self._problem: str | None = None
         self._closing = self._abandoned = self._warned_of_slow = False
-        self._call_started: float | None = None
-        self._thread = threading.Thread(target=self._run, name=f"heldout {name}", daemon=True)
+        self._call_started = math.inf
+        self._thread = threading.Thread(target=self._run, name=f"heldout {self._name}", daemon=True)
         self._thread.start()
 
-    def put(self, name: str, step: int, fields: Fields) -> None:
+    def put(self, result: tuple[str, int, Fields]) -> None:
         """Queue a result, or drop and count it."""
+        reason = None
         with self._lock:
             if self._closing:
                 reason = "came after close"
@@ -213,12 +194,17 @@ class LoggerThread:
                 reason = f"{self._capacity} others were waiting already"
             else:
                 self._unfinished += 1
-                self._queue.put((name, step, fields))
-                reason = None
-            is_new_reason = self._count_lost(reason)
-        if is_new_reason:
-            self._warn_lost(reason, None)
-        self._warn_if_slow()
+                self._queue.put(result)
+            is_new = self._count_lost(reason)
+        if is_new:
+            self._warn_lost(reason)
+        if not self._warned_of_slow and time.monotonic() - self._call_started > SLOW_SECONDS:
+            self._warned_of_slow = True
+            log.warning(
+                "heldout: a call of %s has not returned for more than %g s; training and other "
+                "loggers go on, and up to %d results wait for it",
+                *(self._name, SLOW_SECONDS, self._capacity),
+            )
 
     def start_closing(self) -> None:
         """Close the logger after what waits now."""
@@ -244,37 +230,33 @@ class LoggerThread:
 
     def report(self) -> LoggerReport:
         """Count what the logger got so far. Takes no lock: it works in a forked child, too."""
-        return LoggerReport(self.name, self._got, dict(self._lost), self._problem)
+        return LoggerReport(self._name, self._got, dict(self._lost), self._problem)
 
     def _run(self) -> None:
+        reasons: dict[str, str] = {}
         while (result := self._queue.get()) is not None and not self._abandoned:
+            problem = reason = None
             self._call_started = time.monotonic()
             try:
                 self._logger.log(*result)
-            except BaseException as problem:  # noqa: BLE001 - counted; training must not be hurt
-                self._count_done(problem)
-            else:
-                self._count_done(None)
-            self._call_started = None
+            except BaseException as raised:  # noqa: BLE001 - counted; training must not be hurt
+                problem = raised
+                # By class, in the words of the first: messages often differ in a number only.
+                reason = reasons.setdefault(type(raised).__name__, _describe(raised))
+            self._call_started = math.inf
+            with self._lock:
+                if self._abandoned:
+                    break  # counted as lost already
+                self._unfinished -= 1
+                self._got += reason is None
+                is_new = self._count_lost(reason)
+            if is_new:
+                self._warn_lost(reason, problem)
         # An abandoned logger, too, should its call return: it may hold a file or a run.
         try:
             self._logger.close()
         except BaseException as problem:  # noqa: BLE001 - reported; training must not be hurt
             self._problem = self._problem or f"closing it failed ({_describe(problem)})"
-
-    def _count_done(self, problem: BaseException | None) -> None:
-        reason = None
-        if problem is not None:
-            # By class, in the words of the first: messages often differ in a number only.
-            reason = self._reasons.setdefault(type(problem).__name__, _describe(problem))
-        with self._lock:
-            if self._abandoned:
-                return  # counted as lost already
-            self._unfinished -= 1
-            self._got += reason is None
-            is_new_reason = self._count_lost(reason)
-        if is_new_reason:
-            self._warn_lost(reason, problem)
 
     def _count_lost(self, reason: str | None) -> bool:
         """Count a lost result, holding the lock; whether it is the first for that reason."""
@@ -283,51 +265,23 @@ class LoggerThread:
         self._lost[reason] += 1
         return self._lost[reason] == 1
 
-    def _warn_lost(self, reason: str | None, problem: BaseException | None) -> None:
+    def _warn_lost(self, reason: str | None, problem: BaseException | None = None) -> None:
         """Without the lock: a log handler may hang."""
-        log.warning(
-            "heldout: %s failed to store a result: %s; more of this kind are only counted",
-            self.name,
-            reason,
-            exc_info=problem,
-        )
-
-    def _warn_if_slow(self) -> None:
-        started = self._call_started
-        if self._warned_of_slow or started is None or time.monotonic() - started <= SLOW_SECONDS:
-            return
-        self._warned_of_slow = True
-        log.warning(
-            "heldout: a call of %s has not returned for more than %g s; training and other loggers "
-            "go on, and up to %d results wait for it",
-            self.name,
-            SLOW_SECONDS,
-            self._capacity,
-        )
+        message = "heldout: %s failed to store a result: %s; more of this kind are only counted"
+        log.warning(message, self._name, reason, exc_info=problem)
 
 
 def checked_loggers(loggers: Iterable[Logger]) -> tuple[Logger, ...]:
-    """Check a list of loggers.
-
-    Args:
-        loggers: Objects with `log(name, step, fields)` and `close()`.
-
-    Returns:
-        All of them.
-
-    Raises:
-        InvalidInput: It is not a list of loggers; the message says what to write.
-    """
-    if _is_logger(loggers) or isinstance(loggers, type) or not isinstance(loggers, Iterable):
-        hint = "; put it into a list: [logger]" if _is_logger(loggers) else ""
-        raise InvalidInput(f"loggers are several, in a list, got {loggers!r:.100}{hint}")
+    """The loggers of a list; InvalidInput, with what to write, where there are others in it."""
+    if not isinstance(loggers, Iterable):
+        raise InvalidInput(f"loggers are several, in a list: [logger], got {loggers!r:.100}")
     checked = tuple(loggers)
     for logger in checked:
-        if _is_logger(logger):
-            continue
         hint = ""
         if isinstance(logger, type):
             hint = f". It is a class: make one, {logger.__name__}(…)"
+        elif callable(getattr(logger, "log", None)) and callable(getattr(logger, "close", None)):
+            continue
         elif callable(logger):
             hint = ". CallableLogger(fn) makes one of a function"
         raise InvalidInput(
@@ -337,18 +291,12 @@ def checked_loggers(loggers: Iterable[Logger]) -> tuple[Logger, ...]:
 
 
 def split_fields(fields: Fields) -> tuple[dict[str, float | int], dict[str, str]]:
-    """Split a result into what trackers can plot and what they can only show.
+    """Split a result into finite numbers, which trackers can plot, and texts.
 
     Names lose `eval_`; `step` and what is None are left out. `skipped` is 1 where there is no
     result, and then no other number could be taken for a score. `partial` is 1 where the result is
     of fewer samples, and `partial_reason` says why. What is neither a finite number nor a text is
     named in `left_out`.
-
-    Args:
-        fields: A result as `heartbeat_fields` flattens it.
-
-    Returns:
-        Finite numbers, and texts of at most `MAX_TEXT` characters.
     """
     numbers: dict[str, float | int] = {}
     texts: dict[str, str] = {}
@@ -392,17 +340,3 @@ def _clean_text(text: str) -> str:
 def _describe(problem: BaseException) -> str:
     message = " ".join(printable_error(problem).split())[:200]
     return one_line(f"{type(problem).__name__}: {message}")
-
-
-def _is_logger(candidate: object) -> bool:
-    methods = (getattr(candidate, "log", None), getattr(candidate, "close", None))
-    return all(map(callable, methods)) and not isinstance(candidate, type)
-
-
-def _names(loggers: tuple[Logger, ...]) -> list[str]:
-    """Name each logger by its class, numbered where there are several of it."""
-    classes = [type(logger).__name__ for logger in loggers]
-    return [
-        name if classes.count(name) == 1 else f"{name} {classes[: index + 1].count(name)}"
-        for index, name in enumerate(classes)
-    ]

@@ -16,21 +16,17 @@ from heldout.training.loggers.base import Fields, split_fields, with_prefix
 
 
 class MlflowLogger:
-    """Results in the trainer's run."""
+    """Results in the trainer's run.
 
-    def __init__(
-        self, run_id: str | Callable[[], str] | None = None, *, tracking_uri: str | None = None
-    ) -> None:
-        """Log to MLflow.
+    Args:
+        run_id: The trainer's run, or a function that returns its id, for a run that begins later.
+            None is the active run of the thread that makes the logger.
 
-        Args:
-            run_id: The trainer's run, or a function that returns its id, for a run that begins
-                later. None is the active run of the thread that makes the logger.
-            tracking_uri: The store; None is the one that MLflow uses when the run is known.
+    Raises:
+        InvalidInput: MLflow is not installed, or this thread has no active run.
+    """
 
-        Raises:
-            InvalidInput: MLflow is not installed, or this thread has no active run.
-        """
+    def __init__(self, run_id: str | Callable[[], str] | None = None) -> None:
         try:
             import mlflow
             from mlflow.entities import Metric, RunTag
@@ -48,16 +44,12 @@ class MlflowLogger:
                 )
             run_id = active.info.run_id
         self._metric, self._tag = Metric, RunTag
-        self._new_client: Callable[[], Any] = lambda: mlflow.MlflowClient(tracking_uri)
+        self._new_client: Callable[[], Any] = mlflow.MlflowClient
         self._run_id = run_id
         self._client: Any = None if callable(run_id) else self._new_client()
 
     def log(self, name: str, step: int, fields: Fields) -> None:
-        """Store one result, in one transaction.
-
-        Raises:
-            HeldoutError: The function that returns the run's id returned None.
-        """
+        """Store one result, in one transaction."""
         if callable(self._run_id):
             run_id = self._run_id()
             if run_id is None:
@@ -80,12 +72,5 @@ class MlflowLogger:
 
 
 def valid_key(key: str) -> str:
-    """Spell out what MLflow refuses in names: `pass@1` is `pass_x40_1`.
-
-    Args:
-        key: The name of a metric or tag.
-
-    Returns:
-        A name that MLflow takes.
-    """
+    """Spell out what MLflow refuses in names: `pass@1` is `pass_x40_1`."""
     return re.sub(r"[^A-Za-z0-9_\-. :/]", lambda match: f"_x{ord(match[0]):x}_", key)

@@ -26,18 +26,18 @@ _NO_STEP = 2**62  # a step that no point has
 
 
 class TensorboardLogger:
-    """Results under `<logdir>/<run>`; texts are on the text dashboard."""
+    """Results under `<logdir>/heldout`; texts are on the text dashboard.
 
-    def __init__(self, logdir: str | Path, *, run: str = "heldout") -> None:
-        """Log to TensorBoard. Results that are in the folder already are kept.
+    Results that are in the folder already are kept.
 
-        Args:
-            logdir: The trainer's, a local folder.
-            run: The name of the run for results, a folder below `logdir`.
+    Args:
+        logdir: The trainer's, a local folder.
 
-        Raises:
-            InvalidInput: tensorboard is not installed, or `logdir` is not a path.
-        """
+    Raises:
+        InvalidInput: tensorboard is not installed, or `logdir` is not a path.
+    """
+
+    def __init__(self, logdir: str | Path) -> None:
         try:
             from tensorboard.backend.event_processing.event_file_loader import LegacyEventFileLoader
             from tensorboard.compat.proto import event_pb2, summary_pb2
@@ -57,13 +57,14 @@ class TensorboardLogger:
         self._points: list[tuple[int, bytes]] = []
         """Step and record of every result, by step. A record has checksums, which TensorBoard
         computes in Python: to write it again is to copy it."""
-        self._latest: dict[str, int] = {}
-        """The largest step of each series."""
-        folder = Path(logdir) / run
+        folder = Path(logdir) / "heldout"
         folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(folder.glob("events.out.tfevents.*")):
             for event in LegacyEventFileLoader(str(path)).Load():
-                self._restore(event)
+                if event.HasField("summary"):
+                    self._remember(event)
+                elif event.HasField("session_log"):  # a restart
+                    del self._points[self._position(event.step) :]
         # TensorBoard reads the files of a folder in the order of their names.
         unique = f"{time.time():020.9f}.{socket.gethostname()}.{os.getpid()}"
         # What a full disk does not take stays in the buffer, so that no record is torn.
@@ -75,9 +76,8 @@ class TensorboardLogger:
 
     def log(self, name: str, step: int, fields: Fields) -> None:
         """Write one result; it can be read when this returns."""
-        event = self._result_event(name, step, fields)
-        is_late = any(step <= self._latest.get(value.tag, -1) for value in event.summary.value)
-        record = self._remember(event)
+        is_late = bool(self._points) and step <= self._points[-1][0]
+        record = self._remember(self._result_event(name, step, fields))
         if is_late:
             later = self._points[self._position(step) :]
             record = self._restart_record(step) + b"".join(record for _, record in later)
@@ -88,18 +88,9 @@ class TensorboardLogger:
         """Close the file."""
         self._file.close()
 
-    def _restore(self, event: Any) -> None:
-        """Read what an earlier attempt of the training run wrote."""
-        if event.HasField("summary"):
-            self._remember(event)
-        elif event.HasField("session_log"):
-            del self._points[self._position(event.step) :]
-
     def _remember(self, event: Any) -> bytes:
         record = self._record(event)
         insort(self._points, (event.step, record), key=itemgetter(0))
-        for value in event.summary.value:
-            self._latest[value.tag] = max(event.step, self._latest.get(value.tag, -1))
         return record
 
     def _position(self, step: int) -> int:

@@ -28,18 +28,16 @@ class TrackioLogger:
 
     The trainer must log with `step=`, as those of transformers and TRL do: trackio's own counter
     would go on from the largest step of an eval.
+
+    Args:
+        run: What `trackio.init` returned, or a function that returns it, for a run that begins
+            later. None is the run of the thread that makes the logger.
+
+    Raises:
+        InvalidInput: trackio is not installed, or this thread has no run.
     """
 
     def __init__(self, run: Any | Callable[[], Any] = None) -> None:
-        """Log to trackio.
-
-        Args:
-            run: What `trackio.init` returned, or a function that returns it, for a run that begins
-                later. None is the run of the thread that makes the logger.
-
-        Raises:
-            InvalidInput: trackio is not installed, or this thread has no run.
-        """
         try:
             from trackio import context_vars
         except ImportError as problem:
@@ -55,11 +53,7 @@ class TrackioLogger:
             )
 
     def log(self, name: str, step: int, fields: Fields) -> None:
-        """Log one row.
-
-        Raises:
-            HeldoutError: The function that returns the run returned None.
-        """
+        """Log one row."""
         if not hasattr(self._run, "log"):
             run = self._run()
             if run is None:
@@ -69,11 +63,7 @@ class TrackioLogger:
         self._run.log(with_prefix(name, {**numbers, **texts}), step=step)
 
     def close(self) -> None:
-        """Check that trackio stored all rows so far. The run stays open: it is the trainer's.
-
-        Raises:
-            HeldoutError: trackio could not store some.
-        """
+        """Check that trackio stored all rows so far. The run stays open: it is the trainer's."""
         if _LOST_ROWS.intersection(getattr(self._run, "_warned_failures", ())):
             raise HeldoutError(
                 "trackio could not store some rows of this run, of the trainer or of evals; its "

@@ -23,32 +23,25 @@ class WandbLogger:
 
     In the workspace, group by `group` and choose `step_key` as the horizontal axis. A trainer's run
     without a group cannot be given one: results are then in the group named by its id, and that id
-    is in their config as `trainer_run`.
+    is in their config as `trainer_run`. The second run begins with the first result.
+
+    Args:
+        run: The trainer's run, which project, entity, group, mode and directory are taken from.
+            None is the run that is active when the first result comes, or else was active when the
+            logger was made.
+        project: Instead of the trainer's.
+        step_key: The name of the step.
+
+    Raises:
+        InvalidInput: wandb is not installed, or `run` is not a run.
     """
 
+    run: Any = None
+    """The run that results are in; None before the first."""
+
     def __init__(
-        self,
-        run: Any = None,
-        *,
-        project: str | None = None,
-        group: str | None = None,
-        run_name: str | None = None,
-        step_key: str = STEP_KEY,
+        self, run: Any = None, *, project: str | None = None, step_key: str = STEP_KEY
     ) -> None:
-        """Log to wandb. The second run begins with the first result.
-
-        Args:
-            run: The trainer's run, which project, entity, group, mode and directory are taken from.
-                None is the run that is active when the first result comes, or else was active when
-                the logger was made.
-            project: Instead of the trainer's.
-            group: Instead of the trainer's.
-            run_name: Instead of `<the trainer's> held-out`.
-            step_key: The name of the step.
-
-        Raises:
-            InvalidInput: wandb is not installed, or `run` is not a run.
-        """
         try:
             import wandb
         except ImportError as problem:
@@ -60,30 +53,19 @@ class WandbLogger:
             raise InvalidInput(f"run is what wandb.init returned, got {run!r:.100}{hint}")
         self._wandb: Any = wandb
         self._trainer, self._active = run, wandb.run
-        self._project, self._group = project, group
-        self._run_name, self._step_key = run_name, step_key
-        self._run: Any = None
-
-    @property
-    def run(self) -> Any:
-        """The run that results are in; None before the first."""
-        return self._run
+        self._project, self._step_key = project, step_key
 
     def log(self, name: str, step: int, fields: Fields) -> None:
-        """Log one row.
-
-        Raises:
-            HeldoutError: There is neither a trainer's run nor a project for the second run.
-        """
-        if self._run is None:
-            self._run = self._start_run()
+        """Log one row."""
+        if self.run is None:
+            self.run = self._start_run()
         numbers, texts = split_fields(fields)
-        self._run.log({**with_prefix(name, {**numbers, **texts}), self._step_key: step})
+        self.run.log({**with_prefix(name, {**numbers, **texts}), self._step_key: step})
 
     def close(self) -> None:
         """Finish the second run. wandb's own process may go on writing for a moment."""
-        if self._run is not None:
-            self._run.finish()
+        if self.run is not None:
+            self.run.finish()
 
     def _start_run(self) -> Any:
         wandb = self._wandb
@@ -96,27 +78,20 @@ class WandbLogger:
                 "WandbLogger(project=…)"
             )
         settings: dict[str, Any] = {"console": "off", "x_disable_stats": True}
-        options: dict[str, Any] = {
-            "project": self._project,
-            "group": self._group,
-            "name": self._run_name,
-        }
+        options: dict[str, Any] = {"project": self._project}
         if trainer is not None:
             settings["silent"] = trainer.settings.silent
             options = {
                 "project": self._project or trainer.project,
                 "entity": trainer.entity or None,
-                "group": self._group or trainer.group or trainer.id,
-                "name": self._run_name or f"{trainer.name or trainer.id} held-out",
+                "group": trainer.group or trainer.id,
+                "name": f"{trainer.name or trainer.id} held-out",
                 "mode": trainer.settings.mode,
                 "dir": trainer.settings.root_dir,
                 "config": {"trainer_run": trainer.id},
             }
         run = wandb.init(
-            job_type="eval",
-            reinit="create_new",
-            settings=wandb.Settings(**settings),
-            **options,
+            job_type="eval", reinit="create_new", settings=wandb.Settings(**settings), **options
         )
         run.define_metric(self._step_key)
         run.define_metric("*", step_metric=self._step_key)

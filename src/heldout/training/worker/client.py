@@ -10,10 +10,9 @@ no crash. What goes wrong there is a skip with its reason, and the next eval has
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import threading
@@ -21,11 +20,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from multiprocessing.connection import Connection
+from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any, TypeVar
-
-import msgspec
+from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.run_eval import Known, Measured, Task, describe
@@ -36,12 +33,10 @@ from heldout.training.worker.messages import (
     Begin,
     Ended,
     Load,
-    Loaded,
     Measure,
     Message,
     Progress,
     Ready,
-    Refused,
     Stop,
     decode_answer,
     encode,
@@ -52,7 +47,8 @@ from heldout.weights import Copy
 SERVER = "heldout.training.worker.server"
 LOG = "worker.log"
 POLL_SECONDS = 0.2
-SEND_SECONDS = 60
+GRACE_SECONDS = 30.0
+"""How long the worker may take to end an eval when time is up, before it is killed."""
 LEAVE_SECONDS = 5.0
 EXIT_SECONDS = 3.0
 LOG_LINES = 8
@@ -63,8 +59,6 @@ RETRY_EVERY = 10
 _LAUNCHER = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LAUNCHER_PREFIXES = ("TORCHELASTIC_", "GROUP_", "ROLE_", "ACCELERATE_USE_", "FSDP_")
 """What makes a process one of several that train together, which a worker is not."""
-
-A = TypeVar("A", bound=Message)
 
 
 class WorkerGone(HeldoutError):
@@ -82,8 +76,6 @@ class Snapshot:
         self.step = step
         self.slot = slot
         self.buffer = buffer
-        self.problem: str | None = None
-        """Why there are no weights in it."""
         self._free: deque[int] | None = free
 
     def in_use(self) -> AbstractContextManager[None]:
@@ -94,9 +86,8 @@ class Snapshot:
         """Only the worker, which has the frozen weights, knows the hash of all of them."""
         return PolicyVersion(self.step, None)
 
-    def why_changed(self) -> str | None:
+    def why_changed(self) -> None:
         """It does not change: nothing in it is shared with the model in training."""
-        return None
 
     def release(self) -> None:
         free, self._free = self._free, None
@@ -115,14 +106,9 @@ class EvalWorker:
             and returns a model of the same kind and a runner builder.
         slots: How many snapshots there may be at once: one that is evaluated, and others that wait.
         start_timeout: Seconds until `policy()` must have returned, or weights been loaded.
-        grace: Seconds that the worker may take to end an eval when time is up, before it is killed.
         environment: Variables added to this process's own for the worker; None removes one.
-        device: The device that the worker's model is moved to.
-        python: The interpreter that runs the worker.
         copy: "trainable" hands over what is trained, and checks that the rest is the same; "all"
             hands over everything.
-        cast: Allow weights of another type than those in training.
-        log: The file for what the worker prints; by default worker.log in the run directory.
 
     Raises:
         InvalidInput: An argument is not one of these, the file does not exist, or this already is
@@ -135,13 +121,8 @@ class EvalWorker:
         *,
         slots: int = 1,
         start_timeout: float = 600.0,
-        grace: float = 30.0,
         environment: Mapping[str, str | None] | None = None,
-        device: str | None = None,
-        python: str = sys.executable,
         copy: Copy = "trainable",
-        cast: bool = False,
-        log: str | Path | None = None,
     ) -> None:
         if INSIDE_WORKER in os.environ:
             raise InvalidInput(
@@ -149,19 +130,16 @@ class EvalWorker:
                 "`if __name__ == '__main__':`, or policy() into a file of its own"
             )
         self.spec = _check_spec(spec)
-        if isinstance(slots, bool) or not isinstance(slots, int) or slots < 1:
+        if not isinstance(slots, int) or slots < 1:
             raise InvalidInput(f"slots is a whole number >= 1, got {slots!r}")
-        for name, value in (("start_timeout", start_timeout), ("grace", grace)):
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise InvalidInput(f"{name} is a number of seconds above 0, got {value!r}")
-        for name, setting in (environment or {}).items():
-            if not isinstance(name, str) or not isinstance(setting, str | None):
+        if not isinstance(start_timeout, int | float) or not start_timeout > 0:
+            raise InvalidInput(f"start_timeout is a number of seconds, got {start_timeout!r}")
+        for name, value in (environment or {}).items():
+            if not isinstance(value, str | None):
                 # Not the value: it may be a key.
-                raise InvalidInput(f"environment: {name!r} is text, got {type(setting).__name__}")
-        self._start_timeout, self._grace = float(start_timeout), float(grace)
+                raise InvalidInput(f"environment: {name!r} is text, got {type(value).__name__}")
+        self._start_timeout = start_timeout
         self._environment = dict(environment or {})
-        self._device, self._python, self._cast = device, python, cast
-        self._log = None if log is None else Path(log).absolute()
         self._buffers = [WeightBuffer(copy=copy) for _ in range(slots)]
         self._free = deque(range(slots))
         self._lock = threading.Lock()
@@ -172,56 +150,30 @@ class EvalWorker:
         """Why it last did not start, and at how many evals in a row it has been so."""
         self._owner = os.getpid()
 
-    def __repr__(self) -> str:
-        return f"EvalWorker({self.spec!r})"
-
     @property
     def pid(self) -> int | None:
         """Of the worker's process, where one is running."""
         return None if self._process is None else self._process.pid
 
     def try_snapshot(self, model: Any, *, step: int) -> Snapshot | None:
-        """Copy the weights to shared memory. In the trainer's thread.
-
-        Args:
-            model: The model in training.
-            step: The step of training that the weights belong to.
-
-        Returns:
-            The snapshot; None where all slots are in use. What went wrong is its `problem`.
-        """
-        if os.getpid() != self._owner or not self._free:
+        """Copy the weights to shared memory, in the trainer's thread; None: no slot is free."""
+        if self._closed:
+            raise InvalidInput("the eval worker was closed")
+        if model is None:
+            raise InvalidInput("there is no model yet")
+        if not self._free:
             return None
         slot = self._free.popleft()
         snapshot = Snapshot(step, slot, self._buffers[slot], self._free)
         try:
-            if model is None:
-                snapshot.problem = "there is no model yet"
-            elif self._closed:
-                snapshot.problem = "the eval worker was closed"
-            else:
-                snapshot.buffer.write(model)
-        except Exception as problem:  # noqa: BLE001 - training goes on; the reason of a skip
-            snapshot.problem = f"model: {describe(problem)}"
+            snapshot.buffer.write(model)
         except BaseException:
             snapshot.release()
             raise
         return snapshot
 
     def measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
-        """Evaluate the weights of a snapshot. In any thread, one eval at a time.
-
-        Args:
-            task: What to measure.
-            snapshot: From `try_snapshot`.
-
-        Returns:
-            As `heldout.training.run_eval.measure`. What goes wrong is a skip.
-        """
-        if os.getpid() != self._owner:
-            return Measured(0, skipped="the eval worker belongs to another process")
-        if snapshot.problem is not None:
-            return Measured(0, skipped=snapshot.problem)
+        """Evaluate the weights of a snapshot, in any thread. What goes wrong is a skip."""
         with self._lock:
             try:
                 return self._measure(task, snapshot)
@@ -238,11 +190,9 @@ class EvalWorker:
 
     def close(self) -> None:
         """End the worker, even in the middle of an eval, and free the memory."""
-        if os.getpid() != self._owner:
+        if os.getpid() != self._owner:  # a forked child
             return
-        self._closed = True
-        if (process := self._process) is not None:
-            process.shut_down()
+        self._closed = True  # which an eval in flight notices
         with self._lock:
             self._end_process()
             for buffer in self._buffers:
@@ -259,76 +209,57 @@ class EvalWorker:
     def _measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
-        try:
-            layout = snapshot.buffer.wait()
-        except InvalidInput as problem:
-            return Measured(0, skipped=str(problem))
-        process = self._started_process(task)
-        number = process.next_number()
-        process.send(Load(number, snapshot.slot, layout, self._cast))
-        loaded = self._wait(process, task, number, Loaded, "loading the weights", time.monotonic())
-        if isinstance(loaded, Refused):
-            # Once they are loaded, it is the runner that is refused.
-            prefix = "model: " if loaded.weights is None else ""
-            return Measured(0, skipped=prefix + loaded.reason, weights=loaded.weights)
+        layout = snapshot.buffer.wait()
+        process = self._ready_process(task)
+        number = next(process.numbers)
+        process.send(Load(number, snapshot.slot, layout))
+        loaded = self._wait(process, task, number, "loading the weights", time.monotonic())
+        if isinstance(loaded, Ended):
+            return loaded.measured
         try:
             known = task.find_known(loaded.weights, loaded.functions)
-        except Exception as problem:  # noqa: BLE001 - the reason of a skip; the worker is idle
+        except (HeldoutError, OSError) as problem:
             return Measured(0, skipped=describe(problem), weights=loaded.weights)
         if known is not None:
             return known
-        request = _request(task, process.next_number())
-        process.send(request)
-        ended = self._run(process, task, request.number)
-        if isinstance(ended, Refused):
-            return Measured(task.size, skipped=ended.reason, weights=loaded.weights)
+        ended = self._run(process, task)
         if ended.restart:
             self._end_process()
         return ended.measured
 
-    def _started_process(self, task: Task) -> _Process:
-        """The worker once `policy()` has returned; WorkerGone where it has failed."""
-        if self._process is not None and self._process.ready:
-            return self._process
+    def _ready_process(self, task: Task) -> _Process:
+        """The worker once `policy()` has returned: a new one, or one that was started before."""
+        process = self._process
+        if process is not None and process.ready:
+            return process
         reason, times = self._failures
-        if self._process is None and times >= 2 and (times - 1) % RETRY_EVERY:
+        if process is None and times >= 2 and (times - 1) % RETRY_EVERY:
             self._failures = reason, times + 1
             raise WorkerGone(
                 f"the eval worker was not started, after it had failed in the same way before: "
                 f"{reason} (it is tried again at every {RETRY_EVERY}th eval)"
             )
         try:
-            process = self._start(task)
+            if process is None:
+                environment = worker_environment(os.environ, self._environment)
+                fds = [buffer.fd for buffer in self._buffers]
+                process = self._process = _Process(environment, fds, task.run_dir / LOG)
+                path = [entry or str(Path.cwd()) for entry in sys.path]
+                process.send(Begin(next(process.numbers), self.spec, path, str(process.log)))
+            answer = self._wait(process, task, 1, "starting", process.started_at)
+            if isinstance(answer, Ended):
+                raise WorkerGone(f"{self.spec}: {answer.measured.skipped}")
         except WorkerGone as problem:
-            if not self._closed:
-                self._failures = str(problem), times + 1 if str(problem) == reason else 1
+            self._failures = str(problem), times + 1 if str(problem) == reason else 1
             raise
         self._failures = "", 0
-        return process
-
-    def _start(self, task: Task) -> _Process:
-        """Start a process, or wait for the one that an earlier eval has started."""
-        process = self._process
-        if process is None:
-            log = self._log or task.run_dir / LOG
-            process = self._process = _Process(
-                [self._python, "-P", "-X", "faulthandler", "-m", SERVER],
-                environment=worker_environment(os.environ, self._environment),
-                buffers=[buffer.fd for buffer in self._buffers],
-                log=log,
-            )
-            path = [entry or str(Path.cwd()) for entry in sys.path]
-            process.send(Begin(process.next_number(), self.spec, path, self._device, str(log)))
-        ready = self._wait(process, task, 1, Ready, "starting", process.started_at)
-        if isinstance(ready, Refused):
-            raise WorkerGone(f"{self.spec}: {ready.reason}")
         process.ready = True
         return process
 
     def _wait(
-        self, process: _Process, task: Task, number: int, kind: type[A], what: str, since: float
-    ) -> A | Refused:
-        while not isinstance(answer := self._receive(process, number), kind | Refused):
+        self, process: _Process, task: Task, number: int, what: str, since: float
+    ) -> Ready | Ended:
+        while not isinstance(answer := self._receive(process, number), Ready | Ended):
             if not task.keep_going(0, len(task.samples)):
                 raise TimeIsUp(f"time was up while the eval worker was {what}")
             if time.monotonic() - since > self._start_timeout:
@@ -338,20 +269,23 @@ class EvalWorker:
                 )
         return answer
 
-    def _run(self, process: _Process, task: Task, number: int) -> Ended | Refused:
+    def _run(self, process: _Process, task: Task) -> Ended:
+        number, samples = next(process.numbers), list(task.samples[: task.size])
+        run_dir = str(task.run_dir)
+        process.send(Measure(number, samples, task.step, task.seed, task.pass_threshold, run_dir))
         done, total = 0, len(task.samples)
         stopped_at: float | None = None
-        while not isinstance(answer := self._receive(process, number), Ended | Refused):
+        while not isinstance(answer := self._receive(process, number), Ended):
             if isinstance(answer, Progress):
                 done, total = answer.done, answer.total
             if stopped_at is None:
                 if not task.keep_going(done, total):
                     stopped_at = time.monotonic()
                     process.send(Stop(number))
-            elif time.monotonic() - stopped_at > self._grace:
+            elif time.monotonic() - stopped_at > GRACE_SECONDS:
                 raise WorkerGone(
                     f"time was up after {done} of {total} items, and the eval worker had not "
-                    f"ended {self._grace:g} s later, so it was killed"
+                    f"ended {GRACE_SECONDS:g} s later, so it was killed"
                 )
         return answer
 
@@ -366,11 +300,6 @@ class EvalWorker:
             process.end(LEAVE_SECONDS if self._closed else 0.0)
 
 
-def _request(task: Task, number: int) -> Measure:
-    samples = list(task.samples[: task.size])
-    return Measure(number, samples, task.step, task.seed, task.pass_threshold, str(task.run_dir))
-
-
 def worker_environment(own: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
     """This process's environment without its rank, and with changes."""
     kept = {
@@ -378,13 +307,15 @@ def worker_environment(own: Mapping[str, str], changes: Mapping[str, str | None]
         for name, value in own.items()
         if name not in _LAUNCHER and not name.startswith(_LAUNCHER_PREFIXES)
     }
-    merged = {**kept, INSIDE_WORKER: "1", **changes}
+    # A model may print what has no bytes in the log's encoding.
+    kept |= {INSIDE_WORKER: "1", "PYTHONIOENCODING": "utf-8:backslashreplace"}
+    merged = {**kept, **changes}
     return {name: value for name, value in merged.items() if value is not None}
 
 
 def _check_spec(spec: str) -> str:
     """The spec with an absolute path. Nothing of it is imported."""
-    source, _, name = spec.rpartition(":") if isinstance(spec, str) else ("", "", "")
+    source, _, name = str(spec).rpartition(":")
     if not source or not name.isidentifier():
         raise InvalidInput(
             f"an eval worker is given 'file.py:function' or 'module:function', got {spec!r:.100}"
@@ -394,12 +325,7 @@ def _check_spec(spec: str) -> str:
         if not path.is_file():
             raise InvalidInput(f"{path} does not exist; it was to define {name}()")
         return f"{path}:{name}"
-    if not all(part.isidentifier() for part in source.split(".")):
-        raise InvalidInput(f"{source!r} is neither a file that ends in .py nor a module")
     return spec
-
-
-# --- The process --------------------------------------------------------------------------------
 
 
 class _Process:
@@ -410,52 +336,35 @@ class _Process:
     ends.
     """
 
-    def __init__(
-        self,
-        command: Sequence[str],
-        *,
-        environment: Mapping[str, str],
-        buffers: Sequence[int],
-        log: Path,
-    ) -> None:
+    def __init__(self, environment: dict[str, str], buffers: Sequence[int], log: Path) -> None:
         self.ready = False
         self.started_at = time.monotonic()
-        self._number = 0
-        self._closing = False
-        self._log = log
-        self._socket, inherited = socket.socketpair()
-        timeout = struct.pack("ll", SEND_SECONDS, 0)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
+        self.numbers = itertools.count(1)
+        self.log = log
+        self._connection, inherited = Pipe()
         fds = (inherited.fileno(), *buffers)
+        command = [sys.executable, "-uP", "-X", "faulthandler", "-m", SERVER, *map(str, fds)]
         try:
             log.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-            with inherited, os.fdopen(os.open(log, flags, 0o600), "ab") as output:
+            with inherited, log.open("ab") as output:
                 self._log_start = output.tell()
                 self._popen = subprocess.Popen(
-                    [*command, *map(str, fds)],
+                    command,
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
-                    env=dict(environment),
+                    env=environment,
                     pass_fds=fds,
                     start_new_session=True,
                 )
         except OSError as problem:
-            self._socket.close()
+            self._connection.close()
             raise WorkerGone(f"the eval worker could not be started: {describe(problem)}") from None
         self.pid = self._popen.pid
-        self._connection = Connection(os.dup(self._socket.fileno()))
-
-    def next_number(self) -> int:
-        self._number += 1
-        return self._number
 
     def send(self, message: Message) -> None:
         try:
             self._connection.send_bytes(encode(message))
-        except BlockingIOError:
-            raise WorkerGone(f"the eval worker took no request for {SEND_SECONDS} s") from None
         except OSError:
             raise WorkerGone(self._why_gone()) from None
 
@@ -467,58 +376,38 @@ class _Process:
                 return answer if answer.number == number else None
         except (EOFError, OSError):
             raise WorkerGone(self._why_gone()) from None
-        except msgspec.MsgspecError as problem:
-            raise WorkerGone(f"the eval worker's answer cannot be read: {problem}") from None
         if self._popen.poll() is not None:  # what it has started may hold the connection open
             raise WorkerGone(self._why_gone())
         return None
 
-    def shut_down(self) -> None:
-        """Ask it to end, and wake a thread that waits for an answer. In any thread."""
-        self._closing = True
-        with suppress(OSError):  # it has ended already
-            self._socket.shutdown(socket.SHUT_RDWR)
-
     def end(self, patience: float) -> None:
         """End it and all that it has started; kill what has not ended after `patience` seconds."""
-        self.shut_down()
+        self._connection.close()
         with suppress(subprocess.TimeoutExpired):
             self._popen.wait(patience)
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
         with suppress(subprocess.TimeoutExpired):  # the system may not be done with it
             self._popen.wait(EXIT_SECONDS)
-        self._connection.close()
-        self._socket.close()
 
     def last_lines(self) -> str:
         """What it has printed last, to follow a reason."""
-        try:
-            with self._log.open("rb") as log:
-                log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LOG_BYTES))
-                lines = log.read().decode("utf-8", "replace").splitlines()
-        except OSError:  # it was removed
-            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LOG_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
         last = [line.rstrip() for line in lines if line.strip()][-LOG_LINES:]
         return "; its last output:\n" + "\n".join(last) if last else ""
 
     def _why_gone(self) -> str:
-        if self._closing:
-            return "the eval worker was closed"
         with suppress(subprocess.TimeoutExpired):  # it closes the connection before it is dead
             self._popen.wait(EXIT_SECONDS)
-        ended = _describe_end(self._popen.returncode)
-        return f"the eval worker {ended}; see {self._log}{self.last_lines()}"
-
-
-def _describe_end(code: int | None) -> str:
-    if code is None:
-        return "no longer answers"
-    if code >= 0:
-        return f"ended by itself, with exit code {code}"
-    name = signal.Signals(-code).name
-    hint = ", as the system does when memory runs out" if name == "SIGKILL" else ""
-    return f"was ended by {name}{hint}"
-
-
-__all__ = ["EvalWorker", "Snapshot", "worker_environment"]
+        code = self._popen.returncode
+        if code is None:
+            ended = "no longer answers"
+        elif code >= 0:
+            ended = f"ended by itself, with exit code {code}"
+        else:
+            ended = f"was ended by {signal.Signals(-code).name}"
+            if -code == signal.SIGKILL:
+                ended += ", as the system does when memory runs out"
+        return f"the eval worker {ended}; see {self.log}{self.last_lines()}"

@@ -24,32 +24,27 @@ class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     number: int
 
 
-# --- Requests -----------------------------------------------------------------------------------
-
-
 class Begin(Message, frozen=True):
-    """Call the user's function."""
+    """Call the user's function. Answered by Ready or Ended."""
 
     spec: str
     """file.py:function or module:function."""
     path: list[str]
     """Where the training run finds its modules."""
-    device: str | None = None
     log: str = ""
     """The file that the worker prints to, to be named in reasons."""
 
 
 class Load(Message, frozen=True):
-    """Replace the weights of the model."""
+    """Replace the weights of the model. Answered by Ready or Ended."""
 
     buffer: int
     """Which of the inherited buffers they are in."""
     layout: Layout
-    cast: bool = False
 
 
 class Measure(Message, frozen=True):
-    """Evaluate the model."""
+    """Evaluate the model. Answered by Progress, and then Ended."""
 
     samples: list[Sample]
     step: int
@@ -59,22 +54,12 @@ class Measure(Message, frozen=True):
 
 
 class Stop(Message, frozen=True):
-    """End the eval of this number with what there is: time is up."""
-
-
-Request = Begin | Load | Measure | Stop
-
-
-# --- Answers ------------------------------------------------------------------------------------
+    """End the eval of this number with what there is: time is up. Not answered."""
 
 
 class Ready(Message, frozen=True):
-    """The user's function has returned."""
-
-
-class Loaded(Message, frozen=True):
     weights: str | None = None
-    """Hash of all weights of the model."""
+    """Hash of all weights, once they are loaded."""
     functions: dict[str, Any] = {}
     """What the numbers depend on (`describe_runner`), to tell whether they belong on the curve."""
 
@@ -85,20 +70,15 @@ class Progress(Message, frozen=True):
 
 
 class Ended(Message, frozen=True):
+    """What the eval came to; a skip where a request failed."""
+
     measured: Measured
     restart: bool = False
     """Something of this eval is still running, so the next one needs another worker."""
 
 
-class Refused(Message, frozen=True):
-    """The request failed, and why."""
-
-    reason: str
-    weights: str | None = None
-    """Hash of the weights, where they were loaded."""
-
-
-Answer = Ready | Loaded | Progress | Ended | Refused
+Request = Begin | Load | Measure | Stop
+Answer = Ready | Progress | Ended
 
 _requests: msgspec.json.Decoder[Request] = msgspec.json.Decoder(Request)
 _answers: msgspec.json.Decoder[Answer] = msgspec.json.Decoder(Answer)

@@ -11,25 +11,20 @@ import atexit
 import faulthandler
 import importlib
 import importlib.util
-import io
 import os
 import queue
 import signal
 import sys
-import sysconfig
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-import heldout
 from heldout.endpoints.batch import Answered
 from heldout.endpoints.batch import Request as Question
 from heldout.errors import HeldoutError, InvalidInput
@@ -40,12 +35,10 @@ from heldout.training.worker.messages import (
     Begin,
     Ended,
     Load,
-    Loaded,
     Measure,
     Message,
     Progress,
     Ready,
-    Refused,
     Stop,
     decode_request,
     encode,
@@ -56,9 +49,6 @@ from heldout.weights import adapter_states, fingerprint, named_tensors, numbers
 PROGRESS_SECONDS = 1.0
 LEAVE_SECONDS = 4.0
 """How long what is in flight, and exit handlers, may take once the training run is gone."""
-
-
-# --- The model ----------------------------------------------------------------------------------
 
 
 def import_function(spec: str) -> Callable[[], Any]:
@@ -80,42 +70,27 @@ def import_function(spec: str) -> Callable[[], Any]:
         module = importlib.import_module(source)
     function = getattr(module, name, None)
     if not callable(function):
-        names = [other for other, value in vars(module).items() if callable(value)]
-        raise InvalidInput(f"{source} has no function {name}(); it has {', '.join(names)}")
+        raise InvalidInput(f"{source} has no function {name}()")
     return function  # type: ignore[no-any-return]
 
 
 def build_policy(begin: Begin) -> tuple[Any, RunnerBuilder]:
     """Call the user's function and check what it returns."""
     sys.path += [entry for entry in begin.path if entry not in sys.path]
-    if begin.device is not None and begin.device.startswith("cuda:"):
-        import torch
-
-        torch.cuda.set_device(begin.device)
     name = begin.spec.rpartition(":")[2]
-    try:
-        policy = import_function(begin.spec)()
-    except SystemExit as problem:
-        refused = InvalidInput(f"sys.exit({problem.code!r}) was called, so there is no model")
-        raise refused.with_traceback(problem.__traceback__) from None
-    if not isinstance(policy, tuple) or len(policy) != 2 or not callable(policy[1]):
-        raise InvalidInput(
-            f"{name}() returns (model, runner builder), as in `return model, "
-            f"live_model(tokenizer, score_fn)`; got {policy!r:.100}"
-        )
-    import torch
+    policy = import_function(begin.spec)()
+    import torch  # only now: the user's file may set what it reads
 
-    model, builder = policy
-    if isinstance(builder, torch.nn.Module) and not isinstance(model, torch.nn.Module):
-        raise InvalidInput(f"{name}() returns (runner builder, model): the model comes first")
-    if begin.device is not None and isinstance(model, torch.nn.Module):
-        model = model.to(begin.device)
-    if not named_tensors(model):
-        raise InvalidInput(f"the model has no weights to replace: {model!r:.100}")
-    return model, builder
+    match policy:
+        case (model, builder) if callable(builder) and not isinstance(builder, torch.nn.Module):
+            return model, builder
+    raise InvalidInput(
+        f"{name}() returns (model, runner builder), as in `return model, "
+        f"live_model(tokenizer, score_fn)`; got {policy!r:.100}"
+    )
 
 
-def load_weights(model: Any, layout: Layout, tensors: dict[str, Any], *, cast: bool) -> None:
+def load_weights(model: Any, layout: Layout, tensors: dict[str, Any]) -> None:
     """Replace the model's weights, or raise InvalidInput and change nothing."""
     import torch
 
@@ -131,20 +106,15 @@ def load_weights(model: Any, layout: Layout, tensors: dict[str, Any], *, cast: b
     sources: dict[int, tuple[str, int]] = {}
     for spec in layout.tensors:
         name, mine, theirs = spec.name, own[spec.name], tensors[spec.name]
-        if mine.shape != theirs.shape:
+        if (mine.shape, mine.dtype) != (theirs.shape, theirs.dtype):
             raise InvalidInput(
-                f"{name} is {list(theirs.shape)} in training and {list(mine.shape)} in the worker"
-            )
-        if mine.dtype != theirs.dtype and not cast:
-            raise InvalidInput(
-                f"{name} is {theirs.dtype} in training and {mine.dtype} in the worker; load "
-                "the model in policy() as it is trained, or allow it by EvalWorker(…, cast=True)"
+                f"{name} is {theirs.dtype} of {list(theirs.shape)} in training and {mine.dtype} of "
+                f"{list(mine.shape)} in the worker; load the model in policy() as it is trained"
             )
         first, offset = sources.setdefault(id(mine), (name, spec.offset))
         if offset != spec.offset:
             raise InvalidInput(f"{first} and {name} are one tensor in the worker, two in training")
-    frozen = numbers(checksums([own[name] for name in layout.frozen]))
-    if frozen != layout.frozen_checksums and not cast:
+    if numbers(checksums([own[name] for name in layout.frozen])) != layout.frozen_checksums:
         raise InvalidInput(
             "the weights that are not trained are others in the worker than in training; have "
             "policy() load the same ones, or give EvalWorker(…, copy='all')"
@@ -164,16 +134,8 @@ def _list_names(names: Sequence[str]) -> str:
     return ", ".join(names[:3]) + more
 
 
-# --- The process --------------------------------------------------------------------------------
-
-
 class Server:
-    """Answers the requests of one training run.
-
-    Args:
-        connection: To the client.
-        buffers: File descriptors of the memory that weights come in.
-    """
+    """Answers the requests of one training run; weights come in buffers, by file descriptor."""
 
     def __init__(self, connection: Connection, buffers: Sequence[int]) -> None:
         self._connection = connection
@@ -184,48 +146,43 @@ class Server:
         """The number of the last eval that was told to stop."""
         self._client = os.getppid()
         self._client_gone = False
-        self._begin = Begin(0, "", [])
+        self._log = ""
         self._model: Any = None
         self._builder: RunnerBuilder
         self._weights: str | None = None
-        self._logged = False
+        self._printed = False
         """Whether a traceback was printed while this request was answered."""
 
     def serve(self) -> None:
         """Answer requests until the client is gone. In the main thread."""
         threading.Thread(target=self._listen, name="heldout-requests", daemon=True).start()
         while (request := self._requests.get()) is not None:
-            self._logged = False
+            self._printed = False
             try:
-                self._send(self._answer(request))
+                answer = self._answer(request)
             except Exception as problem:  # noqa: BLE001 - the user's code: the reason of a skip
-                self._send(Refused(request.number, self._explain(problem), self._weights))
+                self._print_traceback(problem)
+                reason = describe(problem) + self._see_log()
+                answer = Ended(request.number, Measured(0, skipped=reason, weights=self._weights))
+            self._send(answer)
 
     def _answer(self, request: Begin | Load | Measure) -> Message:
         match request:
             case Begin():
-                self._begin = request
+                self._log = request.log
                 self._model, self._builder = build_policy(request)
                 return Ready(request.number)
             case Load():
                 self._weights = None
                 tensors = read_tensors(self._buffers[request.buffer], request.layout)
-                load_weights(self._model, request.layout, tensors, cast=request.cast)
+                load_weights(self._model, request.layout, tensors)
                 self._weights = fingerprint(self._model)
-                runner = build_runner(self._build_runner, self._model)
-                return Loaded(request.number, self._weights, describe_runner(runner))
+                runner = build_runner(self._builder, self._model)
+                return Ready(request.number, self._weights, describe_runner(runner))
             case Measure():
                 return self._measure(request)
 
     def _measure(self, request: Measure) -> Ended:
-        measured = measure(self._task(request), lambda: self._model, Alone())
-        assert isinstance(measured, Measured)
-        if measured.skipped is not None:
-            measured = replace(measured, skipped=measured.skipped + self._see_log())
-        left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
-        return Ended(request.number, measured, restart=left)
-
-    def _task(self, request: Measure) -> Task:
         sent = time.monotonic()
 
         def keep_going(done: int, total: int) -> bool:
@@ -235,7 +192,7 @@ class Server:
                 self._send(Progress(request.number, done, total))
             return not self._client_gone and request.number > self._stopped
 
-        return Task(
+        task = Task(
             step=request.step,
             samples=request.samples,
             size=len(request.samples),
@@ -245,6 +202,37 @@ class Server:
             seed=request.seed,
             keep_going=keep_going,
         )
+        measured = measure(task, lambda: self._model, Alone())
+        assert isinstance(measured, Measured)
+        if measured.skipped is not None:
+            measured = replace(measured, skipped=measured.skipped + self._see_log())
+        left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
+        return Ended(request.number, measured, restart=left)
+
+    def _build_runner(self, model: Any) -> Runner | EpisodeRunner:
+        """The user's runner; the traceback of what goes wrong in it is printed."""
+        runner = self._builder(model)
+        if not isinstance(runner, Runner):
+            return runner
+        answer_questions = runner.answer
+
+        def answer(asked: Sequence[Question], keep_going: Callable[[], bool]) -> Sequence[Answered]:
+            try:
+                return answer_questions(asked, keep_going)
+            except Exception as problem:
+                self._print_traceback(problem)
+                raise
+
+        return replace(runner, answer=answer)
+
+    def _print_traceback(self, problem: Exception) -> None:
+        # An error of heldout's own says all there is to say, unless the user's code is behind it.
+        if not isinstance(problem, HeldoutError) or problem.__cause__ is not None:
+            self._printed = True
+            traceback.print_exception(problem)
+
+    def _see_log(self) -> str:
+        return f"; see {self._log}" if self._printed else ""
 
     def _send(self, answer: Message) -> None:
         content = encode(answer)
@@ -252,51 +240,11 @@ class Server:
         with self._sending, suppress(OSError):
             self._connection.send_bytes(content)
 
-    # --- What goes wrong ---
-
-    def _build_runner(self, model: Any) -> Runner | EpisodeRunner:
-        """The user's runner; the traceback of what goes wrong in it is printed."""
-        with self._printed_errors():
-            runner = self._builder(model)
-        if not isinstance(runner, Runner):
-            return runner
-        answer_questions = runner.answer
-
-        def answer(asked: Sequence[Question], keep_going: Callable[[], bool]) -> Sequence[Answered]:
-            with self._printed_errors():
-                return answer_questions(asked, keep_going)
-
-        return replace(runner, answer=answer)
-
-    @contextmanager
-    def _printed_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except Exception as problem:
-            self._print_traceback(problem)
-            raise
-
-    def _print_traceback(self, problem: Exception) -> None:
-        if not isinstance(problem, HeldoutError):  # those say all there is to say
-            self._logged = True
-            traceback.print_exception(problem)
-
-    def _explain(self, problem: Exception) -> str:
-        """The reason of a skip: what was raised, in which line, and where its traceback is."""
-        self._print_traceback(problem)
-        known = self._begin.spec.rpartition(":")[0]
-        return describe(problem) + _user_line(problem, known=known) + self._see_log()
-
-    def _see_log(self) -> str:
-        return f"; see {self._begin.log}" if self._logged else ""
-
-    # --- The end ---
-
     def _listen(self) -> None:
-        """Read requests. A thread of its own."""
-        try:
-            # A child that the training run has forked may hold the connection open. The training
-            # run is gone all the same where this process has another parent.
+        """Read requests until the client is gone, and then leave. A thread of its own."""
+        # A child that the training run has forked may hold the connection open. The training
+        # run is gone all the same where this process has another parent.
+        with suppress(EOFError, OSError):
             while os.getppid() == self._client:
                 if self._connection.poll(1.0):
                     request = decode_request(self._connection.recv_bytes())
@@ -304,15 +252,6 @@ class Server:
                         self._stopped = request.number
                     else:
                         self._requests.put(request)
-        except (EOFError, ConnectionError):
-            pass
-        except (OSError, msgspec.MsgspecError) as problem:
-            sys.stderr.write(f"heldout: no more requests can be read: {describe(problem)}\n")
-            os._exit(1)  # the client sees that, and ends what this process has started
-        self._leave()
-
-    def _leave(self) -> None:
-        """Let the eval in flight end, then end this process and all that it has started."""
         # Also where an extension does not give the interpreter back.
         faulthandler.dump_traceback_later(2 * LEAVE_SECONDS, exit=True)
         self._client_gone = True
@@ -323,30 +262,11 @@ class Server:
     def kill_group(self) -> None:
         """End this process and all that it has started, where the client is gone."""
         if self._client_gone:
-            for stream in (sys.stdout, sys.stderr):
-                with suppress(OSError, ValueError):
-                    stream.flush()
             os.killpg(os.getpid(), signal.SIGKILL)
-
-
-def _user_line(problem: BaseException, *, known: str) -> str:
-    """The last line in a file of the user's, which is not named where it is the known one."""
-    libraries = (str(Path(heldout.__file__).parent), sysconfig.get_path("stdlib"), "<")
-    for frame in reversed(traceback.extract_tb(problem.__traceback__)):
-        if not frame.filename.startswith(libraries) and "site-packages" not in frame.filename:
-            file = "" if frame.filename == known else f"{frame.filename}, "
-            return f" ({file}line {frame.lineno})"
-    return ""
 
 
 def main() -> None:
     connection, *buffers = map(int, sys.argv[1:])
-    for fd in (connection, *buffers):
-        os.set_inheritable(fd, False)
-    for stream in (sys.stdout, sys.stderr):
-        # A model may print what has no bytes in the log's encoding.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace", line_buffering=True)
     server = Server(Connection(connection), buffers)
     # The first to be registered is the last to be called.
     atexit.register(server.kill_group)

@@ -18,7 +18,6 @@ import os
 import sys
 import tempfile
 import time
-import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -39,11 +38,9 @@ from heldout.weights import (
 )
 
 ALIGNMENT = 64
-MAX_DEVICES = 64
-MARK_BYTES = 8 * MAX_DEVICES
-"""The memory begins with one number for each GPU: see `_Memory`."""
+MARK_BYTES = 512
+"""The memory begins with a mark of 8 bytes for each GPU: see `WeightBuffer.wait`."""
 COPY_SECONDS = 600.0
-RELEASE_SECONDS = 10.0
 
 
 class TensorLayout(msgspec.Struct, frozen=True):
@@ -62,21 +59,12 @@ class Layout(msgspec.Struct, frozen=True):
     frozen: list[str] = []
     """Names of the weights that were not copied, since they are not trained."""
     frozen_checksums: list[int] = []
-    """`checksums` of those."""
     adapters: dict[str, Any] = {}
     """What PEFT holds besides weights (`heldout.weights.adapter_states`)."""
 
 
 def read_tensors(fd: int, layout: Layout) -> dict[str, Any]:
-    """Map the tensors of a buffer.
-
-    Args:
-        fd: The file descriptor of the buffer.
-        layout: What `WeightBuffer.wait` has returned.
-
-    Returns:
-        Tensors by name. What is written to them stays in this process.
-    """
+    """Map the tensors of a buffer by name. What is written to them stays in this process."""
     import torch
 
     content = torch.frombuffer(mmap.mmap(fd, 0, access=mmap.ACCESS_COPY), dtype=torch.uint8)
@@ -98,113 +86,161 @@ def checksums(tensors: Sequence[Any]) -> list[Any]:
 
 
 class WeightBuffer:
-    """Memory for one snapshot of weights at a time; the next one is written over it.
+    """Memory for one snapshot of weights at a time; the next one is written over it."""
 
-    Args:
-        copy: "trainable" copies parameters that require gradients, and buffers; "all" copies all.
-    """
+    fd = -1
+    """The file descriptor of the memory; -1 where it is closed."""
 
     def __init__(self, *, copy: Copy = "trainable") -> None:
         self._copy = checked_copy(copy)
-        self._memory = _Memory()
-        self.fd = self._memory.fd
+        self.fd = _create_file()
         self._layout: Layout | None = None
         self._checksum_offsets = range(0)
-        self.close = weakref.finalize(self, self._memory.release)
-        self.close.atexit = False  # then the system frees it
+        self._content: Any = None
+        """The memory as a tensor of bytes."""
+        self._pinned: bool | None = None
+        self._mark = 0
+        self._expected_marks: dict[int, int] = {}
+
+    def __del__(self) -> None:
+        if not sys.is_finalizing():  # else the system frees it
+            self.close()
+
+    def close(self) -> None:
+        """Free the memory."""
+        if self.fd >= 0:
+            self._unpin()
+            self._content = None
+            os.close(self.fd)
+            self.fd = -1
 
     def write(self, model: Any) -> None:
-        """Copy the weights, in the trainer's thread.
+        """Copy the weights, in the trainer's thread; InvalidInput where they cannot be copied.
 
         Copies from a GPU are enqueued in its current stream, and this returns before they are
         done: what training does next waits for them on the GPU, not this thread.
-
-        Args:
-            model: The model in training.
-
-        Raises:
-            InvalidInput: Its weights cannot be copied, or there is no memory for them.
         """
         import torch
 
         self._layout = None
+        if (reason := why_not_whole(model)) is not None:
+            raise InvalidInput(reason)
         with torch.inference_mode(False), torch.no_grad():
-            copied, frozen = _split_weights(model, self._copy)
-            layout, end = _plan_layout(copied, frozen, adapter_states(model))
-            sums = checksums([named.tensor for named in frozen])
-            self._memory.reserve(end + 8 * len(sums))
-            sources = {
-                id(named.tensor): (spec.offset, named)
-                for spec, named in zip(layout.tensors, copied, strict=True)
-            }
+            layout, copied, frozen, end = _plan_layout(model, self._copy)
+            sums = checksums(frozen)
+            self._checksum_offsets = range(end, end + 8 * len(sums), 8)
+            self._reserve(end + 8 * len(sums))
+            devices: set[Any] = set()
             try:
-                for offset, named in sources.values():
-                    self._memory.copy(offset, _as_bytes(named))
+                for offset, named in copied.items():
+                    self._copy_bytes(offset, _as_bytes(named), devices)
                 if sums:
                     together = torch.stack([each.to(sums[0].device) for each in sums])
-                    self._memory.copy(end, together.view(torch.uint8))
-                self._checksum_offsets = range(end, end + 8 * len(sums), 8)
+                    self._copy_bytes(end, together.view(torch.uint8), devices)
             finally:
-                self._memory.mark()
+                self._mark_copies(devices)
         self._layout = layout
 
     def wait(self) -> Layout:
-        """Wait until the last `write` is complete. In any thread.
-
-        Returns:
-            What is in the buffer.
-
-        Raises:
-            InvalidInput: There is no snapshot, or the GPU has not copied it in time.
-        """
+        """Wait, in any thread, until the last `write` is complete, and say what it wrote."""
         if self._layout is None:
             raise InvalidInput("there is no snapshot of the weights: none was written to its end")
-        self._memory.wait()
-        sums = [self._memory.read_number(offset) for offset in self._checksum_offsets]
+        self._wait_for_marks()
+        sums = [self._read_number(offset) for offset in self._checksum_offsets]
         return msgspec.structs.replace(self._layout, frozen_checksums=sums)
 
+    def _reserve(self, size: int) -> None:
+        import torch
 
-# --- What is in a model -------------------------------------------------------------------------
+        self._wait_for_marks()
+        if self._content is None or size > len(self._content):
+            self._unpin()
+            _allocate(self.fd, size)
+            self._content = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
+
+    def _copy_bytes(self, offset: int, source: Any, devices: set[Any]) -> None:
+        enqueue = source.is_cuda and self._pin(source.device)
+        if enqueue:
+            devices.add(source.device)
+        self._content[offset : offset + len(source)].copy_(source, non_blocking=enqueue)
+
+    def _mark_copies(self, devices: set[Any]) -> None:
+        """Have each GPU write a number after what it was to copy.
+
+        Waiting for a CUDA event instead would break a CUDA graph that the trainer's thread may be
+        capturing at that moment.
+        """
+        import torch
+
+        self._mark += 1
+        for device in devices:
+            mark = torch.full((1,), self._mark, dtype=torch.int64, device=device)
+            offset = 8 * device.index
+            self._content[offset : offset + 8].copy_(mark.view(torch.uint8), non_blocking=True)
+            self._expected_marks[offset] = self._mark
+
+    def _wait_for_marks(self) -> None:
+        deadline = time.monotonic() + COPY_SECONDS
+        for offset, mark in list(self._expected_marks.items()):
+            while self._read_number(offset) != mark:
+                if time.monotonic() > deadline:
+                    raise InvalidInput(f"the weights had not left the GPU after {COPY_SECONDS:g} s")
+                time.sleep(0.001)
+            self._expected_marks.pop(offset, None)
+
+    def _read_number(self, offset: int) -> int:
+        import torch
+
+        return int(self._content[offset : offset + 8].view(torch.int64))
+
+    def _pin(self, device: Any) -> bool:
+        """Whether a GPU can write to it on its own."""
+        import torch
+
+        if self._pinned is None:
+            address, size = self._content.data_ptr(), len(self._content)
+            error = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))
+            self._pinned = error == 0
+            if error:
+                # CUDA keeps an error until the next call asks, which would be the training's.
+                with suppress(RuntimeError):
+                    torch.zeros(1, device=device)
+        return self._pinned
+
+    def _unpin(self) -> None:
+        if self._pinned:
+            import torch
+
+            self._wait_for_marks()
+            torch.cuda.cudart().cudaHostUnregister(self._content.data_ptr())
+        self._pinned = None
 
 
-def _split_weights(model: Any, copy: Copy) -> tuple[list[Named], list[Named]]:
-    """The tensors to copy, and the frozen ones."""
+def _plan_layout(model: Any, copy: Copy) -> tuple[Layout, dict[int, Named], list[Any], int]:
+    """The layout, what to copy to which offset, the frozen tensors, and where the last one ends."""
     import torch
 
-    if (reason := why_not_whole(model)) is not None:
-        raise InvalidInput(reason)
     tensors = named_tensors(model)
     if not tensors:
         raise InvalidInput(f"a model with weights is needed for a snapshot, got {model!r:.100}")
-    by_name: dict[str, Any] = {}
-    copied: list[Named] = []
-    frozen: list[Named] = []
-    for named in tensors:
-        if by_name.setdefault(named.name, named.tensor) is not named.tensor:
-            raise InvalidInput(f"two tensors of the model are named {named.name}")
-        fixed = isinstance(named.tensor, torch.nn.Parameter) and not named.tensor.requires_grad
-        (frozen if fixed and copy == "trainable" else copied).append(named)
-    return copied, frozen
-
-
-def _plan_layout(
-    copied: Sequence[Named], frozen: Sequence[Named], adapters: dict[str, Any]
-) -> tuple[Layout, int]:
-    """The layout, and where its last tensor ends."""
-    end = MARK_BYTES
+    layout = Layout([], [], adapters=adapter_states(model))
+    frozen: list[Any] = []
     offsets: dict[int, int] = {}
-    specs = []
-    for name, tensor in copied:
-        if id(tensor) not in offsets:
+    copied: dict[int, Named] = {}
+    end = MARK_BYTES
+    for name, tensor in tensors:
+        fixed = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+        if fixed and copy == "trainable":
+            layout.frozen.append(name)
+            frozen.append(tensor)
+            continue
+        if id(tensor) not in offsets:  # tied weights have several names
             offsets[id(tensor)] = end
-            end = _align(end + tensor.numel() * tensor.element_size())
+            copied[end] = Named(name, tensor)
+            end += math.ceil(tensor.numel() * tensor.element_size() / ALIGNMENT) * ALIGNMENT
         dtype = str(tensor.dtype).removeprefix("torch.")
-        specs.append(TensorLayout(name, dtype, tuple(tensor.shape), offsets[id(tensor)]))
-    return Layout(specs, [named.name for named in frozen], adapters=adapters), end
-
-
-def _align(offset: int) -> int:
-    return -(-offset // ALIGNMENT) * ALIGNMENT
+        layout.tensors.append(TensorLayout(name, dtype, tuple(tensor.shape), offsets[id(tensor)]))
+    return layout, copied, frozen, end
 
 
 def _as_bytes(named: Named) -> Any:
@@ -223,109 +259,6 @@ def _as_bytes(named: Named) -> Any:
             "as bytes"
         )
     return local.contiguous().reshape(-1).view(torch.uint8)
-
-
-# --- Memory -------------------------------------------------------------------------------------
-
-
-class _Memory:
-    """Shared memory as torch sees it, and the copies into it that a GPU has yet to make.
-
-    After its copies each GPU writes a mark, a number that grows with every snapshot, and `wait`
-    polls for it. Waiting for a CUDA event instead would break a CUDA graph that the trainer's
-    thread may be capturing at that moment.
-    """
-
-    def __init__(self) -> None:
-        self.fd = _create_file()
-        self._content: Any = None
-        self._pinned: bool | None = None
-        self._devices: set[Any] = set()
-        self._mark = 0
-        self._expected_marks: dict[int, int] = {}
-        self._owner = os.getpid()
-
-    def reserve(self, size: int) -> None:
-        """Wait for earlier copies and grow to at least this size."""
-        import torch
-
-        self.wait()
-        if self._content is None or size > len(self._content):
-            self._unpin()
-            _allocate(self.fd, size)
-            self._content = torch.frombuffer(mmap.mmap(self.fd, size), dtype=torch.uint8)
-
-    def copy(self, offset: int, source: Any) -> None:
-        enqueue = source.is_cuda and self._pin(source.device)
-        if enqueue:
-            self._devices.add(source.device)
-        self._content[offset : offset + len(source)].copy_(source, non_blocking=enqueue)
-
-    def mark(self) -> None:
-        """Have each GPU write a mark after what it was to copy."""
-        import torch
-
-        self._mark += 1
-        for device in self._devices:
-            mark = torch.full((1,), self._mark, dtype=torch.int64, device=device)
-            offset = 8 * device.index
-            self._content[offset : offset + 8].copy_(mark.view(torch.uint8), non_blocking=True)
-            self._expected_marks[offset] = self._mark
-        self._devices.clear()
-
-    def wait(self) -> None:
-        if not self._marks_arrive(COPY_SECONDS):
-            raise InvalidInput(f"the weights had not left the GPU after {COPY_SECONDS:g} s")
-
-    def read_number(self, offset: int) -> int:
-        import torch
-
-        return int(self._content[offset : offset + 8].view(torch.int64))
-
-    def release(self) -> None:
-        """Free the memory, but for what a forked child shares with its parent."""
-        if os.getpid() == self._owner:
-            self._unpin()
-            self._content = None
-            os.close(self.fd)
-
-    def _marks_arrive(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        for offset, mark in list(self._expected_marks.items()):
-            while self.read_number(offset) != mark:
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(0.001)
-            self._expected_marks.pop(offset, None)
-        return True
-
-    def _pin(self, device: Any) -> bool:
-        """Whether a GPU can write to it on its own."""
-        import torch
-
-        if self._pinned is None:
-            address, size = self._content.data_ptr(), len(self._content)
-            error = int(torch.cuda.cudart().cudaHostRegister(address, size, 0))
-            self._pinned = error == 0
-            if error:
-                # CUDA keeps an error until the next call asks, which would be the training's.
-                with suppress(RuntimeError):
-                    torch.zeros(1, device=device)
-        return self._pinned and device.index < MAX_DEVICES
-
-    def _unpin(self) -> None:
-        if self._pinned:
-            import torch
-
-            if self._marks_arrive(RELEASE_SECONDS):
-                torch.cuda.cudart().cudaHostUnregister(self._content.data_ptr())
-            else:
-                _still_written.append(self._content)
-        self._pinned = None
-
-
-_still_written: list[Any] = []
-"""Memory that a GPU may still write to, and that is never freed."""
 
 
 def _create_file() -> int:
@@ -353,6 +286,3 @@ def _available_memory() -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     fields = dict(line.split(":", 1) for line in lines)
     return int(fields["MemAvailable"].split()[0]) * 1024
-
-
-__all__ = ["Layout", "WeightBuffer", "checksums", "read_tensors"]
