@@ -11,6 +11,7 @@ import json
 import re
 import sys
 import sysconfig
+import threading
 import tokenize
 import warnings
 import weakref
@@ -382,6 +383,9 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 
 
 _readings: dict[tuple[int, bool], tuple[weakref.ref[Any], Any]] = {}
+_reading = threading.RLock()
+"""Held while source is parsed: `ast` of Python 3.11 counts its recursion once for all threads, and
+raises SystemError where two of them parse at a time."""
 
 
 def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
@@ -393,7 +397,8 @@ def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
     known = _readings.get(key)
     if known is None or known[0]() is not thing:
         gone = weakref.ref(thing, lambda _: _readings.pop(key, None))
-        known = _readings[key] = (gone, read())
+        with _reading:
+            known = _readings[key] = (gone, read())
     return cast("_T", known[1])
 
 

@@ -26,10 +26,11 @@ from heldout.training import (
     current_points,
     from_functions,
     read_points,
+    set_async_eval_dispatcher,
 )
 from heldout.training.curve import stop_requested
 from heldout.training.dispatcher import pending_evals
-from heldout.training.results import NOT_FINISHED
+from heldout.training.results import NOT_FINISHED, pending_point
 from heldout.weights import fingerprint
 from tests.training.toys import Clock, Heartbeats, Model, periodic, questions, score
 
@@ -743,3 +744,31 @@ def test_what_cannot_be_right_is_refused_before_training_begins(
 ) -> None:
     with pytest.raises(InvalidInput, match=why):
         evals_of(tmp_path, None, gates, **wrong)
+
+
+def test_the_last_weights_are_measured_after_a_block_whose_drain_was_interrupted(
+    tmp_path: Path, gates: Gates
+) -> None:
+    model = Counter(2)
+    gates.open.clear()
+    evals = evals_of(tmp_path, model, gates)
+    dispatcher = AsyncEvalDispatcher()
+    with dispatcher:
+        evals.maybe_run(10)
+        assert gates.begun.wait(LONG)
+        dispatcher._abandon(dispatcher._pending(), "the wait for it was interrupted")
+        set_async_eval_dispatcher(None)
+        gates.open.set()
+        last = evals.run_final(10)
+    assert last is not None
+    assert (last.step, last.has_result) == (10, True)
+
+
+def test_a_pending_eval_whose_weights_have_a_point_is_settled(tmp_path: Path, gates: Gates) -> None:
+    evals = evals_of(tmp_path, Counter(2), gates)
+    measured = evals.run_eval(10)
+    again = evals_of(tmp_path, Counter(2), gates)
+    again.curve.file.append(pending_point("rl_eval", 10, again.curve.session))
+    [pending] = pending_evals(tmp_path / "run")
+    assert again.finish(pending, Counter(2)) == measured
+    assert pending_evals(tmp_path / "run") == []

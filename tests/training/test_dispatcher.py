@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import gc
 import logging
 import random
@@ -563,6 +564,40 @@ def test_a_logger_that_hangs_holds_up_neither_training_nor_the_curve(tmp_path: P
 
 
 # --- In a coroutine trainer ---------------------------------------------------------------------
+
+
+class Unreadable(Mapping[str, float]):
+    """Numbers that cannot be read, as where the device is gone."""
+
+    def __getitem__(self, key: str) -> float:
+        raise RuntimeError("device lost")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["accuracy"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+def test_a_result_that_cannot_be_read_is_a_skip_and_others_go_on(run: Any, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with AsyncEvalDispatcher(run_dir=tmp_path) as evals:
+            await evals.aschedule(Unreadable, step=1)
+            await evals.aschedule(half, step=2)
+
+    run(main)
+    bad, good = points_of(tmp_path)
+    assert bad.skipped == "RuntimeError: device lost"
+    assert good.has_result
+
+
+def test_a_block_that_is_left_in_another_context_drains_all_the_same(tmp_path: Path) -> None:
+    context = contextvars.copy_context()
+    evals = AsyncEvalDispatcher(run_dir=tmp_path)
+    context.run(evals.__enter__)
+    evals.schedule(half, step=1)
+    evals.__exit__(None, None, None)
+    assert [p.has_result for p in points_of(tmp_path)] == [True]
 
 
 def test_a_loop_that_anyio_did_not_start_will_do(tmp_path: Path) -> None:

@@ -1653,6 +1653,60 @@ def test_training_runs_without_a_directory_get_one_each(
     assert names == ["rl_eval", "rl_eval-2", "rl_eval-3"]
     assert [[p.step for p in run.points] for run in runs] == [[10], [20], [30]]
     assert "rl_eval-2" in caplog.text
+    with pytest.raises(InvalidInput, match="say which one with run_dir="):
+        PeriodicEval(questions(), builder(), every_steps=10, resume=True)
+    other = PeriodicEval(questions(), builder(), every_steps=10, label="rl_eval-2")
+    other.begin()
+    assert other.run_dir.name == "rl_eval-2-2"  # the name is taken, the label is another one
+
+
+def test_the_one_training_run_without_a_directory_is_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    PeriodicEval(questions(), builder(), every_steps=10).maybe_run(10, Model())
     last = PeriodicEval(questions(), builder(), every_steps=10, resume=True)
-    assert last.run_dir == runs[-1].run_dir
-    assert [p.step for p in last.points] == [30]
+    assert last.run_dir.name == "rl_eval"
+    assert [p.step for p in last.points] == [10]
+
+
+def test_two_evals_made_at_once_have_a_directory_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    evals = [PeriodicEval(questions(), builder(), every_steps=10) for _ in range(2)]
+    for each in evals:
+        assert each.maybe_run(10, Model()) is not None
+    assert [each.run_dir.name for each in evals] == ["rl_eval", "rl_eval-2"]
+
+
+def test_skips_of_a_training_run_without_results_are_put_aside(tmp_path: Path) -> None:
+    unsaid(tmp_path, model_getter=lambda: None).maybe_run(10)
+    again = unsaid(tmp_path)
+    again.maybe_run(20)
+    assert [p.step for p in read_points(again.run_dir / "curve.jsonl")] == [20]
+    assert [p.step for p in read_points(again.run_dir / "curve.failed.jsonl")] == [10]
+
+
+def test_a_process_that_is_not_the_first_evaluates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    evals = unsaid(tmp_path)
+    assert evals.maybe_run(10) is None
+    assert evals.run_final(10) is None
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_point_that_no_line_can_hold_is_a_skip(tmp_path: Path) -> None:
+    evals = periodic(tmp_path, runner_builder=builder(describe=lambda: {"way": object()}))
+    point = evals.maybe_run(10)
+    assert point is not None
+    assert "holds a value that JSON cannot" in (point.skipped or "")
+    assert read_points(evals.run_dir / "curve.jsonl") == [point]
+
+
+@pytest.mark.parametrize("step", [1.5, "ten", None, 2**60])
+def test_a_step_is_a_whole_number(tmp_path: Path, step: Any) -> None:
+    with pytest.raises(InvalidInput, match="step is a whole number"):
+        periodic(tmp_path).maybe_run(step)

@@ -199,11 +199,15 @@ def _watch_pipe(run: str, metric: str, interval: float, *, once: bool) -> None:
     # What was there before is the curve as it stands; what comes is told as it comes.
     fresh = current_points(follower.poll())
     told_of_damage = 0
+    pending: set[tuple[str, str, int]] = set()
     while True:
         check_metric(follower.points, metric)
         labelled = len(by_label(follower.points)) > 1
         for point in fresh:
-            click.echo(point_line(point, metric, labelled=labelled).plain)
+            if not (point.pending and point.key in pending):  # its hash is a line of its own
+                click.echo(point_line(point, metric, labelled=labelled).plain)
+            if point.pending:
+                pending.add(point.key)
         if len(follower.damaged) > told_of_damage:
             told_of_damage = len(follower.damaged)
             click.echo(printable(_damage(follower)), err=True)

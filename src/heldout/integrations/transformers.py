@@ -22,6 +22,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -159,7 +160,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         if not control.should_training_stop:
             # Where the trainer is going to ask for these very results, it has to wait for them.
             asked = control.should_evaluate and self._answers(args)
-            checkpoint = f"{args.output_dir}/checkpoint-{state.global_step}"
+            checkpoint = str(Path(args.output_dir, f"checkpoint-{state.global_step}").absolute())
             run = partial(
                 PeriodicEval.maybe_run,
                 wait=asked,

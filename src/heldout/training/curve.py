@@ -199,6 +199,10 @@ class CurveWriter:
         """Wait until what was appended is on the disk."""
         self._lines.sync()
 
+    def clear(self) -> None:
+        """Begin the curve anew."""
+        self._lines.clear()
+
     def close(self) -> None:
         self._lines.close()
 
@@ -292,14 +296,21 @@ def pending_points(points: Iterable[CurvePoint]) -> list[CurvePoint]:
         points: Points of a curve, as `read_points` gives them.
 
     Returns:
-        Pending points by step, without those that a later attempt supersedes: it went back to
-        before their step, so that their weights are no more.
+        Pending points by step, without those whose weights have a result all the same, and those
+        that a later attempt supersedes: it went back to before their step.
     """
     points = list(points)
     order = {session: i for i, session in enumerate(dict.fromkeys(p.session for p in points))}
     evaluated = [p for p in points if p.has_result or p.pending]
     went_back_to = _first_steps_of_later_sessions(evaluated, order)
-    left = [p for p in points if p.pending and p.step < went_back_to[order[p.session]]]
+    measured = {(p.label, p.step, p.weights) for p in points if p.has_result and p.weights}
+    left = [
+        p
+        for p in points
+        if p.pending
+        and p.step < went_back_to[order[p.session]]
+        and (p.label, p.step, p.weights) not in measured
+    ]
     return sorted(left, key=lambda p: (p.step, p.label))
 
 

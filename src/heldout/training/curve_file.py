@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shutil
 import threading
 import weakref
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError, RunExists
+from heldout.store.lines import has_writer
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.training.curve import (
     CurvePoint,
@@ -77,9 +79,19 @@ class CurveFile:
                 f"{self.run.path} already holds the curve of a training run. Continue it with "
                 "resume=True, or use another run_dir for another training run"
             )
+        if (self.run.path / "pending.json").exists():
+            log.warning(
+                "%s has a pending.json of an earlier version of heldout; the evals that it names "
+                "were lost, and are not listed any more",
+                self.run.path,
+            )
         self.run.make()
         with self._lock:
-            self._open()
+            writer = self._open()
+            if not resume and read_points(self.run.curve):
+                # Nothing but skips of a training run that never got a result.
+                shutil.copy(self.run.curve, self.run.path / "curve.failed.jsonl")
+                writer.clear()
 
     def join(self, periodic_eval: Any) -> str:
         """Set up a `PeriodicEval` here.
@@ -248,27 +260,62 @@ def has_points(path: Path) -> bool:
     return curve.exists() and any(p.has_result or p.pending for p in read_points(curve))
 
 
-def choose_run_dir(base: Path, *, resume: bool) -> Path:
+def choose_run_dir(base: Path, label: str, *, resume: bool) -> Path:
     """Choose a directory for a training run whose user named none.
 
     Args:
         base: What the first one is called; the others have -2, -3 … after it.
-        resume: Whether the last training run is continued.
+        label: The eval's name.
+        resume: Whether a training run is continued.
 
     Returns:
-        The directory of the last training run, or one that has no curve yet.
+        The directory of the one training run that there is, or one that is free.
+
+    Raises:
+        InvalidInput: There are several that could be continued.
     """
-    pattern = re.compile(re.escape(base.name) + r"-(\d+)")
-    numbers = {1: base}
-    if base.parent.is_dir():
-        for path in base.parent.iterdir():
-            if (match := pattern.fullmatch(path.name)) and int(match[1]) > 1:
-                numbers[int(match[1])] = path
-    used = [number for number, path in numbers.items() if has_points(path)]
-    last = max(used, default=0)
-    if resume:
-        return numbers[last or 1]
-    return base if not used else base.with_name(f"{base.name}-{last + 1}")
+    if not resume:
+        number, path = 1, base
+        while _is_used(path):
+            number += 1
+            path = base.with_name(f"{base.name}-{number}")
+        return path
+    runs = [path for path in numbered_dirs(base) if _label_of(path) == label and _is_used(path)]
+    if len(runs) > 1:
+        raise InvalidInput(
+            "several training runs could be continued: "
+            + ", ".join(str(path) for path in runs)
+            + "; say which one with run_dir="
+        )
+    return runs[0] if runs else base
+
+
+def numbered_dirs(base: Path) -> list[Path]:
+    """The directories of that name, and of that name with a number."""
+    pattern = re.compile(re.escape(base.name) + r"(-\d+)?")
+    if not base.parent.is_dir():
+        return []
+    return sorted(path for path in base.parent.iterdir() if pattern.fullmatch(path.name))
+
+
+def _is_used(path: Path) -> bool:
+    """Whether a directory holds a run, or one is being written there."""
+    curve = RunDir(path).curve
+    if not curve.exists():
+        return RunDir(path).exists()
+    try:
+        return has_points(path) or has_writer(curve)
+    except RunDirectoryError:  # damaged: somebody's, all the same
+        return True
+
+
+def _label_of(path: Path) -> str | None:
+    """The eval that a run directory belongs to, if that can be read."""
+    try:
+        label = RunDir(path).read_info().config.get("label")
+    except RunDirectoryError:
+        return None
+    return label if isinstance(label, str) else None
 
 
 # --- What one eval knows of its curve -------------------------------------------------------------

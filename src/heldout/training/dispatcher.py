@@ -62,6 +62,7 @@ QUIET_SECONDS = 5.0
 """How long evals are waited for without a word."""
 LOGGER_SECONDS = 60.0
 """How long loggers may take, at the end of training, for what they have not stored yet."""
+SAME_WEIGHTS = "the same weights have a point already"
 RETRY_SECONDS = 0.5
 """How often a free snapshot is looked for, while other evals hold them."""
 
@@ -482,7 +483,7 @@ class AsyncEvalDispatcher:
         pending: CurvePoint,
         *,
         snapshot: TakeSnapshot,
-        must: bool,
+        deadline: float | None = None,
     ) -> Scheduled:
         """Run the eval of a `PeriodicEval`, which has a curve of its own.
 
@@ -491,15 +492,15 @@ class AsyncEvalDispatcher:
             evaluator: A function of the snapshot.
             pending: Its write-ahead line.
             snapshot: Takes the snapshot.
-            must: Whether it waits for a place whatever the policy is, as long as a drain would.
+            deadline: If given, it waits for a place whatever the policy is, until that time
+                (`time.monotonic`), and training waits for it.
 
         Returns:
             The scheduled eval.
         """
         job = self._job(evaluator, pending, file, snapshot)
-        job.must = must
-        if must and self.drain_timeout is not None:
-            job.until = time.monotonic() + self.drain_timeout
+        if deadline is not None:
+            job.must, job.until = True, deadline
         return self._join(job)
 
     def _new_job(
@@ -640,6 +641,8 @@ class AsyncEvalDispatcher:
         except BaseException:  # Ctrl-C: nothing would ever take it out again
             self._queue.remove(job)
             job.release()
+            if offer.dropped is not None:
+                self._skip(offer.dropped, "gave way to an eval that was interrupted (when_full)")
             raise
         if offer.waits and time.monotonic() >= job.until:
             return Offer(refused="there was no place for it in time")
@@ -732,8 +735,11 @@ class AsyncEvalDispatcher:
         seconds = time.monotonic() - began
         try:
             await self._threads.run(self._finish, job, result, problem, seconds)
-        except RuntimeError:  # no thread can be started: the process ends
-            self._finish(job, result, problem, seconds)
+        except Exception as broken:
+            if job.claimed:  # its line is written, or could not be
+                log.error("eval %r of step %s", job.handle.name, job.handle.step, exc_info=broken)
+            else:  # no thread can be started: the process ends
+                self._finish(job, result, problem, seconds)
         finally:
             result = problem = None  # else it and its traceback hold each other, and the weights
 
@@ -762,30 +768,37 @@ class AsyncEvalDispatcher:
     def _finish(self, job: Job, result: Any, problem: BaseException | None, seconds: float) -> None:
         if not self._claim(job):
             return
-        if isinstance(result, Known):
-            if job.written_ahead and job.file is not None:
-                reason = "the same weights have a point already"
-                job.file.append(skip_of(job.pending, reason, seconds))
-            self._close_job(job, result.point, is_new=False)
-            return
-        point = None
+        point: CurvePoint | None = None
+        is_new = not isinstance(result, Known)
         try:
-            if problem is None:
-                run_dir = None if job.file is None else job.file.run.path
-                point = self._append(job, point_of(result, job.pending, seconds, run_dir))
-        except InvalidInput as raised:
-            problem = raised.with_traceback(None)
-        if point is None:
-            assert problem is not None
-            skip = skip_of(job.pending, describe(problem), seconds, retry=job.again)
-            point = self._append(job, skip)
-        self._close_job(job, point)
+            if isinstance(result, Known):
+                point = result.point
+                if job.written_ahead and job.file is not None:
+                    job.file.append(skip_of(job.pending, SAME_WEIGHTS, seconds))
+            else:
+                point, problem = self._append_end(job, result, problem, seconds)
+        finally:
+            self._close_job(job, point, is_new=is_new)
         # After its line: a log handler may raise.
         name, step = job.pending.label, job.pending.step
         if problem is not None:
             log.warning("eval %r of step %s failed", name, step, exc_info=problem)
-        elif point.skipped is not None:
+        elif is_new and point is not None and point.skipped is not None:
             log.warning("eval %r of step %s is skipped: %s", name, step, point.skipped)
+
+    def _append_end(
+        self, job: Job, result: Any, problem: BaseException | None, seconds: float
+    ) -> tuple[CurvePoint, BaseException | None]:
+        """Write what an evaluator returned; where that is no result, a skip that says why."""
+        if problem is None:
+            run_dir = None if job.file is None else job.file.run.path
+            try:
+                point = point_of(result, job.pending, seconds, run_dir)
+                return self._append(job, point), None
+            except Exception as raised:  # noqa: BLE001 - what it returned is the user's
+                problem = raised.with_traceback(None)
+        skip = skip_of(job.pending, describe(problem), seconds, retry=job.again)
+        return self._append(job, skip), problem
 
     def _skip(self, job: Job, reason: str) -> None:
         if self._claim(job):
@@ -1038,7 +1051,7 @@ class AsyncEvalDispatcher:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _current.reset(self._tokens.pop())
+        self._leave_context()
         timeout = self._timeout_after(problem)
         if isinstance(problem, Exception):
             # It will not be seen before the wait is over.
@@ -1058,7 +1071,7 @@ class AsyncEvalDispatcher:
         problem: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _current.reset(self._tokens.pop())
+        self._leave_context()
         if not self._is_ours("async with"):
             return
         timeout = self._timeout_after(problem)
@@ -1073,6 +1086,13 @@ class AsyncEvalDispatcher:
                     await self._threads.run(close)
                 self._threads.close()
             await self._loop.leave()
+
+    def _leave_context(self) -> None:
+        try:
+            _current.reset(self._tokens.pop())
+        except ValueError:  # left in another task or thread than it was entered in
+            if _current.get() is self:
+                _current.set(None)
 
     def close(self, timeout: float | None = 600.0) -> Drained:
         """Drain, then close threads, files and loggers. What is scheduled later is a skip.

@@ -19,6 +19,7 @@ user (heartbeat, monitor) are called in the trainer's thread all the same.
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from heldout.errors import EvalFailed, InvalidInput, RunDirectoryError
+from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
 from heldout.isolation import is_beside_training, modules_of, untouched_random_state
 from heldout.items import EvalDefinition
 from heldout.store.rundir import now
@@ -40,8 +41,13 @@ from heldout.training.curve import (
     request_stop,
     stop_requested,
 )
-from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points
-from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
+from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
+from heldout.training.dispatcher import (
+    SAME_WEIGHTS,
+    AsyncEvalDispatcher,
+    Scheduled,
+    get_async_eval_dispatcher,
+)
 from heldout.training.distributed import (
     Alone,
     RanksApart,
@@ -50,7 +56,7 @@ from heldout.training.distributed import (
 )
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.training.monitor import CurveMonitor, Judgement
-from heldout.training.results import pending_point
+from heldout.training.results import pending_point, skip_of
 from heldout.training.run_eval import Known, Measured, Task, describe, measure, measure_snapshot
 from heldout.training.runner import (
     EpisodeRunner,
@@ -216,7 +222,7 @@ class PeriodicEval:
         self._resume = resume
         self._history: EvalHistory | None = None
         # A trainer may still say that it resumes, where there is something to resume.
-        if resume is not None or not has_points(self._base_dir):
+        if resume is not None or not self._has_predecessor():
             self._enter_first()
 
     # --- Cadence ---
@@ -259,6 +265,7 @@ class PeriodicEval:
             The point; None where none is due, or where the eval runs in the background.
         """
         self.begin()
+        step = _whole_step(step)
         if self._history is not None and self._seen is not None and step < self._seen:
             self._history.begin_attempt()
         dispatcher = self._poll_dispatcher(step)
@@ -289,6 +296,7 @@ class PeriodicEval:
         Returns:
             The point; None where another process evaluates.
         """
+        step = _whole_step(step)
         return self._run(step, self._model_getter(model), size=len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
@@ -305,23 +313,29 @@ class PeriodicEval:
         if self.every_steps <= 0:
             return None
         self.begin()
+        step = _whole_step(step)
         get_model = self._model_getter(model)
         dispatcher, point = self._poll_dispatcher(step), None
+        self.collect()
         live = None if dispatcher is None else self._copyable_model(get_model)
-        self._finishing = True
         if dispatcher is not None and live is not None and not dispatcher.in_event_loop:
-            dispatcher.wait_for(self._scheduled, dispatcher.drain_timeout)
+            timeout, began = dispatcher.drain_timeout, time.monotonic()
+            dispatcher.wait_for(self._scheduled, timeout)
             self.collect()
-            handle = self._schedule(dispatcher, step, live, final=True)
+            deadline = math.inf if timeout is None else began + timeout
+            handle = self._schedule(dispatcher, step, live, final=True, deadline=deadline)
             if handle is not None:
-                point = handle.result(dispatcher.drain_timeout)
+                left = max(0.0, deadline - time.monotonic())
+                point = handle.result(None if left == math.inf else left)
             self.collect()
         elif not any(handle.step == step for handle in self._scheduled):
             size = len(self.samples)
             point = self._run(step, get_model, size=size, whole=True, final=True)
+        self._finishing = True
         if self._history is None:
             return point
-        self._history.mark_complete()
+        if not self._scheduled:
+            self._history.mark_complete()
         return point or self._history.last_at(step)
 
     def finish(self, pending: CurvePoint, model: Any) -> CurvePoint | None:
@@ -414,24 +428,18 @@ class PeriodicEval:
         """The curve as it stands, by step, earlier attempts included."""
         return [] if self._history is None else self._history.points
 
+    def _has_predecessor(self) -> bool:
+        """Whether there is a curve that a trainer might want to continue."""
+        if self._is_named:
+            return has_points(self._base_dir)
+        return bool(numbered_dirs(self._base_dir))
+
     def _enter_first(self) -> None:
         """Enter the run directory, once, in the process that writes there."""
         if self._history is None and self.every_steps and is_first_process(self._current_ranks()):
             self._enter()
 
     def _enter(self) -> None:
-        resume = bool(self._resume)
-        run_dir = self._base_dir
-        if not self._is_named:
-            run_dir = choose_run_dir(self._base_dir, resume=resume)
-            if run_dir != self._base_dir and not resume:
-                log.warning(
-                    "%s: %s holds the curve of another training run; this one is in %s "
-                    "(resume=True continues the last one)",
-                    self.label,
-                    self._base_dir,
-                    run_dir,
-                )
         config = {
             "kind": "midrun",
             "label": self.label,
@@ -444,8 +452,25 @@ class PeriodicEval:
         # A worker says what it runs once it runs.
         builder = self.runner_builder
         functions = {} if builder is None else describe_builder(builder)
-        history = EvalHistory(self.label, run_dir, self)
-        self._spending.take_over(history.enter(config, functions, resume=resume))
+        resume, history = bool(self._resume), None
+        while history is None:
+            run_dir = self._base_dir
+            if not self._is_named:
+                run_dir = choose_run_dir(self._base_dir, self.label, resume=resume)
+            history = EvalHistory(self.label, run_dir, self)
+            try:
+                self._spending.take_over(history.enter(config, functions, resume=resume))
+            except RunBusy:
+                if self._is_named or resume:
+                    raise
+                history = None  # another training run has begun there since it was chosen
+        if run_dir != self._base_dir:
+            log.warning(
+                "%s: the curve of this training run is in %s; %s has another one",
+                self.label,
+                run_dir,
+                self._base_dir,
+            )
         self._history = history
 
     # --- Stopping ---
@@ -505,7 +530,7 @@ class PeriodicEval:
         try:
             ranks = self._current_ranks()
             if self._across == "first":
-                if ranks.rank != 0:
+                if not is_first_process(ranks):
                     return None
                 ranks = Alone()
             if ranks.rank == 0:
@@ -520,6 +545,8 @@ class PeriodicEval:
             if measured is None:
                 measured = Measured(0, skipped=self._spending.why_not)
             if isinstance(measured, Known):
+                if instead_of is not None:
+                    self.curve.file.append(skip_of(instead_of, SAME_WEIGHTS))
                 return None if measured.point is None else self._reuse(measured.point)
         except Exception as problem:
             log.warning("%s at step %s", self.label, step, exc_info=problem)
@@ -603,7 +630,7 @@ class PeriodicEval:
 
     def _skip_unaffordable(self, step: int) -> CurvePoint | None:
         """The line of an eval that is due and that `max_overhead` leaves no time for."""
-        if self._current_ranks().rank != 0:
+        if not is_first_process(self._current_ranks()):
             return None
         began = self._clock()
         skip = Measured(0, skipped=self._spending.why_not)
@@ -689,12 +716,13 @@ class PeriodicEval:
         *,
         final: bool = False,
         saved_at: str | Path | None = None,
+        deadline: float | None = None,
     ) -> Scheduled | None:
         """No Exception gets out of here, either. What it costs training is the snapshot, and the
         wait for a place."""
         began = self._clock()
         try:
-            if self._current_ranks().rank != 0:
+            if not is_first_process(self._current_ranks()):
                 return None
             self.curve.check_current()
             take = self._pool().try_take if self.worker is None else self.worker.try_snapshot
@@ -704,7 +732,7 @@ class PeriodicEval:
                 partial(self._run_snapshot, dispatcher, step, final, handles),
                 pending_point(self.label, step, self.curve.session, saved_at=saved_at),
                 snapshot=partial(take, model, step=step),
-                must=final,
+                deadline=deadline,
             )
             handles.append(handle)
             self._scheduled.append(handle)
@@ -816,7 +844,13 @@ class PeriodicEval:
             file.append(point)
             self.curve.add(point)
             raise
-        file.append(judged)
+        try:
+            file.append(judged)
+        except InvalidInput as problem:  # a line cannot hold it: what else could be said of it?
+            judged = msgspec.structs.replace(
+                judged, summary=None, skipped=describe(problem), outcomes=(), decoding=None
+            )
+            file.append(judged)
         if (dispatcher := get_async_eval_dispatcher()) is not None:
             dispatcher.log_point(judged, file)
         self._take_in(judged)
@@ -895,6 +929,17 @@ class PeriodicEval:
             self._heartbeat(name, fields)
         except Exception as problem:
             log.warning("%s: heartbeat_fn failed", self.label, exc_info=problem)
+
+
+def _whole_step(step: Any) -> int:
+    """The step as an int. A counter may be a numpy integer, or a float without a fraction."""
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if number != step or not 0 <= number <= 2**53:
+        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
+    return number
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:
