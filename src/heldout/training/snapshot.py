@@ -417,11 +417,17 @@ class _ModelCopy:
         return target
 
     def _copy_attribute(self, value: Any, where: str) -> Any:
+        if id(value) in self._memo:
+            return self._memo[id(value)]
         if isinstance(value, types.MethodType):
-            function = self._copy_function(value.__func__, where)
+            function = self._copy_attribute(value.__func__, where)
             return types.MethodType(function, self._copy_attribute(value.__self__, where))
         if isinstance(value, types.FunctionType):
             return self._copy_function(value, where)
+        if type(value).__name__ == "ConvertOutputsToFp32":  # accelerate's: it refuses to be copied
+            self._memo[id(value)] = converter = object.__new__(type(value))
+            vars(converter).update(self._copy_all(vars(value), where))
+            return converter
         self._prepare(value, where)
         try:
             return copy.deepcopy(value, self._memo)
@@ -429,26 +435,35 @@ class _ModelCopy:
             why = f"a {type(value).__name__} cannot be copied ({problem})"
             raise _refusal(where, why) from problem
 
+    def _copy_all(self, values: dict[str, Any], where: str) -> dict[str, Any]:
+        return {name: self._copy_attribute(value, where) for name, value in values.items()}
+
     def _copy_function(self, function: Any, where: str) -> Any:
-        """Return what a compiled function was made from, or accelerate's with its own autocast.
+        """Make a function anew if it encloses something; `deepcopy` would share it.
 
-        A `torch.autocast` keeps what it has to put back: two threads must not enter the same one.
+        TRL and accelerate put such functions around `forward`. One encloses a `torch.autocast`,
+        which keeps what it has to put back: two threads must not enter the same one.
         """
-        import torch
-
         if (plain := _compiled_from(function)) is not None:
             return self._copy_attribute(plain, where)
-        converter: Any = getattr(function, "__wrapped__", None)
-        if type(converter).__name__ != "ConvertOutputsToFp32":
-            self._prepare(function, where)
+        if why := _why_not_globals(function):
+            raise _refusal(where, why)
+        if not _enclosed(function):
             return function
-        from accelerate.utils import convert_outputs_to_fp32
-
-        cast = converter.model_forward
-        cells = [cell.cell_contents for cell in cast.__closure__]
-        (autocast,) = (cell for cell in cells if isinstance(cell, torch.autocast))
-        inner = self._copy_attribute(cast.__wrapped__, where)
-        return convert_outputs_to_fp32(copy.copy(autocast)(inner))
+        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        new = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, closure=cells
+        )
+        self._memo[id(function)] = new
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
+            cell.cell_contents = self._copy_attribute(original.cell_contents, where)
+        new.__defaults__ = tuple(
+            self._copy_attribute(v, where) for v in function.__defaults__ or ()
+        )
+        new.__kwdefaults__ = self._copy_all(function.__kwdefaults__ or {}, where)
+        new.__qualname__, new.__module__ = function.__qualname__, function.__module__
+        vars(new).update(self._copy_all(vars(function), where))
+        return new
 
     def _prepare(self, value: Any, where: str) -> None:
         """Add to the memo what `deepcopy` must not copy itself, and refuse what it cannot."""
@@ -590,7 +605,11 @@ def _why_not(value: Any) -> str | None:
 
     kind, data = type(value), torch.utils.data
     if issubclass(kind, types.FunctionType):
-        return _why_not_shared(value) or _why_not_globals(value)
+        for enclosed in _enclosed(value):
+            if type(enclosed) not in _PLAIN and not isinstance(enclosed, type):
+                what = f"{value.__qualname__} encloses a {type(enclosed).__name__}"
+                return f"{what}, and functions in containers are not copied"
+        return _why_not_globals(value)
     if issubclass(kind, types.BuiltinFunctionType | functools._lru_cache_wrapper | weakref.ref):
         owner = value() if kind is weakref.ref else getattr(value, "__self__", value)
         harmless = torch.Tensor if kind is weakref.ref else type | types.ModuleType
@@ -605,20 +624,16 @@ def _why_not(value: Any) -> str | None:
     return None
 
 
-def _why_not_shared(function: Any) -> str | None:
-    """Why the model and its copy cannot both call a function: it may enclose the model."""
+def _enclosed(function: Any) -> list[Any]:
+    """What a function holds that may be of the model; what can be imported holds nothing of it."""
     target: Any = sys.modules.get(function.__module__)
     for name in function.__qualname__.split("."):
         target = getattr(target, name, None)
     if target is function and function.__module__ != "__main__":
-        return None  # it can be imported, so it is no part of the model
+        return []
     values = [cell.cell_contents for cell in function.__closure__ or ()]
     values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    for value in (*values, *vars(function).values()):
-        if type(value) not in _PLAIN and not isinstance(value, type):
-            kind = type(value).__name__
-            return f"{function.__qualname__} encloses a {kind}, which a copy would share with it"
-    return None
+    return [*values, *vars(function).values()]
 
 
 def _compiled_from(function: Any) -> Any:
