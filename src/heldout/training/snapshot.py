@@ -33,15 +33,7 @@ from typing import Any, NamedTuple
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
-from heldout.weights import (
-    Copy,
-    checked_copy,
-    fingerprint,
-    numbers,
-    totals,
-    why_not_whole,
-    writes,
-)
+from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals, why_not_whole, writes
 
 
 class PolicyVersion(NamedTuple):
