@@ -1110,6 +1110,12 @@ def test_a_function_that_encloses_the_model_uses_the_copy(make: Any) -> None:
     assert_faithful(model, ask=lambda model: model(torch.ones(1, 2)), go_on=go_on)
 
 
+def test_a_weak_reference_to_nothing_is_no_obstacle() -> None:
+    model = normed()
+    model.former = weakref.ref(torch.ones(1))
+    assert take(SnapshotPool(), model).model.former() is None
+
+
 def test_a_wrapper_around_forward_uses_the_copy() -> None:
     model = llama()
     model.forward = _by_a_wrapped_method(model)

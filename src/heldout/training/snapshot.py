@@ -250,7 +250,8 @@ class _ModelCopy:
     """A second model of the same modules, with tensors of its own.
 
     Modules are made without their `__init__`. What they hold besides tensors is copied anew each
-    time by `copy.deepcopy`, whose memo has the copies of modules and tensors. Gradients,
+    time by `copy.deepcopy`, whose memo has the copies of modules and tensors. It shares functions:
+    those that a module holds are made anew, others that enclose something are refused. Gradients,
     optimizers, hooks for gradients and compiled code are left out.
     """
 
@@ -465,8 +466,10 @@ class _ModelCopy:
         while pending:
             value = pending.pop()
             kind = type(value)
-            if kind in _PLAIN or id(value) in self._memo or id(value) in self._seen:
+            if kind in _PLAIN or id(value) in self._seen:
                 continue
+            if id(value) in self._memo and kind is not types.FunctionType:
+                continue  # Python 3.14's `deepcopy` does not look functions up
             self._seen.add(id(value))
             if why := _why_not(value):
                 raise _refusal(where, why)
@@ -476,7 +479,7 @@ class _ModelCopy:
                 self._memo[id(value)] = None
             elif issubclass(kind, torch.Generator):
                 self._memo[id(value)] = value.clone_state()
-            elif issubclass(kind, weakref.ref):  # the recurrent layers of torch have them
+            elif issubclass(kind, weakref.ref) and value() is not None:  # torch's LSTM has them
                 self._memo[id(value)] = weakref.ref(self._copy_tensor(value(), where))
             elif issubclass(kind, types.MethodType):
                 pending += [value.__func__, value.__self__]
@@ -602,11 +605,13 @@ def _why_not(value: Any) -> str | None:
                 what = f"{value.__qualname__} encloses a {type(enclosed).__name__}"
                 return f"{what}, and functions in containers are not copied"
         return _why_not_globals(value)
-    if issubclass(kind, types.BuiltinFunctionType | functools._lru_cache_wrapper | weakref.ref):
-        owner = value() if kind is weakref.ref else getattr(value, "__self__", value)
-        harmless = torch.Tensor if kind is weakref.ref else type | types.ModuleType
-        if owner is not None and not isinstance(owner, harmless):
-            return f"a copy would share its {kind.__name__} with the model in training"
+    is_shared = issubclass(kind, functools._lru_cache_wrapper)
+    if issubclass(kind, types.BuiltinFunctionType):
+        is_shared = not isinstance(value.__self__, type | types.ModuleType | None)
+    elif issubclass(kind, weakref.ref):
+        is_shared = not isinstance(value(), torch.Tensor | None)
+    if is_shared:
+        return f"a copy would share its {kind.__name__} with the model in training"
     if issubclass(kind, torch.nn.Module):
         return f"it leads to a {kind.__name__} that is no part of the model"
     if issubclass(kind, data.DataLoader | data.Dataset):
