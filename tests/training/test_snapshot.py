@@ -791,6 +791,20 @@ def test_trained_weights_may_become_others(change: Any) -> None:
     assert_faithful(model, pool=pool)
 
 
+def test_weights_that_are_tied_later_get_another_copy() -> None:
+    """A graph captured of the copy there is reads each tensor where it was."""
+    with torch.random.fork_rng():
+        model = torch.nn.Sequential(*(torch.nn.Linear(2, 2, bias=False) for _ in range(3)))
+    pool = SnapshotPool()
+    snapshot = take(pool, model)
+    first = snapshot.model
+    snapshot.release()
+    model[1].weight = model[0].weight
+    snapshot = take(pool, model)
+    assert snapshot.model is not first
+    assert snapshot.model[1].weight is snapshot.model[0].weight
+
+
 def test_weights_that_grow_in_place_are_noticed() -> None:
     with torch.random.fork_rng():
         model, pool = torch.nn.Embedding(4, 3), SnapshotPool()
