@@ -347,10 +347,10 @@ class _ModelCopy:
             kind = type(value)
             if kind in _PLAIN:
                 own[key] = value
-            elif id(value) in self._memo:
-                own[key] = self._memo[id(value)]
             elif issubclass(kind, torch.Tensor):
                 own[key] = self._copy_tensor(value, where)
+            elif id(value) in self._memo:
+                own[key] = self._memo[id(value)]
             elif not (_is_flat(value) and _is_flat(own.get(key)) and own[key] == value):
                 own[key] = self._copy_attribute(value, where)
         if self._count != len(self._tensors):
