@@ -21,30 +21,19 @@ from __future__ import annotations
 import copy
 import functools
 import inspect
-import io
-import pickle
 import sys
 import threading
 import types
 import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
-from heldout.weights import (
-    Copy,
-    checked_copy,
-    fingerprint,
-    numbers,
-    totals,
-    why_not_whole,
-    writes,
-)
+from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals, why_not_whole, writes
 
 
 class PolicyVersion(NamedTuple):
@@ -101,7 +90,7 @@ class WeightSnapshot:
         with self.in_use():
             if copy.is_as_taken():
                 return None
-        copy.copy_all_again()
+        copy.original = None  # torch has not counted it, so the next snapshot needs a new copy
         return (
             "frozen weights, which a snapshot shares with the model in training or copies only "
             'once, were written to before its eval was over; SnapshotPool(copy="all") copies them '
@@ -244,41 +233,8 @@ class _NoLongerFits(Exception):
 _Transfer = tuple[Any, Any]
 """A tensor of the model, and that of the copy."""
 
-
-@dataclass(slots=True)
-class _Tensor:
-    """A tensor of the copy."""
-
-    target: Any
-    layout: tuple[Any, ...]
-    """Of the original."""
-    is_frozen: bool
-    is_shared: bool
-    """Frozen weights share the original's memory, or are copied once to another device."""
-    content: tuple[int, int] | None = None
-    """Where a frozen original was, and how often it had been written to."""
-
-
-@dataclass(slots=True)
-class _Module:
-    """A module, by what is in its `__dict__` and in that of its copy."""
-
-    name: str
-    original: Any
-    structure: tuple[Any, ...]
-    """What cannot change without a new copy, since graphs may be captured of this one."""
-    held: dict[str, Any]
-    own: dict[str, Any]
-    tensors: list[tuple[dict[str, Any], dict[str, Any], str, _Tensor | None]] = field(
-        default_factory=list
-    )
-    plain: list[str] = field(default_factory=list)
-    flat: list[str] = field(default_factory=list)
-    """Attributes that are containers of plain values."""
-    others: list[tuple[dict[Any, Any], dict[Any, Any], Any]] = field(default_factory=list)
-
-
 _PLAIN = frozenset({type(None), bool, int, float, complex, str, bytes})
+_CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _SWITCHED_OFF = {
     "training": False,
     "gradient_checkpointing": False,
@@ -290,91 +246,73 @@ _SWITCHED_OFF = {
 }
 
 
-def _refusal(where: str, why: str) -> InvalidInput:
-    return InvalidInput(
-        f"no copy can be made of this model, because of {where or 'the model itself'}: {why}. "
-        "Take that off the model, or evaluate between training steps instead"
-    )
-
-
 class _ModelCopy:
     """A second model of the same modules, with tensors of its own.
 
     Modules are made without their `__init__`. What they hold besides tensors is copied anew each
-    time; gradients, optimizers, hooks for gradients and compiled code are left out.
+    time by `copy.deepcopy`, whose memo has the copies of modules and tensors. It shares functions:
+    those that a module holds are made anew, others that enclose something are refused. Gradients,
+    optimizers, hooks for gradients and compiled code are left out.
     """
 
     def __init__(self, model: Any, *, device: Any = None, copy: Copy = "trainable") -> None:
         import torch
 
         self.original = unwrap(model)
+        _check(self.original)
         self.fixed: list[_Transfer] = []
         """Frozen tensors, and those of the copy that are not filled each time."""
+        self._due: list[_Transfer] = []
+        """Those to be filled now."""
+        self._memo: dict[int, Any] = {}
+        self._seen: set[int] = set()
         self._copy = copy
         self._device = None if device is None else torch.empty(0, device=device).device
-        self._tensors: dict[int, _Tensor] = {}
-        """By the `id` of the original: of those in containers, at later times."""
         self._streams: dict[Any, Any] = {}
         """The stream to evaluate in, of each CUDA device."""
-        self._is_new, self._is_stale = True, False
-        _check(self.original)
-        self._hooks = [name for name in vars(torch.nn.Module()) if "_hooks" in name]
         modules = list(self.original.named_modules())
         compiled = [module for _, module in modules if "_orig_mod" in module._modules]
         modules = [(name, module) for name, module in modules if module not in compiled]
         self._copies = {id(module): object.__new__(type(module)) for _, module in modules}
         for module in compiled:  # the copy is of what was compiled
             self._copies[id(module)] = self._copies[id(module._orig_mod)]
-        self._modules = [self._add_module(name, module) for name, module in modules]
+        self._structures = [(module, _structure(module)) for _, module in modules]
+        self._attributes: list[tuple[dict[Any, Any], dict[Any, Any], Any, str]] = []
+        """Where modules hold something, where their copies do, its key, and a name for it."""
+        for name, module in modules:
+            self._add_module(name, module)
         self.model = self._copies[id(self.original)]
+        self._tensors: list[tuple[tuple[Any, ...], Any]] = []
+        """Layouts of the model's tensors, and the copy's, in the order in which they are met."""
+        self._count, self._is_new = 0, True
         self._filled: list[Any] = []
         self._finished: list[Any] = []
         self._is_read_by_host = False
         self._reference: list[Any] = []
         """Sums of the frozen weights of the original when the copy was filled."""
 
-    # --- Made once ---
-
-    def _add_module(self, name: str, module: Any) -> _Module:
+    def _add_module(self, name: str, module: Any) -> None:
         import torch
 
         held, own = vars(module), vars(self._copies[id(module)])
-        structure = tuple(dict(s) if isinstance(s, dict) else s for s in _structure(module))
-        record = _Module(name, module, structure, held, own)
-        own["_modules"] = {
-            key: None if child is None else self._copies[id(child)]
-            for key, child in held["_modules"].items()
-        }
-        for group in ("_parameters", "_buffers"):
-            own[group] = {}
-            for key, tensor in held[group].items():
-                target = None if tensor is None else self._add_tensor(tensor, _joined(name, key))
-                record.tensors.append((held[group], own[group], key, target))
-        own |= {group: OrderedDict() for group in self._hooks}
-        for group in ("_forward_hooks", "_forward_pre_hooks"):
-            for key, hook in held[group].items():
-                if self._is_own(hook, name):
-                    record.others.append((held[group], own[group], key))
-                    for flags in self._hooks:
-                        if flags.startswith(f"{group}_") and key in held[flags]:
-                            own[flags][key] = True
+        prefix, standard = f"{name}." if name else "", vars(torch.nn.Module())
+        own["_modules"] = {key: self._copies.get(id(m)) for key, m in held["_modules"].items()}
         for key, value in held.items():
-            if key in own:
-                continue
-            if key in _SWITCHED_OFF:
+            if key in ("_parameters", "_buffers"):
+                own[key] = {}
+                self._attributes += [(value, own[key], inner, prefix + inner) for inner in value]
+            elif key in ("_forward_hooks", "_forward_pre_hooks"):
+                own[key] = OrderedDict()
+                hooks = [number for number, hook in value.items() if self._is_own(hook, name)]
+                self._attributes += [(value, own[key], number, name) for number in hooks]
+            elif key in _SWITCHED_OFF:
                 own[key] = _SWITCHED_OFF[key]
+            elif key in standard:
+                own.setdefault(key, OrderedDict() if key.endswith("_hooks") else copy.copy(value))
             elif key == "_hf_hook" and self._device is not None:
                 raise _refusal(name, "accelerate has put it on devices of its own choice")
-            elif isinstance(value, torch.Tensor):
-                target = self._add_tensor(value, _joined(name, key))
-                record.tensors.append((held, own, key, target))
-            elif type(value) in _PLAIN:
-                record.plain.append(key)
-            elif _is_flat(value):
-                record.flat.append(key)
             else:
-                record.others.append((held, own, key))
-        return record
+                self._attributes.append((held, own, key, prefix + key))
 
     def _is_own(self, hook: Any, where: str) -> bool:
         """Whether a forward hook is the model's; False if it has no effect on a copy."""
@@ -384,36 +322,6 @@ class _ModelCopy:
         if name.startswith("wandb.") or name.endswith(".make_inputs_require_grads"):
             return False
         raise _refusal(where, f"{name} is hooked into its forward pass, to change or to watch it")
-
-    def _add_tensor(self, tensor: Any, where: str) -> _Tensor:
-        import torch
-
-        if (tied := self._tensors.get(id(tensor))) is not None:
-            return tied
-        kind, is_parameter = type(tensor), isinstance(tensor, torch.nn.Parameter)
-        is_frozen = is_parameter and not tensor.requires_grad and self._copy == "trainable"
-        is_shared = is_frozen and self._device in (None, tensor.device)
-        is_plain = kind in (torch.Tensor, torch.nn.Parameter)
-        if is_shared:
-            # A parameter of its own over the same memory: it stays frozen, and stays where it is,
-            # if the original's is trained or put elsewhere one day.
-            target = torch.nn.Parameter(tensor.detach(), False) if is_plain else tensor
-        elif is_plain and tensor.layout is torch.strided and tensor.device.type != "meta":
-            device = self._device or tensor.device
-            # Copies to the host go on without it only if its memory is pinned.
-            pinned = {"pin_memory": True} if (device.type, tensor.is_cuda) == ("cpu", True) else {}
-            target = torch.empty_like(tensor.detach(), device=device, **pinned)
-            target = torch.nn.Parameter(target, False) if is_parameter else target
-        else:
-            what = f"{kind.__name__}, {tensor.layout}, on {tensor.device}"
-            raise _refusal(where, f"its weights cannot be copied ({what})")
-        if target.is_cuda and target.device not in self._streams:
-            self._streams[target.device] = torch.cuda.Stream(target.device)
-        record = _Tensor(target, _layout(tensor), is_frozen, is_shared)
-        self._tensors[id(tensor)] = record
-        return record
-
-    # --- Each time ---
 
     def update(self) -> list[_Transfer]:
         """Copy what modules hold besides the content of tensors.
@@ -425,60 +333,162 @@ class _ModelCopy:
             _NoLongerFits: Another copy has to be made.
             InvalidInput: No copy can be made.
         """
-        known, due = dict(self._copies), list[_Transfer]()
-        originals: dict[int, Any] = {}
-        in_containers: dict[int, _Tensor] = {}
-        self.fixed = []
+        import torch
 
-        def follow(tensor: Any, record: _Tensor) -> Any:
-            if id(record) not in originals and id(tensor) not in known:
-                originals[id(record)], known[id(tensor)] = tensor, record.target
-                self._follow(tensor, record, due)
-            elif originals.get(id(record)) is not tensor:
-                raise _NoLongerFits  # tied weights were untied, or others are tied now
-            return record.target
-
-        def copy_tensor(tensor: Any, where: str) -> Any:
-            if not self._is_new and id(tensor) not in self._tensors:
+        for module, before in self._structures:
+            if _structure(module) != before:
                 raise _NoLongerFits
-            record = self._add_tensor(tensor, where)
-            in_containers[id(tensor)] = record
-            return follow(tensor, record)
-
-        for module in self._modules:
-            if _structure(module.original) != module.structure:
+        self._memo, self._seen, self._count = dict(self._copies), set(), 0
+        self._due, self.fixed = [], []
+        for holder, own, key, where in self._attributes:
+            if key not in holder:
                 raise _NoLongerFits
-            for holder, own, key, record in module.tensors:
-                tensor = holder.get(key)
-                if (record is None) is not (tensor is None):
-                    raise _NoLongerFits
-                own[key] = None if record is None else follow(tensor, record)
-        copier = _AttributeCopier(known, copy_tensor)
-        for module in self._modules:
-            _update_attributes(module, copier)
-        if not self._is_new and in_containers.keys() != self._tensors.keys():
+            value = holder[key]
+            kind = type(value)
+            if kind in _PLAIN:
+                own[key] = value
+            elif issubclass(kind, torch.Tensor):
+                own[key] = self._copy_tensor(value, where)
+            elif id(value) in self._memo:
+                own[key] = self._memo[id(value)]
+            elif not (_is_flat(value) and _is_flat(own.get(key)) and own[key] == value):
+                own[key] = self._copy_attribute(value, where)
+        if self._count != len(self._tensors):
             raise _NoLongerFits
-        self._tensors, self._is_new, self._is_stale = in_containers, False, False
-        return due
+        if any(isinstance(copied, torch.Tensor) for copied in self._memo.get(id(self._memo), ())):
+            raise _refusal("", "an object in it holds a tensor in a way that hides it")
+        self._is_new, self._memo = False, {}
+        return self._due
 
-    def _follow(self, tensor: Any, record: _Tensor, due: list[_Transfer]) -> None:
-        if not isinstance(tensor, _torch().Tensor) or _layout(tensor) != record.layout:
-            raise _NoLongerFits
-        if not record.is_frozen:
-            due.append((tensor, record.target))
-            return
-        # Other weights may have been loaded since, or it may be trained now.
-        pointer = tensor.data_ptr()
-        before, record.content = record.content, (pointer, writes(tensor))
-        if tensor.requires_grad or (record.is_shared and record.target.data_ptr() != pointer):
-            raise _NoLongerFits
-        self.fixed.append((tensor, record.target))
-        if not record.is_shared and (self._is_stale or before != record.content):
-            due.append((tensor, record.target))
+    def _copy_tensor(self, tensor: Any, where: str) -> Any:
+        """Return the copy's tensor; its content is copied later."""
+        import torch
 
-    def copy_all_again(self) -> None:
-        """At the next time: frozen weights were written to, and torch has not counted it."""
-        self._is_stale = True
+        if id(tensor) in self._memo:
+            return self._memo[id(tensor)]
+        may_be_shared = self._copy == "trainable" and not tensor.requires_grad
+        is_frozen = may_be_shared and isinstance(tensor, torch.nn.Parameter)
+        # Frozen weights share the original's memory, or are copied once to another device.
+        is_shared = is_frozen and self._device in (None, tensor.device)
+        strides = tensor.stride() if tensor.layout is torch.strided else None
+        layout: tuple[Any, ...] = type(tensor), tensor.shape, tensor.dtype, tensor.device, strides
+        if is_frozen:  # other weights may have been loaded since
+            layout += tensor.data_ptr(), None if is_shared else writes(tensor)
+        if self._is_new:
+            self._tensors.append((layout, self._new_tensor(tensor, is_shared, where)))
+        if self._count == len(self._tensors) or self._tensors[self._count][0] != layout:
+            raise _NoLongerFits
+        _, target = self._tensors[self._count]
+        self._count += 1
+        self._memo[id(tensor)] = target
+        if is_frozen:
+            self.fixed.append((tensor, target))
+        if not is_frozen or (self._is_new and not is_shared):
+            self._due.append((tensor, target))
+        return target
+
+    def _new_tensor(self, tensor: Any, is_shared: bool, where: str) -> Any:
+        import torch
+
+        kind = type(tensor)
+        is_plain = kind in (torch.Tensor, torch.nn.Parameter)
+        if is_shared:
+            # A parameter of its own over the same memory: it stays frozen, and stays where it is,
+            # if the original's is trained or put elsewhere one day.
+            target = torch.nn.Parameter(tensor.detach(), False) if is_plain else tensor
+        elif is_plain and tensor.layout is torch.strided and tensor.device.type != "meta":
+            device = self._device or tensor.device
+            # Copies to the host go on without it only if its memory is pinned.
+            pinned = {"pin_memory": True} if (device.type, tensor.is_cuda) == ("cpu", True) else {}
+            target = torch.empty_like(tensor.detach(), device=device, **pinned)
+            target = torch.nn.Parameter(target, False) if kind is torch.nn.Parameter else target
+        else:
+            what = f"{kind.__name__}, {tensor.layout}, on {tensor.device}"
+            raise _refusal(where, f"its weights cannot be copied ({what})")
+        if target.is_cuda and target.device not in self._streams:
+            self._streams[target.device] = torch.cuda.Stream(target.device)
+        return target
+
+    def _copy_attribute(self, value: Any, where: str) -> Any:
+        if id(value) in self._memo:
+            return self._memo[id(value)]
+        if isinstance(value, types.MethodType):
+            function = self._copy_attribute(value.__func__, where)
+            return types.MethodType(function, self._copy_attribute(value.__self__, where))
+        if isinstance(value, types.FunctionType):
+            return self._copy_function(value, where)
+        if type(value).__name__ == "ConvertOutputsToFp32":  # accelerate's: it refuses to be copied
+            self._memo[id(value)] = converter = object.__new__(type(value))
+            vars(converter).update(self._copy_all(vars(value), where))
+            return converter
+        self._prepare(value, where)
+        try:
+            return copy.deepcopy(value, self._memo)
+        except Exception as problem:  # objects have code of their own to be copied by
+            why = f"a {type(value).__name__} cannot be copied ({problem})"
+            raise _refusal(where, why) from problem
+
+    def _copy_all(self, values: dict[str, Any], where: str) -> dict[str, Any]:
+        return {name: self._copy_attribute(value, where) for name, value in values.items()}
+
+    def _copy_function(self, function: Any, where: str) -> Any:
+        """Make a function anew if it encloses something; `deepcopy` would share it.
+
+        TRL and accelerate put such functions around `forward`. One encloses a `torch.autocast`,
+        which keeps what it has to put back: two threads must not enter the same one.
+        """
+        if (plain := _compiled_from(function)) is not None:
+            return self._copy_attribute(plain, where)
+        if why := _why_not_globals(function):
+            raise _refusal(where, why)
+        if not _enclosed(function):
+            return function
+        cells = tuple(types.CellType() for _ in function.__closure__ or ())
+        new = types.FunctionType(
+            function.__code__, function.__globals__, function.__name__, closure=cells
+        )
+        self._memo[id(function)] = new
+        for cell, original in zip(cells, function.__closure__ or (), strict=True):
+            cell.cell_contents = self._copy_attribute(original.cell_contents, where)
+        new.__defaults__ = tuple(
+            self._copy_attribute(v, where) for v in function.__defaults__ or ()
+        )
+        new.__kwdefaults__ = self._copy_all(function.__kwdefaults__ or {}, where)
+        new.__qualname__, new.__module__ = function.__qualname__, function.__module__
+        vars(new).update(self._copy_all(vars(function), where))
+        return new
+
+    def _prepare(self, value: Any, where: str) -> None:
+        """Add to the memo what `deepcopy` must not copy itself, and refuse what it cannot."""
+        import torch
+
+        pending = [value]
+        while pending:
+            value = pending.pop()
+            kind = type(value)
+            if kind in _PLAIN or id(value) in self._seen:
+                continue
+            if id(value) in self._memo and kind is not types.FunctionType:
+                continue  # Python 3.14's `deepcopy` does not look functions up
+            self._seen.add(id(value))
+            if why := _why_not(value):
+                raise _refusal(where, why)
+            if issubclass(kind, torch.Tensor):
+                self._copy_tensor(value, where)
+            elif issubclass(kind, torch.optim.Optimizer):
+                self._memo[id(value)] = None
+            elif issubclass(kind, torch.Generator):
+                self._memo[id(value)] = value.clone_state()
+            elif issubclass(kind, weakref.ref) and value() is not None:  # torch's LSTM has them
+                self._memo[id(value)] = weakref.ref(self._copy_tensor(value(), where))
+            elif issubclass(kind, types.MethodType):
+                pending += [value.__func__, value.__self__]
+            elif issubclass(kind, functools.partial):
+                pending += [value.func, value.args, value.keywords, vars(value)]
+            elif not issubclass(kind, type | types.FunctionType):
+                if issubclass(kind, _CONTAINERS):
+                    pending += value.values() if isinstance(value, dict) else value
+                pending += getattr(value, "__dict__", {}).values()
 
     # --- The order of what is written to it and read from it ---
 
@@ -545,6 +555,13 @@ class _ModelCopy:
                     event.synchronize()
 
 
+def _refusal(where: str, why: str) -> InvalidInput:
+    return InvalidInput(
+        f"no copy can be made of this model, because of {where or 'the model itself'}: {why}. "
+        "Take that off the model, or evaluate between training steps instead"
+    )
+
+
 def _check(model: Any) -> None:
     import torch
 
@@ -552,188 +569,68 @@ def _check(model: Any) -> None:
         raise InvalidInput(f"a snapshot is taken of a torch module, got {type(model).__name__}")
     if why := why_not_whole(model):
         raise InvalidInput(why)
-    kinds: dict[type, str] = {}
-    for name, module in model.named_modules():
-        kinds.setdefault(type(module), name)
-    for kind, name in kinds.items():
+    for kind, name in {type(module): name for name, module in model.named_modules()}.items():
         if issubclass(kind, torch.jit.ScriptModule):
             raise _refusal(name, f"the code of a {kind.__name__} holds its own weights")
         if kind.__name__ in ("DistributedDataParallel", "DataParallel"):
             raise _refusal(name, f"the forward pass of {kind.__name__} talks to other processes")
-        for method in vars(kind).values():
-            if isinstance(method, types.FunctionType):
-                _check_globals(inspect.unwrap(method), name, may_be_modules=True)
+        methods = [value for value in vars(kind).values() if isinstance(value, types.FunctionType)]
+        for method in methods:
+            if why := _why_not_globals(inspect.unwrap(method), may_be_modules=True):
+                raise _refusal(name, why)
 
 
 def _structure(module: Any) -> tuple[Any, ...]:
     """What cannot change without a new copy, since graphs may be captured of the one there is."""
     held = vars(module)
-    hooks = held["_forward_hooks"], held["_forward_pre_hooks"]
+    hooks = tuple(held["_forward_hooks"]), tuple(held["_forward_pre_hooks"])  # numbers
     sizes = len(held), len(held["_parameters"]), len(held["_buffers"])
-    return type(module), held.get("forward"), held["_modules"], *hooks, sizes
-
-
-def _layout(tensor: Any) -> tuple[Any, ...]:
-    strides = tensor.stride() if tensor.layout is _torch().strided else None
-    return type(tensor), tensor.shape, tensor.dtype, tensor.device, strides
-
-
-def _update_attributes(module: _Module, copier: _AttributeCopier) -> None:
-    held, own = module.held, module.own
-    for name in module.plain:
-        value = held.get(name, module)
-        if type(value) not in _PLAIN:
-            raise _NoLongerFits
-        own[name] = value
-    for name in module.flat:
-        value = held.get(name)
-        if type(value) is not type(own.get(name)) or value != own[name]:
-            if not _is_flat(value):
-                raise _NoLongerFits
-            own[name] = copy.copy(value)
-    for holder, target, key in module.others:
-        target[key] = copier.copy(holder.get(key), _joined(module.name, str(key)))
+    return type(module), held.get("forward"), tuple(held["_modules"].items()), *hooks, sizes
 
 
 def _is_flat(value: Any) -> bool:
     """Whether it is a container of plain values."""
-    if type(value) is dict:
-        return all(type(each) in _PLAIN for each in value.values())
-    is_container = type(value) in (list, tuple, set, frozenset)
-    return is_container and all(type(each) in _PLAIN for each in value)
+    items = value.values() if type(value) is dict else value
+    return type(value) in _CONTAINERS and all(type(item) in _PLAIN for item in items)
 
 
-def _joined(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
+def _why_not(value: Any) -> str | None:
+    """Why a copy cannot have one of its own. Functions are not copied by `deepcopy`."""
+    import torch
 
-
-# --- Attributes ---------------------------------------------------------------------------------
-
-
-class _AttributeCopier(pickle.Pickler):
-    """Copies attributes of modules by pickling them in memory.
-
-    `copy.deepcopy` will not do: it shares functions, and what they enclose is often the model
-    itself, or a `torch.autocast` (accelerate puts one around `forward`), which two threads must not
-    enter at once. A pickler asks about each object, so such functions are made anew here.
-    """
-
-    def __init__(self, known: dict[int, Any], copy_tensor: Callable[[Any, str], Any]) -> None:
-        """Nothing is copied yet.
-
-        Args:
-            known: Copies of modules and tensors, by the `id` of their originals.
-            copy_tensor: Copies other tensors.
-        """
-        self._pickled = io.BytesIO()
-        super().__init__(self._pickled)
-        self._references: list[Any] = []
-        self._reader = _AttributeReader(self._pickled, self._references)
-        self._known, self._copy_tensor = known, copy_tensor
-        self._where = ""
-
-    def copy(self, value: Any, where: str) -> Any:
-        if id(value) not in self._known:
-            self._where, start = where, self._pickled.tell()
-            try:
-                self.dump(value)
-                self._pickled.seek(start)
-                self._known[id(value)] = self._reader.load()
-            except (InvalidInput, _NoLongerFits):
-                raise
-            except Exception as problem:  # objects have code of their own to be pickled by
-                why = f"a {type(value).__name__} cannot be copied ({problem})"
-                raise _refusal(where, why) from problem
-        return self._known[id(value)]
-
-    def persistent_id(self, value: Any) -> int | None:
-        """A number for what is not pickled, but passed on: copies that are known, and what a copy
-        would not differ from."""
-        torch, kind = _torch(), type(value)
-        if kind in _PLAIN:
-            return None
-        if id(value) in self._known:
-            result = self._known[id(value)]
-        elif issubclass(kind, torch.Tensor):
-            result = self._copy_tensor(value, self._where)
-        elif issubclass(kind, torch.optim.Optimizer):
-            result = None
-        elif issubclass(kind, torch.Generator):
-            result = value.clone_state()
-        elif issubclass(kind, weakref.ref):
-            target = self._known.get(id(value()))
-            result = value if target is None else weakref.ref(target)
-        elif kind is _Reference:
-            result = value.to
-        elif _is_same(value):
-            result = value
-        else:
-            if why := _why_not(kind):
-                raise _refusal(self._where, why)
-            return None
-        if kind is types.FunctionType:
-            _check_globals(value, self._where)
-        self._references.append(result)
-        return len(self._references) - 1
-
-    def reducer_override(self, value: Any) -> Any:
-        """How functions, methods and accelerate's wrapper of `forward` are made anew."""
-        if isinstance(value, types.MethodType):  # by its name it may be another one by now
-            return types.MethodType, (value.__func__, value.__self__)
-        if isinstance(value, types.FunctionType):
-            _check_globals(value, self._where)
-            if (plain := _compiled_from(value)) is not None:
-                return functools.partial, (plain,)
-            cells = [cell.cell_contents for cell in value.__closure__ or ()]
-            state = cells, value.__defaults__, value.__kwdefaults__, vars(value)
-            return _new_function, (_Reference(value),), state, None, None, _fill_function
-        if type(value).__name__ == "ConvertOutputsToFp32":  # it refuses to be pickled
-            return object.__new__, (type(value),), vars(value)
-        return NotImplemented
-
-
-class _AttributeReader(pickle.Unpickler):
-    def __init__(self, pickled: io.BytesIO, references: Sequence[Any]) -> None:
-        super().__init__(pickled)
-        self._references = references
-
-    def persistent_load(self, number: int) -> Any:
-        return self._references[number]
-
-
-class _Reference(NamedTuple):
-    """Marks what is to be passed on as it is."""
-
-    to: Any
-
-
-def _is_same(value: Any) -> bool:
-    """Whether a copy of it would be no different from itself."""
-    torch, kind = _torch(), type(value)
-    if kind is types.BuiltinFunctionType:  # `append` of a list is none
-        return isinstance(value.__self__, types.ModuleType | type | None)
-    if kind is types.FunctionType:
-        held = value.__closure__ or value.__defaults__ or value.__kwdefaults__
-        return _compiled_from(value) is None and (not held or _is_importable(value))
-    return issubclass(kind, type | types.ModuleType | torch.dtype | torch.device)
-
-
-def _is_importable(function: Any) -> bool:
-    found: Any = sys.modules.get(function.__module__)
-    for name in function.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return found is function
-
-
-def _why_not(kind: type) -> str | None:
-    data = _torch().utils.data
-    if issubclass(kind, _torch().nn.Module):
+    kind, data = type(value), torch.utils.data
+    if issubclass(kind, types.FunctionType):
+        for enclosed in _enclosed(value):
+            if type(enclosed) not in _PLAIN and not isinstance(enclosed, type):
+                what = f"{value.__qualname__} encloses a {type(enclosed).__name__}"
+                return f"{what}, and functions in containers are not copied"
+        return _why_not_globals(value)
+    is_shared = issubclass(kind, functools._lru_cache_wrapper)
+    if issubclass(kind, types.BuiltinFunctionType):
+        is_shared = not isinstance(value.__self__, type | types.ModuleType | None)
+    elif issubclass(kind, weakref.ref):
+        is_shared = not isinstance(value(), torch.Tensor | None)
+    if is_shared:
+        return f"a copy would share its {kind.__name__} with the model in training"
+    if issubclass(kind, torch.nn.Module):
         return f"it leads to a {kind.__name__} that is no part of the model"
     if issubclass(kind, data.DataLoader | data.Dataset):
         return f"it leads to the data of the training ({kind.__name__})"
     if hasattr(kind, "__del__"):
         return f"a {kind.__name__} does something when it ends (__del__), and a copy would, too"
     return None
+
+
+def _enclosed(function: Any) -> list[Any]:
+    """What a function holds that may be of the model; what can be imported holds nothing of it."""
+    target: Any = sys.modules.get(function.__module__)
+    for name in function.__qualname__.split("."):
+        target = getattr(target, name, None)
+    if target is function and function.__module__ != "__main__":
+        return []
+    values = [cell.cell_contents for cell in function.__closure__ or ()]
+    values += [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    return [*values, *vars(function).values()]
 
 
 def _compiled_from(function: Any) -> Any:
@@ -743,41 +640,26 @@ def _compiled_from(function: Any) -> Any:
     return getattr(function, "_torchdynamo_orig_callable", None)
 
 
-def _check_globals(function: Any, where: str, *, may_be_modules: bool = False) -> None:
-    """Raise where a function reads what no copy can have of it by a global name.
+def _why_not_globals(function: Any, *, may_be_modules: bool = False) -> str | None:
+    """Say where a function uses the model in training, or compiled code, by a global name.
 
     As in a notebook: `old = model.forward`, which the new one calls.
     """
+    import torch
+
     codes = [function.__code__]
     for code in codes:
-        codes += [each for each in code.co_consts if isinstance(each, types.CodeType)]
+        codes += [inner for inner in code.co_consts if isinstance(inner, types.CodeType)]
     names = {name for code in codes for name in code.co_names} & function.__globals__.keys()
     for name in sorted(names):
         value = function.__globals__[name]
+        owner = getattr(value, "__self__", value)
+        reads = f"{function.__qualname__} reads the global {name}, which is"
         if isinstance(value, types.FunctionType) and _compiled_from(value) is not None:
-            why = "is compiled by torch.compile, and compiling sets random state of the training"
-        elif not may_be_modules and isinstance(
-            owner := getattr(value, "__self__", value), _torch().nn.Module
-        ):
-            why = f"is the {type(owner).__name__} in training, or a method of it"
-        else:
-            continue
-        raise _refusal(where, f"{function.__qualname__} reads the global {name}, which {why}")
-
-
-def _new_function(function: Any) -> Any:
-    cells = tuple(types.CellType() for _ in function.__closure__ or ())
-    code, names = function.__code__, function.__globals__
-    new = types.FunctionType(code, names, function.__name__, closure=cells)
-    new.__qualname__, new.__module__ = function.__qualname__, function.__module__
-    return new
-
-
-def _fill_function(function: Any, state: tuple[Any, ...]) -> None:
-    contents, function.__defaults__, function.__kwdefaults__, attributes = state
-    for cell, content in zip(function.__closure__ or (), contents, strict=True):
-        cell.cell_contents = content
-    vars(function).update(attributes)
+            return f"{reads} compiled, and compiling sets random state of the training"
+        if isinstance(owner, torch.nn.Module) and not may_be_modules:
+            return f"{reads} the {type(owner).__name__} in training, or a method of it"
+    return None
 
 
 # --- Devices and threads ------------------------------------------------------------------------
@@ -785,7 +667,8 @@ def _fill_function(function: Any, state: tuple[Any, ...]) -> None:
 
 def _thread_settings(device: Any) -> Callable[[], ExitStack]:
     """The default device and autocast of this thread, to be entered in another one."""
-    torch = _torch()
+    import torch
+
     default = torch.get_default_device()
     if device is not None and default.type != "cpu":
         default = torch.device(device)
@@ -825,11 +708,6 @@ def _keep_autocast_cache() -> Iterator[None]:
         yield
     finally:
         torch.autocast_decrement_nesting()
-
-
-def _torch() -> Any:
-    """It has been imported by whoever has a model."""
-    return sys.modules["torch"]
 
 
 __all__ = ["PolicyVersion", "SnapshotPool", "WeightSnapshot"]
