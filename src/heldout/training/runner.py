@@ -334,7 +334,7 @@ def live_model(
         **settings,
     )
     kept: list[tuple[Any, ChatModel, Decoder]] = []
-    """For the models met last: the one in training, and shadows of it."""
+    """For the models met last: the one in training, and copies of it."""
     finding = threading.Lock()
 
     def bind(model: Any) -> dict[str, Any]:
