@@ -74,11 +74,8 @@ class CurveFile:
             raise RunDirectoryError(
                 f"{self.run.path} holds a run of another kind; use another run_dir"
             )
-        if not resume and has_points(self.run.path):
-            raise RunExists(
-                f"{self.run.path} already holds the curve of a training run. Continue it with "
-                "resume=True, or use another run_dir for another training run"
-            )
+        if not resume:
+            self._refuse_points()
         if (self.run.path / "pending.json").exists():
             log.warning(
                 "%s has a pending.json of an earlier version of heldout; the evals that it names "
@@ -88,10 +85,19 @@ class CurveFile:
         self.run.make()
         with self._lock:
             writer = self._open()
-            if not resume and read_points(self.run.curve):
-                # Nothing but skips of a training run that never got a result.
-                shutil.copy(self.run.curve, self.run.path / "curve.failed.jsonl")
-                writer.clear()
+            if not resume:
+                self._refuse_points()  # again: only who holds the lock knows that none was added
+                if read_points(self.run.curve):
+                    # Nothing but skips of a training run that never got a result.
+                    shutil.copy(self.run.curve, self.run.path / "curve.failed.jsonl")
+                    writer.clear()
+
+    def _refuse_points(self) -> None:
+        if has_points(self.run.path):
+            raise RunExists(
+                f"{self.run.path} already holds the curve of a training run. Continue it with "
+                "resume=True, or use another run_dir for another training run"
+            )
 
     def join(self, periodic_eval: Any) -> str:
         """Set up a `PeriodicEval` here.

@@ -50,7 +50,14 @@ from heldout.training.event_loop import EventLoop
 from heldout.training.loggers import Logger
 from heldout.training.loggers.base import Loggers, checked_loggers
 from heldout.training.metrics import heartbeat_fields
-from heldout.training.results import NOT_FINISHED, Result, pending_point, point_of, skip_of
+from heldout.training.results import (
+    NOT_FINISHED,
+    SAME_WEIGHTS,
+    Result,
+    pending_point,
+    point_of,
+    skip_of,
+)
 from heldout.training.run_eval import Known, describe
 from heldout.training.trainer_thread import TrainerThread
 
@@ -62,7 +69,6 @@ QUIET_SECONDS = 5.0
 """How long evals are waited for without a word."""
 LOGGER_SECONDS = 60.0
 """How long loggers may take, at the end of training, for what they have not stored yet."""
-SAME_WEIGHTS = "the same weights have a point already"
 RETRY_SECONDS = 0.5
 """How often a free snapshot is looked for, while other evals hold them."""
 

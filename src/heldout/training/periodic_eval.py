@@ -43,7 +43,6 @@ from heldout.training.curve import (
 )
 from heldout.training.curve_file import EvalHistory, choose_run_dir, has_points, numbered_dirs
 from heldout.training.dispatcher import (
-    SAME_WEIGHTS,
     AsyncEvalDispatcher,
     Scheduled,
     get_async_eval_dispatcher,
@@ -56,7 +55,7 @@ from heldout.training.distributed import (
 )
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
 from heldout.training.monitor import CurveMonitor, Judgement
-from heldout.training.results import pending_point, skip_of
+from heldout.training.results import SAME_WEIGHTS, pending_point, skip_of
 from heldout.training.run_eval import Known, Measured, Task, describe, measure, measure_snapshot
 from heldout.training.runner import (
     EpisodeRunner,

@@ -25,6 +25,7 @@ Result = CurvePoint | EvalReport | Mapping[str, float]
 """What an evaluator returns."""
 
 NOT_FINISHED = "scheduled, not finished"
+SAME_WEIGHTS = "the same weights have a point already"
 
 
 def pending_point(
