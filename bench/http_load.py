@@ -41,7 +41,7 @@ def server() -> Iterator[str]:
 
 def heldout_client(url: str) -> tuple[Ask, Callable[[], Awaitable[None]]]:
     from heldout import Message, Sampling
-    from heldout.endpoints.http import HTTPEndpoint
+    from heldout.models.http import HTTPEndpoint
 
     endpoint = HTTPEndpoint("bench", url, max_connections=IN_FLIGHT)
     messages, sampling = [Message("user", QUESTION)], Sampling()

@@ -13,7 +13,7 @@ from typing import Any
 
 from common import emit, options, say
 from heldout.decoding import Decoder, Prompt
-from heldout.endpoints.smollm2 import weights_folder
+from heldout.models.demo import weights_folder
 
 PROMPTS, NEW, ROUNDS = 32, 32, 2
 THINGS = ("a river", "the moon", "bread", "a violin", "winter", "a lighthouse", "salt", "chess")

@@ -15,12 +15,12 @@ import anyio
 
 from common import child, emit, middle, options, say
 from heldout import Message, Reply, Sample
-from heldout.endpoints.smollm2 import weights_folder
 from heldout.environments import ToolEnvironment
+from heldout.models.demo import weights_folder
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.segments import Template
-from heldout.rollouts import rollout_batch, rollout_one
-from heldout.tokens import Generated, Transcript
+from heldout.training.rollouts import rollout_batch, rollout_one
+from heldout.training.tokens import Generated, Transcript
 from heldout.types import ToolCall
 
 TURNS, ROLLOUTS = 6, 64

@@ -23,9 +23,9 @@ from stable_baselines3.common.evaluation import evaluate_policy
 from stable_baselines3.common.vec_env import DummyVecEnv
 
 from common import child, emit, options, say
-from heldout.episodes import episode_seed
 from heldout.integrations.stable_baselines3 import policy_of
 from heldout.vector import evaluate_env
+from heldout.vector.episodes import episode_seed
 
 ENVS, MANY = 8, 200
 WEIGHTS = np.array([0.1, 0.5, 1.0, 1.0], dtype=np.float32)

@@ -11,7 +11,7 @@ from pathlib import Path
 import trio
 
 from heldout import Metric, Sample, Sampling, Score, Trajectory, base_config, evaluate
-from heldout.loaders import load_jsonl
+from heldout.datasets import load_jsonl
 from heldout.types import Message
 
 config = replace(

@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> PeriodicEval:
 
     folder = options.model
     if folder is None:
-        from heldout.endpoints.smollm2 import weights_folder
+        from heldout.models.demo import weights_folder
 
         folder = weights_folder()
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)

@@ -25,7 +25,7 @@ from torch.optim import Adam
 
 from heldout import Message, Metric, Sample, Score, Trajectory, training
 from heldout.cli.main import run_cli
-from heldout.data import DataBuffer
+from heldout.data_buffer import DataBuffer
 from heldout.training.dispatcher import pending_evals
 from heldout.weights import fingerprint
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from heldout import EvalConfig, Sampling, base_config
+from heldout._fingerprint import describe_callable
 from heldout.config import config_to_dict, result_changing
 from heldout.errors import InvalidInput
-from heldout.fingerprints import describe_callable
 
 
 @pytest.mark.parametrize(

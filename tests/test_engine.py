@@ -263,7 +263,7 @@ def test_a_score_function_that_returns_no_score_is_an_error_of_the_item(run_eval
 def test_transient_failures_are_tried_again_as_often_as_allowed(
     run_eval: RunEval, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
     tries: dict[str, int] = {}
 
     async def answer(messages: list[Message]) -> str:

@@ -32,7 +32,7 @@ from heldout.errors import (
     RunExists,
     SystemicFailure,
 )
-from heldout.items import failed_in_scoring
+from heldout.rollout import failed_in_scoring
 from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
 from heldout.store.rundir import RunDir

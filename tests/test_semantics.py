@@ -31,9 +31,9 @@ from heldout import (
     Trajectory,
     rescore,
 )
+from heldout._fingerprint import describe_callable
 from heldout.analysis import compare, gate, pass_at_k, summarize
 from heldout.errors import NotComparable, SystemicFailure
-from heldout.fingerprints import describe_callable
 from heldout.scoring import (
     Judge,
     Rubric,

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from heldout.toolcalls import call_id, next_call_number, parse_tool_calls
+from heldout.chat.tool_calls import call_id, next_call_number, parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
 
 Arguments = Mapping[str, Any]

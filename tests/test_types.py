@@ -24,9 +24,9 @@ from heldout import (
     ToolCall,
     Trajectory,
 )
-from heldout.chat import messages_of
+from heldout.chat.messages import messages_of
+from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
-from heldout.reasoning import without_reasoning
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, np.float64("nan")])

@@ -18,8 +18,8 @@ from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenize
 
 from heldout.config import Sampling
 from heldout.decoding import Decoder, Prompt
-from heldout.endpoints.local import LocalEndpoint
 from heldout.isolation import NotBeside, beside_training
+from heldout.models.local import LocalEndpoint
 from heldout.types import Message
 
 

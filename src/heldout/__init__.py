@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heldout.lazy import lazy
+from heldout._lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.config import EvalConfig, Sampling, base_config
-    from heldout.data import DataBuffer
+    from heldout.data_buffer import DataBuffer
     from heldout.engine import evaluate
     from heldout.environment import Environment, Reply
-    from heldout.items import EvalDefinition
     from heldout.rescoring import rescore
-    from heldout.rollouts import Rollout, rollout_batch, rollout_one
+    from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
+    from heldout.training.rollouts import Rollout, rollout_batch, rollout_one
     from heldout.types import (
         Completion,
         EvalResult,
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
-    "heldout.data": ("DataBuffer",),
+    "heldout.data_buffer": ("DataBuffer",),
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
-    "heldout.items": ("EvalDefinition",),
-    "heldout.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
+    "heldout.rollout": ("EvalDefinition",),
+    "heldout.training.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
     "heldout.engine": ("evaluate",),
     "heldout.rescoring": ("rescore",),
     "heldout.store.report": ("EvalReport",),

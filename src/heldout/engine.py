@@ -21,10 +21,10 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout.concurrency import exits_contained
+from heldout._aio import exits_contained
+from heldout._fingerprint import describe_callable
+from heldout._progress import Running, shown
 from heldout.config import EvalConfig, config_to_dict
-from heldout.endpoints import Endpoint, open_endpoint
-from heldout.endpoints.base import taking_part, with_retries
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -36,8 +36,9 @@ from heldout.errors import (
     Unreachable,
     printable_error,
 )
-from heldout.fingerprints import describe_callable
-from heldout.items import (
+from heldout.models import Endpoint, open_endpoint
+from heldout.models.base import taking_part, with_retries
+from heldout.rollout import (
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
@@ -46,7 +47,6 @@ from heldout.items import (
     failed_in_scoring,
     root_of,
 )
-from heldout.progress import Running, shown
 from heldout.store.journal import JournalWriter
 from heldout.store.ledger import Ledger, as_stored
 from heldout.store.report import EvalReport, finish

@@ -14,11 +14,11 @@ from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
 
+from heldout._fingerprint import describe_callable
 from heldout.config import EvalConfig, base_config
 from heldout.engine import Item, Outcome, Run
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.fingerprints import describe_callable
-from heldout.items import EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring, score_again
+from heldout.rollout import EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring, score_again
 from heldout.store.report import EvalReport, repeats_of, threshold_of
 from heldout.store.rundir import RunDir, RunInfo
 from heldout.types import EvalResult, Sample, Score

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import anyio
 
-from heldout.concurrency import settle
+from heldout._aio import settle
 from heldout.environment import (
     Environment,
     HasOutcome,

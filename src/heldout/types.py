@@ -14,8 +14,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, Protocol, Self
 
+from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
-from heldout.reasoning import without_reasoning
 
 Role = Literal["system", "user", "assistant", "tool"]
 ContentPart = dict[str, Any]

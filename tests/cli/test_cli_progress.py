@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from heldout.progress import Line, Running
+from heldout._progress import Line, Running
 
 
 class Clock:

@@ -17,14 +17,14 @@ from typing import Any
 import anyio
 import pytest
 
-import heldout.endpoints.base as base
 import heldout.engine
+import heldout.models.base as base
 import heldout.store.report
 import heldout.store.rundir
 from heldout import EvalConfig, EvalReport
-from heldout.callsets import load_requests, opening_messages
-from heldout.endpoints.requests import open_requests
+from heldout.analysis.tool_calls import load_requests, opening_messages
 from heldout.engine import evaluate
+from heldout.models.requests import open_requests
 from heldout.scoring.calls import score_calls
 from tests.cli.conftest import Heldout, Outcome, command_of
 from tests.faulty_server import (

@@ -9,7 +9,7 @@ import anyio
 import pytest
 
 from heldout import Message, Reply, ToolCall
-from heldout.concurrency import settle
+from heldout._aio import settle
 
 Run = Callable[..., Any]
 

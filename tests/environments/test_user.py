@@ -161,7 +161,7 @@ def test_an_endpoint_plays_the_user_with_its_own_sampling_and_is_left_open() -> 
 
 
 def test_an_endpoint_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
     model = Model(TransientError("busy"), said("hello"))
     assert reply_of(SimulatedUser(model), Message("assistant", "hi")).messages[0].text == "hello"
 

@@ -33,7 +33,6 @@ from heldout import (
     Trajectory,
     evaluate,
 )
-from heldout.endpoints.local import LocalEndpoint
 from heldout.environments import ToolEnvironment
 from heldout.errors import DuplicateSampleId, InvalidInput, SystemicFailure
 from heldout.integrations import versions
@@ -48,9 +47,10 @@ from heldout.integrations.trl import (
 )
 from heldout.integrations.trl import rollout_func as ours
 from heldout.integrations.verifiers import from_verifiers
-from heldout.rollouts import Rollout
+from heldout.models.local import LocalEndpoint
 from heldout.scoring import Rubric, grade_number, part
 from heldout.training import PeriodicEval, live_model
+from heldout.training.rollouts import Rollout
 
 pytestmark = pytest.mark.integration
 

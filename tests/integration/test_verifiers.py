@@ -34,8 +34,8 @@ from heldout import (
     Usage,
     evaluate,
 )
+from heldout._fingerprint import describe_callable
 from heldout.errors import EnvironmentFailed, InvalidInput, SystemicFailure
-from heldout.fingerprints import describe_callable
 from heldout.integrations import versions
 from heldout.integrations.verifiers import from_verifiers, to_verifiers
 from heldout.integrations.verifiers.load import to_heldout_messages, to_verifiers_messages

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from heldout.chat import to_chat_api
+from heldout.chat.messages import to_chat_api
 from heldout.errors import InvalidInput
 from heldout.rendering import chat_templates
 from heldout.rendering.chat_templates import ChatRenderer, describe_tools, write_tool_call

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from heldout.chat import to_chat_api
+from heldout.chat.messages import to_chat_api
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import Examination, Finding, examine
 from heldout.types import Message, ToolSpec

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from heldout import Message, Reply, Sample
-from heldout.chat import to_chat_api
+from heldout.chat.messages import to_chat_api
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import CONVERSATIONS, TOOLS, Examination, examine
 from heldout.rendering.segments import Segments, Template
-from heldout.rollouts import Rollout, rollout_batch
-from heldout.tokens import Generated
+from heldout.training.rollouts import Rollout, rollout_batch
+from heldout.training.tokens import Generated
 from heldout.types import ToolCall, ToolSpec
 from tests.rendering.families import FAMILIES, family
 

@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.chat import tool_to_chat_api
+from heldout.chat.messages import tool_to_chat_api
+from heldout.chat.tool_calls import parse_tool_calls
 from heldout.rendering.chat_templates import Dialect, describe_tools, write_tool_call
-from heldout.toolcalls import parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
 from tests.test_toolcalls import dumps, names, values
 

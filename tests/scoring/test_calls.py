@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from heldout._fingerprint import version_of
 from heldout.errors import InvalidInput
-from heldout.fingerprints import version_of
 from heldout.scoring.calls import (
     ResponseCalls,
     grade_calls,

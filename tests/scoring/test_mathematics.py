@@ -17,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Score, Trajectory
-from heldout.concurrency import settle
+from heldout._aio import settle
+from heldout._fingerprint import describe_callable, version_of
 from heldout.errors import InvalidInput, TaskFailed, TaskTimeout, WorkerDied, WorkerError
-from heldout.fingerprints import describe_callable, version_of
 from heldout.scoring import mathematics
 from heldout.scoring.expressions import LONGEST, stated
 from heldout.scoring.grades import Grade

@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from heldout import EvalConfig, Message, Metric, Sample, Score, Stop, Trajectory, evaluate
+from heldout._fingerprint import describe_callable
 from heldout.analysis import compare
 from heldout.errors import (
     FatalEndpointError,
@@ -26,7 +27,6 @@ from heldout.errors import (
     ScoringFailed,
     SystemicFailure,
 )
-from heldout.fingerprints import describe_callable
 from heldout.scoring import (
     Grade,
     Rubric,

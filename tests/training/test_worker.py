@@ -22,8 +22,8 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from heldout import Sample
+from heldout._fingerprint import describe_callable
 from heldout.errors import InvalidInput
-from heldout.fingerprints import describe_callable
 from heldout.training.curve import CurvePoint
 from heldout.training.distributed import Alone
 from heldout.training.results import pending_point

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from heldout.endpoints.batch import Answered, Request
+from heldout.models.batch import Answered, Request
 from heldout.training import Runner, live_model
 from heldout.types import Metric, Sample, Score, Trajectory
 from tests.tiny_model import tiny_model

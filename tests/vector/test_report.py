@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from heldout import EvalReport
 from heldout.cli.main import run_cli
-from heldout.episodes import episode_seed
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
 from heldout.stats import median_interval, wilson
 from heldout.vector import VectorReport, evaluate_env
+from heldout.vector.episodes import episode_seed
 from tests.vector.worlds import Walk, good_policy, played
 
 

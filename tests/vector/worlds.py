@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from heldout.episodes import episode_seed
 from heldout.vector import VectorReport
+from heldout.vector.episodes import episode_seed
 
 
 class Walk(gymnasium.Env[Any, Any]):

@@ -6,9 +6,9 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from heldout._plotting import COLOURS, GREY, LARGEST, Format, picture, shortened
 from heldout.analysis.comparison import Comparison, Difference
 from heldout.errors import InvalidInput
-from heldout.figures import COLOURS, GREY, LARGEST, Format, picture, shortened
 from heldout.stats import Interval, PairedDifference
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ import shlex
 from collections.abc import Sequence
 from typing import Any
 
-from heldout.callsets import CallSet, problems_of
+from heldout._format import cut, interval, number
+from heldout.analysis.tool_calls import CallSet, problems_of
 from heldout.cli.render import answered_by, as_line, make_console, make_table
 from heldout.scoring.triggers import (
     CallReport,
@@ -16,7 +17,6 @@ from heldout.scoring.triggers import (
 )
 from heldout.stats import Rate
 from heldout.store.report import EvalReport
-from heldout.words import cut, interval, number
 
 LONGEST_REASON = 40
 """Characters of a finish reason that are shown; a server may send any."""

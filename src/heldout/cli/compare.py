@@ -96,11 +96,11 @@ def command(
     What is not comparable is refused, unless --allow says that it is meant: samples, scorer,
     environment, threshold or incomplete.
     """
+    from heldout._plotting import format_of
     from heldout.analysis import compare
     from heldout.cli.main import writing
     from heldout.cli.named import load_named
     from heldout.cli.render import print_json
-    from heldout.figures import format_of
 
     refuse_both(as_json=as_json, as_markdown=as_markdown)
     format = None if plot is None else format_of(plot)  # said before anything is read

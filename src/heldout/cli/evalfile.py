@@ -16,7 +16,7 @@ from typing import Any
 
 from heldout.config import EvalConfig, base_config
 from heldout.errors import EvalFileError, HeldoutError
-from heldout.items import EvalDefinition
+from heldout.rollout import EvalDefinition
 from heldout.types import Sample
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout.words import samples
+from heldout._format import samples
 
 if TYPE_CHECKING:
     from heldout.training.curve import CurvePoint

@@ -165,7 +165,7 @@ def _judge(
     if "extra" in given:
         if scheme != "openai":
             raise InvalidInput("--extra goes to a server: --judge openai:MODEL or openai:MODEL@URL")
-        from heldout.endpoints.http import HTTPEndpoint
+        from heldout.models.http import HTTPEndpoint
 
         plain = HTTPEndpoint.parse(named.partition(":")[2], max_connections=max_concurrent)
         endpoint = opened = HTTPEndpoint(

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the share that passed.")
 def command(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> None:
     """Draw the curves of one RUN or several, over each other, into a picture."""
+    from heldout._plotting import format_of
     from heldout.cli.text import printable
-    from heldout.figures import format_of
     from heldout.store.rundir import replace_file
     from heldout.training.plot import plot
 

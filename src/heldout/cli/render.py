@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from heldout._format import interval as interval
+from heldout._format import number as number
 from heldout.cli.text import printable, printable_json
 from heldout.errors import InvalidInput
 from heldout.store.report import EvalReport
 from heldout.summary import Summary
 from heldout.types import EvalResult, Message
-from heldout.words import interval as interval
-from heldout.words import number as number
 
 UNBROKEN = 100_000
 """In a pipe there is no width to fit: lines must not break at a guess."""

@@ -20,7 +20,7 @@ import click
 from heldout.cli.text import printable
 
 if TYPE_CHECKING:
-    from heldout.endpoints.requests import RequestsEndpoint
+    from heldout.models.requests import RequestsEndpoint
     from heldout.store.report import EvalReport
     from heldout.types import Sample
 
@@ -86,7 +86,7 @@ def command(
     The same command again goes on where it stopped: what is answered is kept, what errored is
     asked again, and of a complete run nothing is asked and nothing changes.
     """
-    from heldout.callsets import (
+    from heldout.analysis.tool_calls import (
         answers_of,
         check_comparable,
         compare_sets,
@@ -96,7 +96,7 @@ def command(
     from heldout.cli.calls import calls_as_dict, print_calls
     from heldout.cli.main import writing
     from heldout.cli.render import print_json
-    from heldout.endpoints.requests import open_requests
+    from heldout.models.requests import open_requests
 
     if len(references) > 2:
         raise click.UsageError("--reference is given once, or twice: the reference run again")
@@ -154,7 +154,7 @@ def _asked(
 ) -> EvalReport:
     import asyncio
 
-    from heldout.callsets import opening_messages
+    from heldout.analysis.tool_calls import opening_messages
     from heldout.config import EvalConfig
     from heldout.engine import evaluate
     from heldout.errors import ResumeMismatch, RunDirectoryError

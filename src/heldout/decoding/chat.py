@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
 
-from heldout.chat import message_of, tool_to_chat_api
+from heldout.chat.messages import message_of, tool_to_chat_api
+from heldout.chat.reasoning import opened_reasoning
+from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
 from heldout.decoding.decoder import Decoder
 from heldout.decoding.model import transformers_model, unwrap
 from heldout.decoding.turn import Generation, Prompt, end_tokens
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
-from heldout.reasoning import opened_reasoning
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.segments import TAG_TOKENS, before_stop
-from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, Message, ToolSpec, Usage
 
 DEFAULT_MAX_TOKENS = 512

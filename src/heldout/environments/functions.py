@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from heldout.concurrency import is_async
+from heldout._aio import is_async
 from heldout.errors import InvalidInput
 from heldout.types import ToolSpec
 

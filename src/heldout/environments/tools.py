@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import msgspec
 
-from heldout.concurrency import Threads, settle
+from heldout._aio import Threads, settle
 from heldout.environment import Reply, restored, snapshot
 from heldout.environments.functions import BadArguments, Function, json_value
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore

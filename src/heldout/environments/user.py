@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import msgspec
 
-from heldout.concurrency import settle
+from heldout._aio import settle
+from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling
-from heldout.endpoints.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
 from heldout.environment import (
     Environment,
     HasOutcome,
@@ -20,7 +20,7 @@ from heldout.environment import (
     snapshot,
 )
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
-from heldout.reasoning import without_reasoning
+from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
 from heldout.types import Completion, Message, ToolSpec
 
 BEGIN = "(The conversation begins. Write your first message.)"

@@ -34,8 +34,8 @@ from stable_baselines3.common.save_util import load_from_pkl
 from stable_baselines3.common.torch_layers import FlattenExtractor
 from stable_baselines3.common.vec_env import VecNormalize
 
+from heldout._fingerprint import describe_callable
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.fingerprints import describe_callable
 from heldout.isolation import eval_mode
 from heldout.training.curve import CurvePoint
 from heldout.training.metrics import Heartbeat

@@ -30,7 +30,7 @@ from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import IntervalStrategy, SaveStrategy
 
 from heldout.errors import InvalidInput
-from heldout.items import EvalDefinition
+from heldout.rollout import EvalDefinition
 from heldout.training.curve import CurvePoint
 from heldout.training.dispatcher import runs_async_evals
 from heldout.training.distributed import current_ranks

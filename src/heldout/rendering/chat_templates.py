@@ -25,11 +25,11 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any, Literal
 
-from heldout.chat import to_chat_api, tool_to_chat_api
+from heldout.chat.messages import to_chat_api, tool_to_chat_api
+from heldout.chat.reasoning import is_reasoning_tag
+from heldout.chat.tool_calls import BROKEN, call_id, loaded, parse_tool_calls
 from heldout.errors import InvalidInput
-from heldout.reasoning import is_reasoning_tag
 from heldout.rendering.segments import common_suffix
-from heldout.toolcalls import BROKEN, call_id, loaded, parse_tool_calls
 from heldout.types import Message, ToolCall, ToolSpec
 
 CACHED_CHARACTERS = 16_000_000

@@ -27,8 +27,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from heldout.chat.reasoning import opened_reasoning
 from heldout.errors import InvalidInput, RenderMismatch
-from heldout.reasoning import opened_reasoning
 from heldout.types import Message, ToolCall, ToolSpec
 
 Render = Callable[..., Sequence[int]]

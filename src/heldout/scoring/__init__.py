@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heldout.lazy import lazy
+from heldout._lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.scoring.answers import final_answer, stated_answer

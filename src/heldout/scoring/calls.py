@@ -12,7 +12,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from heldout.chat import message_of
+from heldout._format import cut
+from heldout.chat.messages import message_of
 from heldout.errors import InvalidInput
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import Grade, grader
@@ -27,7 +28,6 @@ from heldout.types import (
     ToolSpec,
     Trajectory,
 )
-from heldout.words import cut
 
 POSITIVE = "tool_calls"
 LONGEST_NAME = 100

@@ -17,8 +17,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from heldout.chat.reasoning import lowered
 from heldout.errors import InvalidInput
-from heldout.reasoning import lowered
 from heldout.scoring.answers import answer_text, end_of, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.letterpatterns import has_any, patterns_of

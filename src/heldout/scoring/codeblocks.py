@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heldout.fences import fenced
+from heldout.chat.fences import fenced
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from heldout.fingerprints import set_version
+from heldout._fingerprint import set_version
+from heldout._format import cut
 from heldout.types import Metric
-from heldout.words import cut
 
 LONGEST_KEPT = 2000
 """Characters of what was extracted that a metric keeps: the trajectory has the rest."""

@@ -30,9 +30,9 @@ from typing import Any
 import anyio
 import msgspec
 
-from heldout.concurrency import settle
+from heldout._aio import settle
+from heldout._fingerprint import describe_callable, version_of
 from heldout.errors import InvalidInput, ScoringFailed, printable_error
-from heldout.fingerprints import describe_callable, version_of
 from heldout.scoring.answers import final_answer
 from heldout.scoring.grades import Grade, check_options
 from heldout.types import Metric, Sample, Score, Trajectory

@@ -25,12 +25,12 @@ from urllib.parse import unquote
 
 import msgspec
 
+from heldout._format import cut
 from heldout.errors import InvalidInput
 from heldout.scoring.answers import answer_text
 from heldout.scoring.codeblocks import code_blocks
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
-from heldout.words import cut
 
 KEPT = 512
 """Compiled schemas that are kept."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 import re
 
-from heldout.fences import fenced
-from heldout.words import cut
+from heldout._format import cut
+from heldout.chat.fences import fenced
 
 LONGEST = 2000
 """Characters of one line, or of an unclosed tag, that are read."""

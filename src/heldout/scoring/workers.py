@@ -36,7 +36,7 @@ from typing import Any
 
 import anyio
 
-from heldout.concurrency import waker
+from heldout._aio import waker
 from heldout.errors import InvalidInput, TaskFailed, WorkerDied, WorkerError, printable_error
 from heldout.scoring.processes import GRACE_SECONDS, Task, Worker, Workers
 from heldout.scoring.working import NUMBER_BYTES, Request, framed

@@ -19,7 +19,7 @@ from typing import Any
 
 import anyio
 
-from heldout.concurrency import settle
+from heldout._aio import settle
 from heldout.environment import Environment, Reply
 from heldout.errors import InvalidInput, SnapshotMismatch, SnapshotNeedsMore
 from heldout.testing.turns import mistakes, plausible_turns

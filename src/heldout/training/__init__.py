@@ -27,7 +27,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from heldout.lazy import lazy
+from heldout._lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.training.curve import CurvePoint, current_points, read_points

@@ -526,5 +526,5 @@ def _check_functions(path: Path, before: Mapping[str, Any], now: Mapping[str, An
             f"the curve in {path} was measured with another {' and another '.join(changed)}, so "
             "new points could not be compared with it. Undo the change, or use another run_dir. (A "
             "function that differs from launch to launch in what changes no number, a port or a "
-            "path, can be given a version: heldout.fingerprints.set_version)"
+            "path, can be given a version: heldout._fingerprint.set_version)"
         )

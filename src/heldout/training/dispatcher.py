@@ -40,7 +40,7 @@ import anyio
 import anyio.abc
 import msgspec
 
-from heldout.concurrency import Threads, is_async, settle, waker
+from heldout._aio import Threads, is_async, settle, waker
 from heldout.errors import InvalidInput, RunDirectoryError, printable_error
 from heldout.isolation import thread_local_capture_mode
 from heldout.training.curve import CurvePoint, pending_points, read_points

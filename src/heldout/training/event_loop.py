@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.abc
 
-from heldout.concurrency import in_own_thread, waker
+from heldout._aio import in_own_thread, waker
 
 log = logging.getLogger("heldout")
 T = TypeVar("T")

@@ -31,7 +31,7 @@ import msgspec
 
 from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
 from heldout.isolation import is_beside_training, modules_of, untouched_random_state
-from heldout.items import EvalDefinition
+from heldout.rollout import EvalDefinition
 from heldout.store.rundir import now
 from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from heldout._plotting import COLOURS, GREY, LARGEST, Format, picture, shortened
 from heldout.errors import InvalidInput
-from heldout.figures import COLOURS, GREY, LARGEST, Format, picture, shortened
 from heldout.stats.summaries import Floats
 from heldout.training.curve import CurvePoint, is_fewer, most_asked
 

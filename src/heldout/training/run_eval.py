@@ -21,9 +21,8 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from heldout.concurrency import Abandoned, Here, run_beside
+from heldout._aio import Abandoned, Here, run_beside
 from heldout.config import EvalConfig
-from heldout.endpoints.batch import Answered, BatchEndpoint, Request
 from heldout.engine import evaluate
 from heldout.errors import (
     EndpointError,
@@ -40,6 +39,7 @@ from heldout.isolation import (
     untouched_random_state,
     wait_for_device,
 )
+from heldout.models.batch import Answered, BatchEndpoint, Request
 from heldout.store.journal import UNENCODABLE, Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir

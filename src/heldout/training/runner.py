@@ -16,13 +16,13 @@ from typing import Any
 
 import anyio
 
-from heldout.concurrency import settle
+from heldout._aio import settle
+from heldout._fingerprint import describe_callable, describe_tokenizer
+from heldout.chat.reasoning import opened_reasoning, without_reasoning
 from heldout.config import Sampling
-from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
-from heldout.fingerprints import describe_callable, describe_tokenizer
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.reasoning import opened_reasoning, without_reasoning
+from heldout.models.batch import Answered, Request
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.scoring.rubrics import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.items import EvalDefinition
+from heldout.rollout import EvalDefinition
 from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import plain_value
 from heldout.store.ledger import as_stored

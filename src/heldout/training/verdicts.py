@@ -23,6 +23,8 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from heldout._format import interval as interval_text
+from heldout._format import number, samples
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, Verdict, best_of
 from heldout.stats.sequential import (
@@ -37,8 +39,6 @@ from heldout.stats.sequential import (
 from heldout.stats.summaries import Floats
 from heldout.stats.winner import DRAWS
 from heldout.training.curve import CurvePoint
-from heldout.words import interval as interval_text
-from heldout.words import number, samples
 
 EFFECT = 0.05
 

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.episodes import Bools
 from heldout.errors import EnvironmentFailed, InvalidInput
+from heldout.vector.episodes import Bools
 
 UNSEEDED = (
     "episodes after the first of each slot start from the environment's own random state: they "

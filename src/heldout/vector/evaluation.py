@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from heldout.episodes import Bools, Ended, Slots, advance, begin, episode_seed
 from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.isolation import held_by, isolated
 from heldout.vector.drivers import (
@@ -27,6 +26,7 @@ from heldout.vector.drivers import (
     is_tensor,
     make_driver,
 )
+from heldout.vector.episodes import Bools, Ended, Slots, advance, begin, episode_seed
 from heldout.vector.report import EpisodeTable, VectorReport, summarize
 from heldout.vector.trajectory import TrajectoryFile, distance
 

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from heldout.episodes import episode_seed
+from heldout._fingerprint import describe_callable
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.fingerprints import describe_callable
 from heldout.isolation import modules_of, reached
 from heldout.vector.drivers import layers
+from heldout.vector.episodes import episode_seed
 from heldout.vector.evaluation import (
     PolicyFn,
     SuccessFn,

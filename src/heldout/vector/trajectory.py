@@ -14,9 +14,9 @@ from typing import Any, Self
 
 import msgspec
 
-from heldout.episodes import Slots
 from heldout.errors import InvalidInput
 from heldout.vector.drivers import Step, as_numpy
+from heldout.vector.episodes import Slots
 
 DISTANCES = ("dist", "distance", "dist_to_goal", "distance_to_goal")
 """Keys under which environments put it in their infos."""

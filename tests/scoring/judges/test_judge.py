@@ -12,7 +12,7 @@ from typing import Any
 import anyio
 import pytest
 
-from heldout import items
+from heldout import rollout
 from heldout.config import Sampling
 from heldout.errors import (
     FatalEndpointError,
@@ -153,7 +153,7 @@ def test_usage_is_unknown_where_one_attempt_does_not_say(run: Run) -> None:
 def test_a_transient_failure_is_tried_again_and_is_no_attempt(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.0)
+    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.0)
     endpoint = Scripted(TransientError("503"), said("correct"))
     verdict = verdict_of(run, Judge(endpoint, attempts=1, retries=1))
     assert (verdict.value, verdict.attempts) == ("correct", 1)
@@ -224,7 +224,7 @@ def test_a_judge_that_gave_one_verdict_is_asked_on(run: Run, cached: bool, tmp_p
 def test_a_request_that_takes_too_long_is_tried_again(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.0)
+    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.0)
     asked: list[int] = []
 
     async def slow(messages: list[Message]) -> str:
@@ -264,7 +264,7 @@ def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
 
         async def item(answer: str) -> None:
             async def score(trajectory: Trajectory, sample: Sample) -> Score:
-                clock = items._clock.get()
+                clock = rollout._clock.get()
                 assert clock is not None
                 deadlines.append(lambda: clock.scope.deadline)
                 await judge.ask(three_way_question("q", answer, "t"))

@@ -10,6 +10,7 @@ from typing import Any
 import tinker
 from tinker_cookbook import renderers
 
+from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
 from heldout.errors import (
     ContextFull,
@@ -20,7 +21,6 @@ from heldout.errors import (
     Unreachable,
     printable_error,
 )
-from heldout.toolcalls import call_id, next_call_number
 from heldout.types import Completion, ContentPart, Message, ToolCall, ToolSpec, Usage
 
 KEY_VARIABLE = "TINKER_API_KEY"

@@ -39,7 +39,7 @@ from heldout.integrations.tinker.loops import (
     schedule,
     scheduled_metrics,
 )
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.store.rundir import RunDir
 from heldout.training.curve import CurvePoint, read_points
 from heldout.training.curve_file import CurveFile, open_curve_file

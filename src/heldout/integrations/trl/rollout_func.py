@@ -13,17 +13,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from heldout.chat import message_of, messages_of, to_chat_api
+from heldout.chat.messages import message_of, messages_of, to_chat_api
 from heldout.errors import InvalidInput, SystemicFailure
 from heldout.integrations.trl.engines import engine_awake, make_generate, max_context_length
 from heldout.integrations.trl.rollout_phase import MAX_TURNS, RolloutPhase, RolloutPhaseEvals
 from heldout.integrations.versions import check_version
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
-from heldout.rollouts import Rollout, rollout_batch
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.samples import distinct
 from heldout.training.periodic_eval import PeriodicEval
+from heldout.training.rollouts import Rollout, rollout_batch
 from heldout.types import Message, Sample
 
 MAX_MISMATCHED = 0.05

@@ -18,18 +18,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from heldout._fingerprint import describe_tokenizer
+from heldout.chat.reasoning import without_reasoning
 from heldout.config import Sampling
-from heldout.endpoints.batch import Answered, Request
 from heldout.errors import InvalidInput
-from heldout.fingerprints import describe_tokenizer
 from heldout.integrations.trl.engines import cut_at_end, make_generate
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.reasoning import without_reasoning
+from heldout.models.batch import Answered, Request
 from heldout.rendering.segments import Template
-from heldout.tokens import Generated, Transcript
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model
 from heldout.training.settings import Settings
+from heldout.training.tokens import Generated, Transcript
 from heldout.types import Completion, Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32

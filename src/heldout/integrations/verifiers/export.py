@@ -14,8 +14,8 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from heldout.chat import messages_of
-from heldout.concurrency import settle
+from heldout._aio import settle
+from heldout.chat.messages import messages_of
 from heldout.environment import Environment, HasOutcome, Reply
 from heldout.errors import InvalidInput
 from heldout.integrations.verifiers.load import (
@@ -24,7 +24,7 @@ from heldout.integrations.verifiers.load import (
     to_heldout_messages,
     to_verifiers_messages,
 )
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.samples import distinct
 from heldout.types import Message, Sample, Score, Stop, Trajectory, Usage
 

@@ -27,12 +27,12 @@ from typing import Any, Literal, NamedTuple
 
 import sniffio
 
-from heldout.chat import message_of, to_chat_api
+from heldout._fingerprint import describe_callable
+from heldout.chat.messages import message_of, to_chat_api
 from heldout.environment import Reply
 from heldout.errors import EnvironmentFailed, InvalidInput
-from heldout.fingerprints import describe_callable
 from heldout.integrations.versions import check_version
-from heldout.items import EvalDefinition
+from heldout.rollout import EvalDefinition
 from heldout.types import (
     METRIC_SUFFIXES,
     Completion,

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio
 
+from heldout._fingerprint import describe_callable
+from heldout._format import cut
 from heldout.errors import InvalidInput
-from heldout.fingerprints import describe_callable
 from heldout.scoring.judges.prompts import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY
 from heldout.scoring.judges.questions import (
     Criterion,
@@ -28,7 +29,6 @@ from heldout.scoring.judges.questions import (
 )
 from heldout.scoring.judges.samples import TextOf, asked_text, given_text, target_text
 from heldout.types import Metric, Sample
-from heldout.words import cut
 
 if TYPE_CHECKING:
     from heldout.scoring.judges.judge import Judge, Verdict

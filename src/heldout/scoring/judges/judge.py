@@ -24,9 +24,8 @@ from typing import Any, Generic, TypeVar
 
 import anyio
 
-from heldout.concurrency import current_loop
+from heldout._aio import current_loop
 from heldout.config import Sampling, check_endpoint
-from heldout.endpoints.base import with_retries
 from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
@@ -35,7 +34,8 @@ from heldout.errors import (
     Unreachable,
     printable_error,
 )
-from heldout.items import waiting_for_others
+from heldout.models.base import with_retries
+from heldout.rollout import waiting_for_others
 from heldout.scoring.judges.cache import FileVerdicts, Kept, MemoryVerdicts, Verdicts
 from heldout.scoring.judges.delimited import one_line, readable
 from heldout.scoring.judges.graders import (

@@ -14,8 +14,8 @@ from typing import Any
 
 import anyio
 
-from heldout.concurrency import current_loop
-from heldout.endpoints import Endpoint, open_endpoint
+from heldout._aio import current_loop
+from heldout.models import Endpoint, open_endpoint
 
 _HELD_ONCE = ("hf", "smollm2")
 

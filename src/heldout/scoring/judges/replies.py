@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from heldout.reasoning import without_reasoning
+from heldout.chat.reasoning import without_reasoning
 
 LONGEST_REPLY = 100_000
 """Characters. Verdicts are kept; whatever is longer is no verdict."""

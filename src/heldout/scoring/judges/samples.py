@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from heldout.chat import messages_of
+from heldout.chat.messages import messages_of
 from heldout.errors import InvalidInput
 from heldout.types import Sample
 

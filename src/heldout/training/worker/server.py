@@ -25,9 +25,9 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from heldout.endpoints.batch import Answered
-from heldout.endpoints.batch import Request as Question
 from heldout.errors import HeldoutError, InvalidInput
+from heldout.models.batch import Answered
+from heldout.models.batch import Request as Question
 from heldout.training.distributed import Alone
 from heldout.training.run_eval import Measured, Task, build_runner, describe, measure
 from heldout.training.runner import EpisodeRunner, Runner, RunnerBuilder, describe_runner

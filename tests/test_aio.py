@@ -6,7 +6,7 @@ import time
 import anyio
 import pytest
 
-from heldout.concurrency import Abandoned, Here, run_beside
+from heldout._aio import Abandoned, Here, run_beside
 
 
 def test_what_is_handed_over_runs_in_the_callers_thread() -> None:

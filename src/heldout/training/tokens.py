@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from heldout.chat.tool_calls import next_call_number
 from heldout.errors import ContextFull, EndpointError
 from heldout.rendering.segments import Template, TemplateWithTools
-from heldout.toolcalls import next_call_number
 from heldout.types import Completion, Message, TokenTrace, ToolSpec, Usage
 
 

@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from heldout import Message, Metric, Reply, Sample, Score, Stop, Trajectory
 from heldout.environments import ToolEnvironment
 from heldout.errors import EndpointError, InvalidInput
-from heldout.rollouts import Rollout, _BatchedEngine, rollout_batch, rollout_one
-from heldout.tokens import Generated
+from heldout.training.rollouts import Rollout, _BatchedEngine, rollout_batch, rollout_one
+from heldout.training.tokens import Generated
 
-from .toy import END, Counter, decode, engine, forgetful, parse, plain, render
+from ..toy import END, Counter, decode, engine, forgetful, parse, plain, render
 
 TOY: dict[str, Any] = {"decode": plain, "parse": parse}
 
@@ -470,7 +470,7 @@ def test_it_can_be_called_where_an_event_loop_is_running() -> None:
 INTERRUPTED = """
 import os, signal, sys, threading
 from heldout import Sample
-from heldout.rollouts import rollout_batch
+from heldout.training.rollouts import rollout_batch
 from tests.toy import Counter, engine, parse, plain, render
 
 class Loud(Counter):
@@ -492,7 +492,7 @@ except KeyboardInterrupt:
 
 
 def test_ctrl_c_while_the_engine_works_closes_every_environment() -> None:
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[2])
     path = os.pathsep.join([root, *filter(None, [os.getenv("PYTHONPATH")])])
     process = subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED],

@@ -19,12 +19,12 @@ from typing import Any
 
 import msgspec
 
-from heldout.chat import message_of
-from heldout.endpoints.http import completion_of
-from heldout.endpoints.requests import DELIVERY, with_system
+from heldout._fingerprint import set_version
+from heldout.chat.messages import message_of
+from heldout.datasets import jsonl_rows
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.fingerprints import set_version
-from heldout.loaders import jsonl_rows
+from heldout.models.http import completion_of
+from heldout.models.requests import DELIVERY, with_system
 from heldout.scoring.calls import ResponseCalls, read_calls, response_of, tools_of
 from heldout.scoring.schemas import compiled
 from heldout.scoring.triggers import CallReport, compare_calls

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-from heldout.fences import fenced
+from heldout.chat.fences import fenced
 
 _TAGS = (
     *("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad"),

@@ -11,10 +11,10 @@ from typing import Any, Literal, Protocol
 
 import anyio
 
-from heldout.concurrency import Threads, is_async, settle
+from heldout._aio import Threads, is_async, settle
+from heldout._fingerprint import describe_callable
 from heldout.config import Sampling
 from heldout.errors import InvalidInput, TransientError
-from heldout.fingerprints import describe_callable
 from heldout.types import Completion, Message, ToolSpec
 
 

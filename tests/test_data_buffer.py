@@ -22,7 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
-from heldout.data import DataBuffer, epoch_order
+from heldout.data_buffer import DataBuffer, epoch_order
 from heldout.errors import (
     DuplicateSampleId,
     InvalidInput,
@@ -87,7 +87,7 @@ def test_the_order_is_the_same_in_every_version_on_every_machine() -> None:
 
 def test_the_order_is_the_same_in_a_process_that_hashes_otherwise() -> None:
     code = (
-        "from heldout import Sample; from heldout.data import DataBuffer;"
+        "from heldout import Sample; from heldout.data_buffer import DataBuffer;"
         "b = DataBuffer([Sample(f's{i}', {'question': f'what is {i}?'}) for i in range(20)]);"
         "print(*(s.id for s in b.get_prompts(50)))"
     )

@@ -16,10 +16,10 @@ from typing import Any
 
 import anyio
 
-from heldout.concurrency import Here
+from heldout._aio import Here
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
-from heldout.items import waiting_for_others
+from heldout.rollout import waiting_for_others
 from heldout.types import Completion, Message, ToolSpec
 
 

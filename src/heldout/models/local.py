@@ -22,12 +22,12 @@ from typing import Any, Self
 import anyio
 import anyio.to_thread
 
-from heldout.concurrency import waker
+from heldout._aio import waker
+from heldout._fingerprint import describe_tokenizer
 from heldout.config import Sampling
 from heldout.decoding import Decoder
 from heldout.decoding.chat import ChatModel, answer_all
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput
-from heldout.fingerprints import describe_tokenizer
 from heldout.types import Completion, Message, ToolSpec
 from heldout.weights import fingerprint
 

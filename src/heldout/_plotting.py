@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from heldout._format import cut
 from heldout.errors import InvalidInput
-from heldout.words import cut
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout import Message, ToolCall, ToolSpec
+from heldout.chat.tool_calls import call_id
 from heldout.errors import ContextFull, EndpointError, InvalidInput, RenderMismatch
 from heldout.rendering.segments import Template
-from heldout.tokens import Generated, Transcript
-from heldout.toolcalls import call_id
+from heldout.training.tokens import Generated, Transcript
 
-from .toy import END, ROLES, decode, encode, forgetful, parse, plain, render
+from ..toy import END, ROLES, decode, encode, forgetful, parse, plain, render
 
 ASK = [Message("user", "q")]
 

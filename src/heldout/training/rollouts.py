@@ -20,12 +20,12 @@ from typing import Any
 
 import anyio
 
-from heldout.concurrency import Here, in_own_thread, is_async, run_beside, settle
+from heldout._aio import Here, in_own_thread, is_async, run_beside, settle
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput
-from heldout.items import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn, attempt
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
-from heldout.tokens import Generated, Transcript
+from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn, attempt
+from heldout.training.tokens import Generated, Transcript
 from heldout.types import Completion, Message, Sample, Score, ToolSpec, Trajectory
 
 Generate = Callable[[list[list[int]], list[int]], Any]

@@ -19,8 +19,8 @@ import pytest
 import zstandard
 
 from heldout import Sample
+from heldout.datasets import iter_jsonl, load_csv, load_hf, load_jsonl, load_parquet
 from heldout.errors import InvalidInput
-from heldout.loaders import iter_jsonl, load_csv, load_hf, load_jsonl, load_parquet
 
 ROWS = [
     {"question": "one?", "answer": "1", "difficulty": "easy"},

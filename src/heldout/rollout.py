@@ -20,9 +20,10 @@ from pathlib import Path
 import anyio
 import anyio.lowlevel
 
-from heldout.chat import messages_of
-from heldout.concurrency import Stray, in_user_code, settle, was_interrupted
-from heldout.data import given_out
+from heldout._aio import Stray, in_user_code, settle, was_interrupted
+from heldout._fingerprint import version_of
+from heldout.chat.messages import messages_of
+from heldout.data_buffer import given_out
 from heldout.environment import Environment, check_messages
 from heldout.errors import (
     EndpointError,
@@ -33,7 +34,6 @@ from heldout.errors import (
     ScoringFailed,
     printable_error,
 )
-from heldout.fingerprints import version_of
 from heldout.turns import Policy, rollout
 from heldout.types import (
     Completion,

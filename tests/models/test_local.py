@@ -19,11 +19,9 @@ from peft import LoraConfig, get_peft_model
 from transformers import AutoModelForCausalLM
 
 import heldout
-import heldout.endpoints.local as local
+import heldout.models.local as local
 from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score
 from heldout.analysis import compare
-from heldout.endpoints import open_endpoint
-from heldout.endpoints.local import LocalEndpoint, version_on_disk
 from heldout.errors import (
     ContextFull,
     EndpointError,
@@ -31,6 +29,8 @@ from heldout.errors import (
     ResumeMismatch,
     SystemicFailure,
 )
+from heldout.models import open_endpoint
+from heldout.models.local import LocalEndpoint, version_on_disk
 from heldout.types import Completion, Trajectory, Usage
 from heldout.weights import fingerprint
 from tests.tiny_model import CONTEXT, WORDS, save_tiny_model, tiny_model

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-import heldout.fingerprints
+import heldout._fingerprint
 from heldout import Sample, Score, Trajectory
+from heldout._fingerprint import describe_callable
 from heldout.errors import ResumeMismatch
-from heldout.fingerprints import describe_callable
 from tests.conftest import RunEval, exact, make_samples
 
 SCORER = '''
@@ -156,7 +156,7 @@ def test_a_change_that_cannot_change_scores_leaves_the_scorer_what_it_was(
 
 def test_a_scorer_is_the_same_in_every_process(tmp_path: Path) -> None:
     (tmp_path / "scorer.py").write_text(SCORER)
-    command = "import scorer, heldout.fingerprints as c; print(c.describe_callable(scorer.score))"
+    command = "import scorer, heldout._fingerprint as c; print(c.describe_callable(scorer.score))"
     found = {
         subprocess.check_output(
             [sys.executable, "-c", command],
@@ -180,7 +180,7 @@ def test_a_helper_in_another_file_of_the_users_is_part_of_it(tmp_path: Path, imp
     call = "grade" if import_.startswith("from") else "grading.grade"
     (tmp_path / "scorer.py").write_text(f"{import_}\ndef score(t, s):\n    return {call}(t)\n")
     code = (
-        "from scorer import score; from heldout.fingerprints import describe_callable; "
+        "from scorer import score; from heldout._fingerprint import describe_callable; "
         "print(describe_callable(score)['source'])"
     )
     found = []
@@ -426,13 +426,13 @@ def test_what_is_remembered_of_a_function_goes_with_it() -> None:
         exec("def score(trajectory, sample): return 1", space)
         return space["score"]
 
-    before = len(heldout.fingerprints._readings)
+    before = len(heldout._fingerprint._readings)
     function = made()
     describe_callable(function)
-    assert len(heldout.fingerprints._readings) == before + 1
+    assert len(heldout._fingerprint._readings) == before + 1
     del function
     gc.collect()
-    assert len(heldout.fingerprints._readings) <= before
+    assert len(heldout._fingerprint._readings) <= before
 
 
 class Within:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.episodes import IDLE, Ended, Slots, advance, begin, episode_seed
 from heldout.errors import InvalidInput
+from heldout.vector.episodes import IDLE, Ended, Slots, advance, begin, episode_seed
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 7), st.booleans()), min_size=1, max_size=25)
 """Of each episode: its length, and whether it terminates or is truncated."""

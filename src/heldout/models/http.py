@@ -23,10 +23,10 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from heldout.chat import to_chat_api, tool_to_chat_api
-from heldout.concurrency import current_loop
+from heldout._aio import current_loop
+from heldout.chat.messages import to_chat_api, tool_to_chat_api
+from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
-from heldout.endpoints.transport import Response, Transport, open_transport
 from heldout.errors import (
     ContextFull,
     EndpointError,
@@ -35,7 +35,7 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
-from heldout.toolcalls import call_id, next_call_number
+from heldout.models.transport import Response, Transport, open_transport
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 DEFAULT_BASE_URL = "https://api.openai.com/v1"

@@ -3,7 +3,7 @@
     function   a plain or async function of the messages (base.py)
     http       an OpenAI-compatible server (http.py)
     local      a transformers model in this process (local.py)
-    smollm2    SmolLM2-135M-Instruct from the package index (smollm2.py)
+    smollm2    SmolLM2-135M-Instruct from the package index (demo.py)
 
 `open_endpoint` makes one of a config's `endpoint`; heavy packages load only there.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from heldout.config import check_endpoint
-from heldout.endpoints.base import Endpoint, FunctionEndpoint
+from heldout.models.base import Endpoint, FunctionEndpoint
 
 __all__ = ["Endpoint", "FunctionEndpoint", "open_endpoint"]
 
@@ -23,14 +23,14 @@ def open_endpoint(given: Any, *, max_concurrent: int) -> Endpoint:
     if isinstance(given, str):
         kind, _, rest = given.partition(":")
         if kind == "openai":
-            from heldout.endpoints.http import HTTPEndpoint
+            from heldout.models.http import HTTPEndpoint
 
             return HTTPEndpoint.parse(rest, max_connections=max_concurrent)
-        from heldout.endpoints.local import LocalEndpoint
+        from heldout.models.local import LocalEndpoint
 
         if kind == "hf":
             return LocalEndpoint.load(rest, max_batch=max_concurrent)
-        from heldout.endpoints.smollm2 import weights_folder
+        from heldout.models.demo import weights_folder
 
         return LocalEndpoint.load(weights_folder(), name="smollm2", max_batch=max_concurrent)
     if callable(getattr(given, "complete", None)):

@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from heldout import EvalConfig, EvalReport, Metric, Sample, Sampling, Score, evaluate
-from heldout.endpoints.http import HTTPEndpoint, completion_of
-from heldout.endpoints.requests import RequestsEndpoint, as_sent, open_requests
 from heldout.errors import EndpointError, FatalEndpointError, InvalidInput, TransientError
+from heldout.models.http import HTTPEndpoint, completion_of
+from heldout.models.requests import RequestsEndpoint, as_sent, open_requests
 from heldout.types import Completion, Message, ToolCall, Usage
 from tests.faulty_server import FaultyServer, answer, echo_key, status
 

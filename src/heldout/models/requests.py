@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from heldout.chat.tool_calls import next_call_number
 from heldout.config import Sampling
-from heldout.endpoints.http import HTTPEndpoint
 from heldout.errors import EndpointError, InvalidInput
-from heldout.toolcalls import next_call_number
+from heldout.models.http import HTTPEndpoint
 from heldout.types import Completion, Message, ToolSpec
 
 DELIVERY = ("stream", "stream_options")

@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from heldout import Message, Sampling
-from heldout.endpoints.batch import BatchEndpoint, Request
 from heldout.errors import EndpointError
+from heldout.models.batch import BatchEndpoint, Request
 
 Items = Sequence[Callable[[Any], Any]]
 

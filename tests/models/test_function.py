@@ -19,8 +19,8 @@ import pytest
 
 import heldout
 from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
-from heldout.endpoints import FunctionEndpoint, open_endpoint
 from heldout.errors import InvalidInput, TransientError
+from heldout.models import FunctionEndpoint, open_endpoint
 from heldout.types import Completion, ToolCall, Trajectory
 
 Run = Callable[..., Any]
@@ -177,7 +177,7 @@ def test_what_a_function_raises_is_the_items_error(
 def test_a_function_may_ask_to_be_tried_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
     calls: list[str] = []
 
     def flaky(messages: list[Message]) -> str:
@@ -470,7 +470,7 @@ def test_an_answer_that_comes_after_the_event_loop_ended_disturbs_nobody(
 def test_the_users_random_state_is_left_alone(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.endpoints.base._FIRST_WAIT", 0.001)
+    monkeypatch.setattr("heldout.models.base._FIRST_WAIT", 0.001)
     calls: list[int] = []
 
     async def flaky(messages: list[Message]) -> str:

@@ -20,12 +20,10 @@ import anyio
 import pytest
 
 import heldout
-import heldout.endpoints.base as base
-import heldout.endpoints.transport as transport
+import heldout.models.base as base
+import heldout.models.transport as transport
 from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
 from heldout.config import check_endpoint
-from heldout.endpoints.base import with_retries
-from heldout.endpoints.http import HTTPEndpoint, retry_after
 from heldout.environment import Reply
 from heldout.errors import (
     ContextFull,
@@ -36,6 +34,8 @@ from heldout.errors import (
     TransientError,
     Unreachable,
 )
+from heldout.models.base import with_retries
+from heldout.models.http import HTTPEndpoint, retry_after
 from heldout.types import Completion, Stop, ToolCall, Trajectory, Usage
 from tests import faulty_server as faulty
 from tests.faulty_server import Action, FaultyServer, Request, answer, closed_port, drop, status

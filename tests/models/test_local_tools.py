@@ -27,9 +27,9 @@ from heldout import (
     ToolSpec,
     evaluate,
 )
-from heldout.endpoints.local import LocalEndpoint
 from heldout.environment import Reply
 from heldout.errors import ContextFull, EndpointError, FatalEndpointError
+from heldout.models.local import LocalEndpoint
 from heldout.rendering.chat_templates import describe_tools
 from heldout.scoring import Rubric, grade_exact
 from heldout.training import PeriodicEval, live_model
