@@ -271,7 +271,7 @@ def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
                 return Score(())
 
             sample = Sample(answer, {"prompt": "q"})
-            attempt = await items.score_again(Trajectory(()), sample, score, timeout=60)
+            attempt = await rollout.score_again(Trajectory(()), sample, score, timeout=60)
             assert attempt.error is None
 
         async with anyio.create_task_group() as group:
