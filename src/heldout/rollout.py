@@ -23,7 +23,7 @@ import anyio.lowlevel
 from heldout._aio import Stray, in_user_code, settle, was_interrupted
 from heldout._fingerprint import version_of
 from heldout.chat.messages import messages_of
-from heldout.data_buffer import given_out
+from heldout.datasets import copy_sample
 from heldout.environment import Environment, check_messages
 from heldout.errors import (
     EndpointError,
@@ -153,7 +153,7 @@ async def attempt(
     there is to add to a timeout's message.
     """
     said: list[Message] = []
-    sample = given_out(sample)  # what its functions write into it is not the dataset's
+    sample = copy_sample(sample)  # what its functions write into it is not the dataset's
     stage = _Stage("prepare_messages")
     trajectory: Trajectory | None = None
     score: Score | None = None
@@ -205,7 +205,7 @@ async def score_again(
     """Score what was rolled out before; the policy is not asked."""
     stage = _Stage("score_fn")
     score: Score | None = None
-    own = given_out(sample)
+    own = copy_sample(sample)
 
     async def work() -> None:
         nonlocal score
