@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from heldout import Message, Reply
 from heldout.environments import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
+from heldout.rollout import Conversation, rollout
 from heldout.testing import check_environment
-from heldout.turns import rollout
 from heldout.types import Completion, Stop, ToolSpec, Trajectory
 from tests.environments.conftest import Run, calling, reply_of, told
 
@@ -422,8 +422,10 @@ def test_going_on_from_a_snapshot_leads_to_the_same_trajectory(run: Run) -> None
             environment = shop()
             first = await rollout(policy, prompt, environment, max_turns=done)
             kept = json.loads(json.dumps(environment.serialize()))
+            saved = Conversation(messages=[*first.messages])
+            saved.model_turns = [i for i, m in enumerate(saved.messages) if m.role == "assistant"]
             rest = await rollout(
-                policy, first.messages, restore_shop(kept), max_turns=10, turns_done=done
+                policy, prompt, restore_shop(kept), max_turns=10, conversation=saved
             )
             pairs.append((whole, rest))
         return pairs

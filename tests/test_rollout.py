@@ -10,7 +10,7 @@ import pytest
 
 from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
 from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
-from heldout.turns import rollout
+from heldout.rollout import Conversation, rollout
 
 from .toy import Counter
 
@@ -158,10 +158,11 @@ def test_it_goes_on_where_a_restored_environment_was_put_away(run: Callable[...,
     log: list[str] = []
     half = Counter(log=log)
     half.total, half.turn = 3, 2  # what a snapshot after two turns would hold
-    said = whole.messages[:5]
+    saved = Conversation(messages=[*whole.messages[:5]], model_turns=[1, 3])
 
     async def main() -> Trajectory:
-        return await rollout(policy_of(*turns[2:]), said, half, max_turns=4, turns_done=2)
+        policy = policy_of(*turns[2:])
+        return await rollout(policy, QUESTION, half, max_turns=4, conversation=saved)
 
     assert run(main) == whole
     assert log == ["closed"], "it was opened again"
@@ -213,7 +214,7 @@ def test_what_failed_first_is_what_is_raised_even_if_closing_fails_too(
 def test_a_close_that_hangs_is_said(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.turns.CLOSE_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("heldout.rollout.CLOSE_GRACE_SECONDS", 0.05)
 
     class Hangs(Counter):
         async def close(self) -> None:
@@ -281,11 +282,14 @@ def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any
     assert log == ["opening", "closed"]
 
 
-def test_what_was_said_before_a_failure_is_left_in_the_record(run: Callable[..., Any]) -> None:
-    record: list[Message] = []
+def test_what_was_said_before_a_failure_is_left_in_the_conversation(
+    run: Callable[..., Any],
+) -> None:
+    conversation = Conversation()
+    policy = policy_of("a", RuntimeError("gone"))
     with pytest.raises(RuntimeError):
-        roll(run, policy_of("a", RuntimeError("gone")), Counter(), max_turns=3, record=record)
-    assert [m.text for m in record] == ["count", "a", "go on 1"]
+        roll(run, policy, Counter(), max_turns=3, conversation=conversation)
+    assert [m.text for m in conversation.messages] == ["count", "a", "go on 1"]
 
 
 def test_a_sample_that_was_cut_by_a_limit_is_scored_on_its_final_state(
