@@ -115,7 +115,7 @@ async def evaluate(
                 await endpoint.close()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Item:
     """One attempt to make: a sample, its position in the dataset, and which repeat of it."""
 

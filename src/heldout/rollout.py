@@ -193,8 +193,8 @@ class Attempt:
             BaseException: The run was cancelled or interrupted, which is no error of the attempt.
         """
         started = time.perf_counter()
-        previous, outside = _current.set(self), in_user_code.set(True)
         with anyio.move_on_after(self.timeout) as self._scope:
+            previous, outside = _current.set(self), in_user_code.set(True)
             try:
                 await self._roll_out_and_score()
             # sys.exit() in a tool or a score function ends nothing but its attempt.
