@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 
 from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
 from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
-from heldout.rollout import Conversation, rollout
+from heldout.rollout import Conversation, TurnFile, rollout
 
 from .toy import Counter
 
@@ -152,20 +153,83 @@ def test_a_reply_that_is_none_is_an_error_that_names_what_was_given(
         roll(run, policy_of("a"), Wrong(), max_turns=3)
 
 
-def test_it_goes_on_where_a_restored_environment_was_put_away(run: Callable[..., Any]) -> None:
+class Saved(Counter):
+    """A counter that can be put away between two turns."""
+
+    def snapshot(self) -> Any:
+        return {"total": self.total, "turn": self.turn}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.total, self.turn = snapshot["total"], snapshot["turn"]
+
+
+def turn_file(tmp_path: Path, run: str = "r", question: str = "count") -> TurnFile:
+    return TurnFile(tmp_path / "0-0.json", run, Sample("a", {"question": question}))
+
+
+def stop_after(run: Callable[..., Any], file: TurnFile, *turns: Message) -> None:
+    """As if the process had been killed in the turn after these."""
+    policy = policy_of(*turns, KeyError("killed"))
+    with pytest.raises(KeyError):
+        roll(run, policy, Saved(), max_turns=4, turn_file=file)
+
+
+def test_a_stopped_rollout_goes_on_after_its_last_saved_turn(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     turns = [add(1), add(2), add(3), add(4)]
-    whole = roll(run, policy_of(*turns), Counter(), max_turns=4)
+    whole = roll(run, policy_of(*turns), Saved(), max_turns=4)
+    stop_after(run, turn_file(tmp_path), *turns[:2])
     log: list[str] = []
-    half = Counter(log=log)
-    half.total, half.turn = 3, 2  # what a snapshot after two turns would hold
-    saved = Conversation(messages=[*whole.messages[:5]], model_turns=[1, 3])
-
-    async def main() -> Trajectory:
-        policy = policy_of(*turns[2:])
-        return await rollout(policy, QUESTION, half, max_turns=4, conversation=saved)
-
-    assert run(main) == whole
+    conversation = Conversation()
+    settings = {"conversation": conversation, "turn_file": turn_file(tmp_path)}
+    again = roll(run, policy_of(*turns[2:]), Saved(log=log), max_turns=4, **settings)
+    assert again == whole
     assert log == ["closed"], "it was opened again"
+    assert conversation.restored_turns == 2
+    assert conversation.seconds_before > 0
+
+
+@pytest.mark.parametrize("other", ["run", "sample", "damaged", "none"])
+def test_turns_that_are_not_its_own_are_not_gone_on_from(
+    run: Callable[..., Any], tmp_path: Path, other: str
+) -> None:
+    stop_after(run, turn_file(tmp_path), add(1), add(2))
+    file = turn_file(tmp_path)
+    if other == "run":
+        file = turn_file(tmp_path, run="s")
+    elif other == "sample":
+        file = turn_file(tmp_path, question="count down")
+    elif other == "damaged":
+        file.path.write_bytes(file.path.read_bytes()[:-9])
+    else:
+        file.remove()
+    conversation = Conversation()
+    settings = {"conversation": conversation, "turn_file": file}
+    trajectory = roll(run, policy_of(add(7)), Saved(), max_turns=1, **settings)
+    assert trajectory.outcome == {"total": 7}
+    assert conversation.restored_turns == 0
+
+
+def test_an_environment_that_cannot_be_saved_is_refused_before_its_first_turn(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    log: list[str] = []
+    with pytest.raises(InvalidInput, match="a Counter does not have both"):
+        roll(run, policy_of("a"), Counter(log=log), turn_file=turn_file(tmp_path))
+    assert log == ["closed"]
+
+
+@pytest.mark.parametrize("state", [{"a": (1,)}, {1: 2}, {"a": float("nan")}, {"a": {1}}, [1]])
+def test_a_snapshot_that_would_not_come_back_is_an_error(
+    run: Callable[..., Any], tmp_path: Path, state: Any
+) -> None:
+    class Odd(Saved):
+        def snapshot(self) -> Any:
+            return state
+
+    with pytest.raises(EnvironmentFailed, match=r"snapshot\(\) of Odd"):
+        roll(run, policy_of("a", "b"), Odd(), max_turns=2, turn_file=turn_file(tmp_path))
 
 
 def test_the_outcome_is_asked_for_before_the_environment_is_closed(

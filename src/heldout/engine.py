@@ -9,6 +9,7 @@ not. The clauses named here are those of docs/semantics.md.
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -42,10 +43,12 @@ from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
 from heldout.rollout import (
     Attempt,
+    Conversation,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
+    TurnFile,
     failed_in_scoring,
     root_of,
 )
@@ -167,6 +170,9 @@ class Run:
         """Whether the last sample has been pulled."""
         self.previous: RunInfo | None = None
         """What run.json said before this run was resumed."""
+        self.turns_dir = self.dir.path / "turns"
+        """Holds the turns of items in flight, if they are saved."""
+        self.run_id = ""
         self._yielded_at = time.perf_counter()
 
     async def run_item(self, item: Item) -> Outcome:
@@ -214,9 +220,13 @@ class Run:
             self._check_samples()
             if not self.ledger.finished:
                 journal.clear()  # of errors only, which are run again
-            info = self.dir.create(self.described, self.functions, self.progress.total)
+            info = RunInfo.new(self.described, self.functions, self.progress.total)
             if self.previous is not None:
                 info.started, info.id = self.previous.started, self.previous.id
+            self.dir.write_info(info)
+            self.run_id = info.id or ""
+            if self.config.save_turns:
+                self.turns_dir.mkdir(exist_ok=True)
             return info, journal
         except BaseException:
             journal.close()
@@ -229,7 +239,7 @@ class Run:
         for index, reward in self.ledger.read_journal(self.dir.journal):
             self.progress.add(index, reward)
             self.progress.trim()
-        if self.ledger.finished:
+        if self.ledger.finished or any(self.turns_dir.glob("*.json")):
             self.previous = self.dir.read_info()
             self.dir.check_resumable(self.previous, self.described, self.functions)
         else:  # nothing to keep, so nothing that could fail to belong together
@@ -267,6 +277,7 @@ class Run:
             if self._changed_nothing(info):
                 assert self.previous is not None
                 self.dir.write_info(self.previous)
+            shutil.rmtree(self.turns_dir, ignore_errors=True)
         except BaseException as problem:
             self._stop(info, journal, problem)
             raise
@@ -390,6 +401,18 @@ class Run:
         self.exhausted = True
         self.progress.total = self.item_count  # known at last, where it was not
 
+    def turn_file(self, item: Item) -> TurnFile:
+        """Name the file that holds an item's turns until its line is in the journal.
+
+        Args:
+            item: The item.
+
+        Returns:
+            The file, which need not exist.
+        """
+        path = self.turns_dir / f"{item.index}-{item.repeat}.json"
+        return TurnFile(path, self.run_id, item.sample)
+
     def _record(
         self,
         item: Item,
@@ -410,6 +433,8 @@ class Run:
                 error=f"store: {printable_error(refused)}",
             )
             journal.append(item.index, result)
+        if self.config.save_turns:
+            self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
         self.progress.trim()
         if result.error is None:
@@ -472,9 +497,10 @@ class Evaluation(Run):
             Its result, and what was raised where it errored.
         """
         sample, config, definition = item.sample, self.config, self.definition
+        conversation = Conversation()
         with taking_part(self.endpoint, item.index, item.repeat) as endpoint:
             sampling = config.sampling.for_item(sample.id, item.repeat)
-            policy = EndpointPolicy(endpoint, sampling, config.retries)
+            policy = EndpointPolicy(endpoint, sampling, config.retries, conversation)
             attempt = Attempt(
                 sample,
                 policy,
@@ -484,6 +510,8 @@ class Evaluation(Run):
                 config.max_turns,
                 config.token_budget,
                 config.timeout,
+                conversation=conversation,
+                turn_file=self.turn_file(item) if config.save_turns else None,
             )
             await attempt.run()
         rolled_out, error = attempt.trajectory, attempt.error
@@ -494,7 +522,7 @@ class Evaluation(Run):
             rolled_out.stop,
             rolled_out.usage,
             rolled_out.tokens,
-            Timing(attempt.seconds, policy.requests),
+            Timing(attempt.seconds, conversation.requests, conversation.restored_turns),
             rolled_out.outcome,
             rolled_out.model_turns,
         )
@@ -504,20 +532,27 @@ class Evaluation(Run):
 
 
 class EndpointPolicy:
-    """An endpoint as the policy of one attempt: a seed for every turn, retries, and their count."""
+    """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("endpoint", "last_failure", "requests", "retries", "sampling", "turns")
+    __slots__ = ("conversation", "endpoint", "last_failure", "retries", "sampling")
 
-    def __init__(self, endpoint: Endpoint, sampling: Sampling, retries: int) -> None:
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sampling: Sampling,
+        retries: int,
+        conversation: Conversation,
+    ) -> None:
         """Make the policy.
 
         Args:
             endpoint: Makes the model turns.
             sampling: The attempt's own settings.
             retries: Times a request is tried again after a transient failure.
+            conversation: The attempt's own, where turns and requests are counted.
         """
         self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
-        self.turns = self.requests = 0
+        self.conversation = conversation
         self.last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
@@ -533,14 +568,13 @@ class EndpointPolicy:
         Raises:
             EndpointError: The request could not be answered.
         """
-        sampling = self.sampling.for_turn(self.turns)
-        self.turns += 1
+        sampling = self.sampling.for_turn(len(self.conversation.model_turns))
         return await with_retries(partial(self._request, messages, sampling, tools), self.retries)
 
     async def _request(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        self.requests += 1
+        self.conversation.requests += 1
         try:
             return await self.endpoint.complete(messages, sampling, tools)
         except TransientError as problem:

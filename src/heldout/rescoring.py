@@ -56,6 +56,7 @@ async def rescore(
         repeats=repeats,
         max_samples=len(parent.results) // repeats,
         pass_threshold=threshold_of(parent.config),
+        save_turns=False,
     )
     described = {
         **parent.config,

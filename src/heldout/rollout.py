@@ -27,6 +27,8 @@ from typing import Any, Literal, Self
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
+import msgspec
 
 from heldout._aio import Stray, in_user_code, settle, was_interrupted
 from heldout._fingerprint import version_of
@@ -35,6 +37,7 @@ from heldout.datasets import copy_sample
 from heldout.environment import (
     Environment,
     HasOutcome,
+    HasSnapshots,
     Reply,
     SeesCompletions,
     check_environment_shape,
@@ -50,6 +53,8 @@ from heldout.errors import (
     ScoringFailed,
     printable_error,
 )
+from heldout.store.lines import read_whole
+from heldout.store.rundir import replace_file
 from heldout.types import (
     Completion,
     Message,
@@ -72,6 +77,7 @@ ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
 EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
 
 CLOSE_GRACE_SECONDS = 10.0
+TURNS_FORMAT, TURNS_VERSION = "heldout.turns", 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +181,8 @@ class Attempt:
     timed_out: bool = False
     seconds: float = 0.0
     conversation: Conversation = field(default_factory=lambda: Conversation())
+    turn_file: TurnFile | None = None
+    """Where the turns are saved as they are made, and a stopped attempt is restored from."""
 
     # The time does not run while the attempt waits for its turn: see `waiting_for_others`.
     _scope: anyio.CancelScope = field(init=False)
@@ -214,9 +222,10 @@ class Attempt:
             finally:
                 in_user_code.reset(outside)
                 _current.reset(previous)
-        self.seconds = time.perf_counter() - started
+        elapsed = time.perf_counter() - started
+        self.seconds = elapsed + self.conversation.seconds_before
         # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
-        late = self.timeout is not None and self.seconds - self._waited > self.timeout
+        late = self.timeout is not None and elapsed - self._waited > self.timeout
         self.timed_out = self._scope.cancelled_caught or (self.error is None and late)
         if self.timed_out:
             stage = self.conversation.stage
@@ -252,6 +261,7 @@ class Attempt:
                 max_turns=self.max_turns,
                 token_budget=self.token_budget,
                 conversation=conversation,
+                turn_file=self.turn_file,
             )
             if self.trace is not None:
                 trajectory = replace(trajectory, tokens=self.trace())
@@ -308,6 +318,13 @@ class Conversation:
     usage: Usage | None = None
     finish_reason: str | None = None
     """How the last model turn ended, in the endpoint's words."""
+    requests: int = 0
+    """Requests made so far, where the policy counts them, with retries."""
+    restored_turns: int = 0
+    """Model turns that a stopped run had made and saved."""
+    seconds_before: float = 0.0
+    """What these took."""
+    started: float = field(default_factory=time.perf_counter)
 
     async def take_turn(self, policy: Policy, tools: Sequence[ToolSpec]) -> Completion:
         """Have the policy make one turn, and add it.
@@ -374,6 +391,7 @@ async def rollout(
     max_turns: int = 1,
     token_budget: int | None = None,
     conversation: Conversation | None = None,
+    turn_file: TurnFile | None = None,
 ) -> Trajectory:
     """Run one conversation to its end, and close the environment whatever happens.
 
@@ -385,8 +403,9 @@ async def rollout(
         token_budget: The conversation's length in tokens (prompt, model and environment together,
             by the policy's usage) from which no further turn starts.
         conversation: Holds the conversation as it grows, so that a rollout that fails or is
-            cancelled leaves behind what was said. One that has model turns already goes on from
-            there, with an environment that was restored: neither is opened again.
+            cancelled leaves behind what was said.
+        turn_file: Where to save conversation and environment after every turn. If it holds those
+            of a stopped rollout, this one goes on from there.
 
     Returns:
         The trajectory.
@@ -404,12 +423,19 @@ async def rollout(
     check_environment_shape(environment)
     problem: BaseException | None = None
     try:
-        if not conversation.model_turns:
+        if turn_file is not None and not isinstance(environment, HasSnapshots):
+            raise InvalidInput(
+                f"save_turns needs environments with snapshot() and restore(); a "
+                f"{type(environment).__name__} does not have both"
+            )
+        if turn_file is None or not await turn_file.restore(conversation, environment):
             conversation.messages.extend(opening)
             messages = await settle(environment.opening())
             check_messages(messages, "an environment's opening() gives Messages")
             conversation.messages.extend(messages)
-        stop = await _take_turns(conversation, policy, environment, max_turns, token_budget)
+        stop = await _take_turns(
+            conversation, policy, environment, max_turns, token_budget, turn_file
+        )
         outcome = None
         if isinstance(environment, HasOutcome):
             outcome = _as_stored(await settle(environment.outcome()), environment)
@@ -433,6 +459,7 @@ async def _take_turns(
     environment: Environment,
     max_turns: int,
     token_budget: int | None,
+    turn_file: TurnFile | None,
 ) -> Stop:
     tools = tuple(environment.tools)
     for turn in range(len(conversation.model_turns), max_turns):
@@ -455,6 +482,8 @@ async def _take_turns(
             return conversation.stop("no_reply")
         if token_budget is not None and _count_tokens(completion) >= token_budget:
             return conversation.stop("limit", "token_budget")
+        if turn_file is not None:
+            await turn_file.save(conversation, environment)
     return conversation.stop("limit", "max_turns")
 
 
@@ -489,6 +518,107 @@ def _as_stored(outcome: Any, environment: Environment) -> dict[str, Any]:
             f"outcome() of {kind} returned what JSON cannot hold: {problem}"
         ) from None
     return stored
+
+
+# --- Saved turns --------------------------------------------------------------------------------
+
+
+class SavedTurns(msgspec.Struct):
+    """An attempt between two turns, as its file has it."""
+
+    format: str
+    version: int
+    run: str
+    """The run's id: turns of another run, or of other settings, are not gone on from."""
+    sample: Sample
+    messages: list[Message]
+    model_turns: list[int]
+    usage: Usage | None
+    finish_reason: str | None
+    requests: int
+    seconds: float
+    environment: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFile:
+    """The file of one attempt that has not ended yet."""
+
+    path: Path
+    run: str
+    sample: Sample
+
+    async def save(self, conversation: Conversation, environment: Environment) -> None:
+        """Replace the file with what there is now, while it is the policy's turn.
+
+        Args:
+            conversation: What was said so far.
+            environment: Has a `snapshot()`.
+
+        Raises:
+            EnvironmentFailed: The snapshot is not what JSON would give back.
+            RunDirectoryError: The file cannot be written.
+        """
+        assert isinstance(environment, HasSnapshots)
+        snapshot = await settle(environment.snapshot())
+        kind = type(environment).__name__
+        try:
+            is_same = json.loads(json.dumps(snapshot, allow_nan=False)) == snapshot
+        except (TypeError, ValueError) as problem:
+            raise EnvironmentFailed(
+                f"snapshot() of {kind} returned what JSON cannot hold: {problem}"
+            ) from None
+        if not is_same or not isinstance(snapshot, dict):
+            raise EnvironmentFailed(
+                f"snapshot() of {kind} returns a dict of plain JSON values (lists, no tuples; keys "
+                f"are texts), got {snapshot!r:.200}"
+            )
+        saved = SavedTurns(
+            TURNS_FORMAT,
+            TURNS_VERSION,
+            self.run,
+            self.sample,
+            conversation.messages,
+            conversation.model_turns,
+            conversation.usage,
+            conversation.finish_reason,
+            conversation.requests,
+            time.perf_counter() - conversation.started + conversation.seconds_before,
+            snapshot,
+        )
+        await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
+
+    async def restore(self, conversation: Conversation, environment: Environment) -> bool:
+        """Bring conversation and environment to where a stopped run had saved them.
+
+        Args:
+            conversation: A new one.
+            environment: A new one; it is not opened where this returns True.
+
+        Returns:
+            False where there is nothing to go on from: no file, one that cannot be read, or one of
+            another sample or run.
+        """
+        assert isinstance(environment, HasSnapshots)
+        try:
+            saved = msgspec.json.decode(read_whole(self.path), type=SavedTurns)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return False
+        if (saved.format, saved.version) != (TURNS_FORMAT, TURNS_VERSION):
+            return False
+        if saved.run != self.run or saved.sample != self.sample:
+            return False
+        await settle(environment.restore(saved.environment))
+        conversation.messages.extend(saved.messages)
+        conversation.model_turns.extend(saved.model_turns)
+        conversation.usage, conversation.finish_reason = saved.usage, saved.finish_reason
+        conversation.requests, conversation.seconds_before = saved.requests, saved.seconds
+        conversation.restored_turns = len(saved.model_turns)
+        return True
+
+    def remove(self) -> None:
+        """Remove the file of an attempt that has ended."""
+        self.path.unlink(missing_ok=True)
 
 
 # --- Errors -------------------------------------------------------------------------------------

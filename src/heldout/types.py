@@ -304,10 +304,15 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Wall seconds of the item, scoring included, and how many requests it took, with retries."""
+    """Wall seconds of the item, scoring included, and how many requests it took, with retries.
+
+    `restored_turns` are the model turns that a run had made before it was stopped, and that a
+    resumed one has taken from what was saved (`save_turns`); seconds and requests include them.
+    """
 
     seconds: float
     requests: int = 1
+    restored_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
