@@ -221,7 +221,7 @@ def test_a_conversation_of_policy_tools_and_user_runs_to_its_end(run: Run) -> No
 def test_the_outcome_is_that_of_the_tools(run: Run) -> None:
     async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
         if messages[-1].role == "user":
-            return Completion(calling(("run", '{"command": "rm a"}')))
+            return Completion(calling(("remove_file", '{"path": "a"}')))
         return Completion(Message("assistant", "Done."))
 
     async def main() -> Any:
@@ -330,9 +330,9 @@ def restore(snapshot: Any) -> SimulatedUser:
 def test_a_simulated_user_keeps_the_contract_with_tools_and_without() -> None:
     turns: list[str | Message] = [
         "hello",
-        calling(("run", '{"command": "mkdir b"}')),
+        calling(("write_file", '{"path": "b/", "text": ""}')),
         "done",
-        calling(("run", '{"command": "ls"}'), ("nope", "{}")),
+        calling(("list_files", "{}"), ("nope", "{}")),
         "bye",
     ]
     assert check_environment(with_tools, turns=turns, restore=restore)

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.reasoning import is_reasoning_tag
-from heldout.chat.tool_calls import BROKEN, call_id, loaded, parse_tool_calls
+from heldout.chat.tool_calls import INVALID, call_id, parse_json, parse_tool_calls
 from heldout.errors import InvalidInput
 from heldout.rendering.segments import common_suffix
 from heldout.types import Message, ToolCall, ToolSpec
@@ -335,7 +335,7 @@ def describe_tools(tools: Sequence[ToolSpec]) -> str:
 
 def write_tool_call(call: ToolCall) -> str:
     """Write a call in the convention of `describe_tools`, a malformed one as the model wrote it."""
-    malformed = loaded(call.arguments) is BROKEN and call.name in call.arguments
+    malformed = parse_json(call.arguments) is INVALID and call.name in call.arguments
     name = json.dumps(call.name, ensure_ascii=False)
     body = call.arguments if malformed else f'{{"name": {name}, "arguments": {call.arguments}}}'
     return f"<tool_call>\n{body}\n</tool_call>"
@@ -465,7 +465,7 @@ class Dialect:
             body["content"] = f"{message.text}\n{calls}".strip()
         elif message.tool_calls and self.calls == "mapping":
             for call in body["tool_calls"]:
-                arguments = loaded(call["function"]["arguments"])
+                arguments = parse_json(call["function"]["arguments"])
                 if isinstance(arguments, dict):
                     call["function"]["arguments"] = arguments
         return body
