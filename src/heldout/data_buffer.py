@@ -29,8 +29,8 @@ from heldout.errors import (
     RunDirectoryError,
 )
 from heldout.store.journal import UNENCODABLE, plain_value
-from heldout.store.lines import open_to_read, refuse_unknown, storage_error
-from heldout.store.rundir import replace_file
+from heldout.store.jsonl import open_to_read, refuse_unknown, storage_error
+from heldout.store.run_dir import replace_file
 from heldout.types import Sample
 
 FORMAT, VERSION = "heldout.buffer", 1

@@ -1,6 +1,6 @@
 """results.jsonl: append one line a result, read them back, survive kill -9.
 
-How lines are written, so that what was reported as done survives, is said in `lines.py`. `fsync`
+How lines are written, so that what was reported as done survives, is said in `jsonl.py`. `fsync`
 runs on a timer beside the writes: a result survives the death of the process at once, and that
 of the machine within a second.
 """
@@ -17,13 +17,13 @@ from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.store import lines as line_files
-from heldout.store.lines import LineFormat, LineWriter
+from heldout.store import jsonl
+from heldout.store.jsonl import LineFormat, LineWriter
 
 # Named here, too: a journal is what most of the store deals with.
-from heldout.store.lines import has_writer as has_writer
-from heldout.store.lines import refuse_unknown as refuse_unknown
-from heldout.store.lines import storage_error as storage_error
+from heldout.store.jsonl import has_writer as has_writer
+from heldout.store.jsonl import refuse_unknown as refuse_unknown
+from heldout.store.jsonl import storage_error as storage_error
 from heldout.types import (
     EvalResult,
     Message,
@@ -338,7 +338,7 @@ def _all_are(kind: type, values: Iterable[object]) -> bool:
 
 def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     """(line number, byte offset, line) of every whole line after the header."""
-    return line_files.lines(path, JOURNAL)
+    return jsonl.lines(path, JOURNAL)
 
 
 def records(path: Path, kind: type[R]) -> Iterator[R]:
@@ -384,7 +384,7 @@ def in_order(
     waiting: list[tuple[int, int, int, int, Row | None]] = []
     expected = (0, 0)
     decode = msgspec.json.Decoder(Row).decode
-    with line_files.open_to_read(path) as file:
+    with jsonl.open_to_read(path) as file:
 
         def read_again(offset: int, number: int) -> Row:
             file.seek(offset)
@@ -421,4 +421,4 @@ def decode_key(path: Path, number: int, line: bytes) -> Key:
 
 def repair(path: Path) -> list[int]:
     """Move lines that cannot be read to `results.damaged`; returns their numbers."""
-    return line_files.repair(path, JOURNAL, _record_decoder.decode)
+    return jsonl.repair(path, JOURNAL, _record_decoder.decode)
