@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout._aio import exits_contained, waker
+from heldout._aio import contain_exits, waker
 from heldout._fingerprint import describe_callable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
@@ -200,7 +200,7 @@ class Run:
         try:
             info, journal = self._enter()
             try:
-                with exits_contained():
+                with contain_exits():
                     return await self._run(info, journal)
             finally:
                 journal.close()
