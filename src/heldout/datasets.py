@@ -16,7 +16,6 @@ import io
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -398,8 +397,9 @@ def copy_containers(value: Any) -> Any:
 
 def copy_sample(sample: Sample) -> Sample:
     """Copy a sample, so that a caller may write into its dicts and lists."""
-    try:
-        copied = copy_containers(sample.input), copy_containers(sample.ground_truth)
-        return Sample(sample.id, *copied, copy_containers(sample.metadata))
-    except RecursionError:  # a list that holds itself
-        return replace(sample, metadata={**sample.metadata})
+    return Sample(
+        sample.id,
+        copy_containers(sample.input),
+        copy_containers(sample.ground_truth),
+        copy_containers(sample.metadata),
+    )
