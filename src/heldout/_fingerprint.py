@@ -28,28 +28,47 @@ _VERSION = "__heldout_version__"
 
 
 def set_version(function: Callable[..., Any], version: int | str | Callable[[], int | str]) -> None:
-    """From here on it is known by name and version, whatever its code. A version that takes work to
-    find is a function, called where it is asked for."""
+    """Make a function known by name and version, whatever its code.
+
+    Args:
+        function: The function.
+        version: Its version, or a function that finds it, where that takes work.
+    """
     setattr(function, _VERSION, version)
 
 
 def version_of(function: Any) -> int | str | None:
-    found = getattr(function, _VERSION, None)
-    found = found() if callable(found) else found
-    return found if isinstance(found, int | str) else None
+    """Return the version that `set_version` gave a function.
+
+    Args:
+        function: Any object.
+
+    Returns:
+        The version; None where it has none.
+    """
+    version = getattr(function, _VERSION, None)
+    version = version() if callable(version) else version
+    return version if isinstance(version, int | str) else None
 
 
 def describe_callable(
     function: Callable[..., Any] | None, *, docstrings: bool = False, weights: bool = False
 ) -> dict[str, Any] | None:
-    """Name and fingerprint: enough to notice that a function is not the one it was.
+    """Describe a function by name and fingerprint: enough to notice that it is another one.
 
     The fingerprint covers its source, that of functions and classes that it uses, of the same
     module and of others that are not installed packages, and the constants, so that a changed
     helper or threshold is noticed too. Comments and layout do not count, nor what a function
-    rebinds itself, which is a counter or a cache. Docstrings count only on request: where functions
-    are tools, a model reads them. So do the `weights` of torch models that it uses, which are what
-    a function that answers is known by; `unknown` names those that cannot be read.
+    rebinds itself, which is a counter or a cache.
+
+    Args:
+        function: The function, or an object with `__call__` or `identity()`.
+        docstrings: Whether docstrings count: where functions are tools, a model reads them.
+        weights: Whether the weights of torch models that it uses count, which are what a function
+            that answers is known by.
+
+    Returns:
+        `name` and `source`; `unknown` names the weights that cannot be read. None for None.
     """
     if function is None:
         return None
@@ -354,7 +373,7 @@ def _normal(source: str, docstrings: bool) -> str:
         with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
             # Not dedented, which would change what is in strings of many lines.
             tree = ast.parse(f"if True:\n{source}" if indented else source)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError):
         return source
     for node in ast.walk(tree):
         if not docstrings and isinstance(
@@ -403,7 +422,14 @@ def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
 
 
 def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Hashes of what decides which prompt a conversation becomes: template and vocabulary."""
+    """Hash what decides which prompt a conversation becomes.
+
+    Args:
+        tokenizer: As transformers has them.
+
+    Returns:
+        Hashes of `chat_template` and `tokenizer`.
+    """
     template = getattr(tokenizer, "chat_template", None)
     vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
     special = getattr(tokenizer, "special_tokens_map", None)
