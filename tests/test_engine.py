@@ -865,6 +865,52 @@ class Recorded:
         self.closed = True
 
 
+class Saved(Counting):
+    """One that can be put away between two turns."""
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"left": self.left}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.left = snapshot["left"]
+
+
+def test_saved_turns_are_gone_on_from_with_the_same_settings_alone(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    second_waits = anyio.Event()
+
+    async def stop_at_third_turn(messages: list[Message]) -> str:
+        if len(messages) < 6:
+            return "1"
+        if messages[0].text == "what is 0?":
+            await second_waits.wait()
+            raise FatalEndpointError("the server is gone for good")
+        second_waits.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def answer(messages: list[Message]) -> str:
+        return "1"
+
+    def resume(function: Any, **settings: Any) -> EvalReport:
+        hooks = exact, None, lambda sample: Saved(4, [])
+        settings = {"endpoint": Recorded(function), "resume": True, "save_turns": True, **settings}
+        return run_eval(make_samples(2), *hooks, **settings)
+
+    with pytest.raises(SystemicFailure):
+        resume(stop_at_third_turn)
+    turns = tmp_path / "run" / "turns"
+    assert [path.name for path in turns.iterdir()] == ["1-0.json"], "an errored item begins anew"
+    with pytest.raises(ResumeMismatch, match="max_turns was 16, is now 3"):
+        resume(answer, max_turns=3)
+    report = resume(answer)
+    restored = [r.trajectory.timing.restored_turns for r in report.results if r.trajectory.timing]
+    assert restored == [0, 2]
+    assert {len(r.trajectory.messages) for r in report.results} == {9}
+    assert not turns.exists()
+
+
 def test_an_endpoint_object_is_its_owners_to_close(run_eval: RunEval) -> None:
     endpoint = Recorded(echo_number)
     assert run_eval(make_samples(2), endpoint=endpoint).summary["mean"] == 1.0

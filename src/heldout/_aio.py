@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import anyio
 import sniffio
@@ -24,10 +24,17 @@ T = TypeVar("T")
 
 
 async def settle(value: T | Awaitable[T]) -> T:
-    """Await what a plain-or-async function returned, if it needs awaiting."""
-    if inspect.isawaitable(value):
-        return await value
-    return value
+    """Await what a plain or async function returned, if it needs awaiting.
+
+    Args:
+        value: What the function returned.
+
+    Returns:
+        The value, or what came of awaiting it.
+    """
+    if hasattr(type(value), "__await__"):
+        return await cast("Awaitable[T]", value)
+    return cast("T", value)
 
 
 def is_async(function: Callable[..., Any]) -> bool:

@@ -102,6 +102,9 @@ class EvalConfig:
     """Where run directories are made."""
     resume: bool = False
     """Go on with an unfinished run: keeps finished items, runs errored ones again."""
+    save_turns: bool = False
+    """Save every turn of an item, so that a resumed run goes on in the middle of an episode;
+    environments need snapshot() and restore()."""
     progress: bool = True
     """Show progress, if there is a terminal."""
 
@@ -142,7 +145,7 @@ class EvalConfig:
                     "first error; set one of the two"
                 )
         _number("pass_threshold", self.pass_threshold)
-        for flag in ("resume", "progress"):
+        for flag in ("resume", "save_turns", "progress"):
             if not isinstance(getattr(self, flag), bool):
                 raise InvalidInput(f"{flag} is True or False, got {getattr(self, flag)!r}")
         if self.resume and self.experiment_name is None:
@@ -153,7 +156,7 @@ class EvalConfig:
 # What may differ between a run and its resumption without changing any result.
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
-    "max_error_rate", "pass_threshold", "output_dir", "resume", "progress",
+    "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
 }  # fmt: skip
 
 

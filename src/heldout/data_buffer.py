@@ -22,16 +22,15 @@ from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
+from heldout.datasets import copy_sample, distinct, ordered_by_id
 from heldout.errors import (
     InvalidInput,
     ResumeMismatch,
     RunDirectoryError,
 )
-from heldout.overlaps import content_of, overlaps, refuse_overlaps, some_of
-from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import UNENCODABLE, plain_value
-from heldout.store.lines import open_to_read, refuse_unknown, storage_error
-from heldout.store.rundir import replace_file
+from heldout.store.jsonl import open_to_read, refuse_unknown, storage_error
+from heldout.store.run_dir import replace_file
 from heldout.types import Sample
 
 FORMAT, VERSION = "heldout.buffer", 1
@@ -84,22 +83,6 @@ def _digest(parts: Iterable[bytes]) -> str:
     return whole.hexdigest()
 
 
-def copied(value: Any) -> Any:
-    """Dicts and lists of its own, all the way down; what stands in them is the same."""
-    if type(value) is dict:
-        return {key: copied(each) for key, each in value.items()}
-    return [copied(each) for each in value] if type(value) is list else value
-
-
-def given_out(sample: Sample) -> Sample:
-    """A sample whose dicts the caller may write into: the dataset's stay as they are."""
-    try:
-        asked, truth = copied(sample.input), copied(sample.ground_truth)
-        return Sample(sample.id, asked, truth, copied(sample.metadata))
-    except RecursionError:  # a list that holds itself
-        return replace(sample, metadata={**sample.metadata})
-
-
 def unchanged(given: Any, own: Any) -> bool:
     """Whether both say the same. What has no words in JSON must be the very same thing."""
     if given is own:
@@ -112,6 +95,101 @@ def unchanged(given: Any, own: Any) -> bool:
     if type(given) is type(own) is list:
         return len(given) == len(own) and all(map(unchanged, given, own))
     return False
+
+
+# --- Overlaps with the held-out set ---------------------------------------------------------------
+
+
+NAMED = 5
+"""So many ids stand in a message; of more, how many they are."""
+
+
+class Overlap(NamedTuple):
+    """A training sample that is in the held-out set, too."""
+
+    trained: str
+    held_out: str
+    same_input: bool
+
+
+def overlaps(samples: Iterable[Sample], held_out: Iterable[Sample]) -> list[Overlap]:
+    """Every sample that has the id or the input of a held-out one."""
+    held = list(held_out)
+    for each in held:
+        if not isinstance(each, Sample):
+            raise InvalidInput(f"held_out takes Samples, got {each!r:.200}")
+    ids = {sample.id for sample in held}
+    by_input: dict[bytes, str] = {}
+    for sample in held:
+        content, whole = content_of(sample.input)
+        # Two questions about two images are not the same for being worded alike.
+        if whole:
+            by_input.setdefault(content, sample.id)
+    found = []
+    for sample in samples if held else ():
+        content, whole = content_of(sample.input)
+        twin = by_input.get(content) if whole else None
+        if twin is not None:
+            found.append(Overlap(sample.id, twin, same_input=True))
+        elif sample.id in ids:
+            found.append(Overlap(sample.id, sample.id, same_input=False))
+    return found
+
+
+class Content(NamedTuple):
+    """What a value says, whatever the order of its keys."""
+
+    text: bytes
+    whole: bool
+    """False where something in it has no words in JSON (an image, say) and counts by its type."""
+
+
+def content_of(value: Any) -> Content:
+    whole = True
+
+    def words(other: Any) -> Any:
+        nonlocal whole
+        try:
+            return plain_value(other)
+        except (NotImplementedError, TypeError, ValueError):
+            whole = False
+            return type(other).__qualname__  # not its repr, which has an address in it
+
+    try:
+        plain = msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=words)
+        return Content(json.dumps(plain).encode(), whole)
+    except (*UNENCODABLE, ValueError):  # keys that are no names, or a list that holds itself
+        return Content(type(value).__qualname__.encode(), whole=False)
+
+
+def refuse_overlaps(found: list[Overlap]) -> None:
+    """Training on the test set makes a curve that rises and means nothing."""
+    if not found:
+        return
+    same = [
+        repr(o.trained) + (f" (held out as {o.held_out!r})" if o.held_out != o.trained else "")
+        for o in found
+        if o.same_input
+    ]
+    named_alike = [repr(o.trained) for o in found if not o.same_input]
+    said = []
+    if same:
+        said.append(f"{len(same)} with the input of a held-out one: {some_of(same)}")
+    if named_alike:
+        said.append(
+            f"{len(named_alike)} with the id of a held-out one, though another input: "
+            f"{some_of(named_alike)} (if they are other questions, give them ids of their own)"
+        )
+    raise InvalidInput(
+        "training samples are in the held-out set: "
+        + "; ".join(said)
+        + ". Leave them out of one of the two"
+    )
+
+
+def some_of(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return shown if len(names) <= NAMED else f"{shown} and {len(names) - NAMED} more"
 
 
 # --- The buffer ---------------------------------------------------------------------------------
@@ -189,7 +267,7 @@ class DataBuffer:
             order = self._order_of(self.epoch)
             part = order[self.position : self.position + n - len(prompts)]
             self._taken += len(part)
-            prompts += map(given_out, part)
+            prompts += map(copy_sample, part)
         return prompts
 
     def add(self, samples: Iterable[Sample]) -> None:
@@ -226,7 +304,7 @@ class DataBuffer:
         return HandedBack(sample.id, _as_json(sample))
 
     def _restored(self, handed_back: HandedBack) -> Sample:
-        sample = given_out(self._by_id[handed_back.id])
+        sample = copy_sample(self._by_id[handed_back.id])
         if handed_back.metadata is None:
             return sample
         return replace(sample, metadata=handed_back.metadata)

@@ -11,16 +11,18 @@ columns that go there; what is not named goes to the input. A row that is alread
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import DuplicateSampleId, InvalidInput
 from heldout.types import Sample
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
@@ -359,3 +361,45 @@ def _parquet_rows(path: Path) -> Rows:
                     number += 1
     except (pyarrow.ArrowException, OSError) as problem:
         raise InvalidInput(f"{path} is not a readable Parquet file: {problem}") from None
+
+
+# --- Samples ------------------------------------------------------------------------------------
+
+
+def distinct(samples: Iterable[Sample], *, wanted: str) -> Iterator[Sample]:
+    """The samples, one by one; `wanted` is what to say of one that is none."""
+    seen: set[str] = set()
+    for position, sample in enumerate(samples):
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"{wanted}, got {sample!r:.200}")
+        if sample.id in seen:
+            raise DuplicateSampleId(sample.id, position)
+        seen.add(sample.id)
+        yield sample
+
+
+def ordered_by_id(samples: Sequence[Sample], key: object) -> list[Sample]:
+    """As if shuffled, by nothing but `key` and ids: the same in every process, whichever order they
+    are given in, and without a part of them the others are as before."""
+
+    def place(sample: Sample) -> bytes:
+        text = f"{key}:{sample.id}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16).digest()
+
+    return sorted(samples, key=place)
+
+
+def copy_containers(value: Any) -> Any:
+    """Copy dicts and lists all the way down; what else they hold is shared."""
+    if type(value) is dict:
+        return {key: copy_containers(part) for key, part in value.items()}
+    return [copy_containers(part) for part in value] if type(value) is list else value
+
+
+def copy_sample(sample: Sample) -> Sample:
+    """Copy a sample, so that a caller may write into its dicts and lists."""
+    try:
+        copied = copy_containers(sample.input), copy_containers(sample.ground_truth)
+        return Sample(sample.id, *copied, copy_containers(sample.metadata))
+    except RecursionError:  # a list that holds itself
+        return replace(sample, metadata={**sample.metadata})

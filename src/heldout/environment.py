@@ -98,6 +98,30 @@ class SeesCompletions(Protocol):
         ...
 
 
+@runtime_checkable
+class HasSnapshots(Protocol):
+    """An environment that can go on in another process, in the middle of an episode.
+
+    The conversation is not its to keep (`reply` is given it), nor are functions, tools or a user:
+    they come from the factory again. What is left is the state.
+    """
+
+    def snapshot(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Return the state as plain JSON values; called whenever it is the policy's turn."""
+        ...
+
+    def restore(self, snapshot: dict[str, Any]) -> Awaitable[None] | None:
+        """Take up the state of a snapshot.
+
+        Called on an environment that the same factory has made for the same sample, in place of
+        `opening`. It goes on as the one that the snapshot was taken of would have.
+
+        Args:
+            snapshot: What `snapshot` returned.
+        """
+        ...
+
+
 # --- Snapshots ----------------------------------------------------------------------------------
 
 

@@ -19,8 +19,6 @@ from heldout import Message, Reply
 from heldout.environments import ToolEnvironment
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
 from heldout.testing import check_environment
-from heldout.turns import rollout
-from heldout.types import Completion, Stop, ToolSpec, Trajectory
 from tests.environments.conftest import Run, calling, reply_of, told
 
 
@@ -407,31 +405,6 @@ def test_injected_state_comes_back_with_the_type_its_parameter_has() -> None:
     reply_of(environment, *SHOPPING[:2])
     again = restore_shop(json.loads(json.dumps(environment.serialize())))
     assert reply_of(again, calling(("put", '{"item": "milk"}'))).messages[0].text == "3"
-
-
-def test_going_on_from_a_snapshot_leads_to_the_same_trajectory(run: Run) -> None:
-    async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        return Completion(SHOPPING[sum(m.role == "assistant" for m in messages)])
-
-    prompt = [Message("system", "Buy tea.")]
-
-    async def main() -> list[tuple[Trajectory, Trajectory]]:
-        pairs = []
-        whole = await rollout(policy, prompt, shop(), max_turns=10)
-        for done in (1, 2):
-            environment = shop()
-            first = await rollout(policy, prompt, environment, max_turns=done)
-            kept = json.loads(json.dumps(environment.serialize()))
-            rest = await rollout(
-                policy, first.messages, restore_shop(kept), max_turns=10, turns_done=done
-            )
-            pairs.append((whole, rest))
-        return pairs
-
-    for whole, rest in run(main):
-        assert whole.stop == Stop("environment")
-        assert len(whole.messages) == 9
-        assert rest == whole
 
 
 @pytest.mark.parametrize(

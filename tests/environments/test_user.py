@@ -14,8 +14,8 @@ from heldout import Completion, Message, Reply, Sampling
 from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
 from heldout.environments.user import BEGIN
 from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, TransientError
+from heldout.rollout import rollout
 from heldout.testing import check_environment
-from heldout.turns import rollout
 from heldout.types import Stop, ToolSpec
 from tests.environments.conftest import Run, calling, reply_of
 
