@@ -10,11 +10,11 @@ item. `heldout.testing.check_environment` checks any environment against all of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from heldout.errors import InvalidInput, SnapshotMismatch
+from heldout.errors import InvalidInput
 from heldout.types import Completion, Message, ToolSpec
 
 
@@ -120,61 +120,3 @@ class HasSnapshots(Protocol):
             snapshot: What `snapshot` returned.
         """
         ...
-
-
-# --- Snapshots ----------------------------------------------------------------------------------
-
-
-class Snapshots(Protocol):
-    """An environment that can be put away in the middle of an episode and taken up again.
-
-    `serialize` may be called whenever it is the policy's turn. What it returns is JSON, made by
-    `snapshot`; `deserialize` gives an environment that goes on as this one would have. The
-    conversation itself is not the environment's to keep: `reply` is given it.
-    """
-
-    env_kind: str
-    version: str
-    """`major.minor`. Another minor version can be restored; another major one is refused."""
-
-    def serialize(self) -> dict[str, Any]: ...
-
-    @classmethod
-    def deserialize(cls, snapshot: Mapping[str, Any]) -> Self: ...
-
-
-def snapshot(environment: Snapshots, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What `serialize` returns: the state, and whose it is."""
-    return {
-        "env_kind": environment.env_kind,
-        "version": environment.version,
-        "state": dict(state),
-    }
-
-
-def restored(environment: Snapshots | type[Snapshots], snapshot: Mapping[str, Any]) -> Any:
-    """The state in a snapshot, or a refusal that names what it is a snapshot of."""
-    kind, version = environment.env_kind, environment.version
-    if not isinstance(snapshot, Mapping) or not {"env_kind", "version", "state"} <= set(snapshot):
-        raise SnapshotMismatch(
-            f"a snapshot is a dict with env_kind, version and state, got {snapshot!r:.200}"
-        )
-    if snapshot["env_kind"] != kind:
-        raise SnapshotMismatch(
-            f"this is a snapshot of {snapshot['env_kind']!r}, which {kind!r} cannot restore"
-        )
-    if _major(snapshot["version"]) != _major(version):
-        raise SnapshotMismatch(
-            f"this snapshot of {kind!r} was made by version {snapshot['version']!r}; this is "
-            f"version {version!r}, and major versions do not mix"
-        )
-    return snapshot["state"]
-
-
-def _major(version: Any) -> int:
-    try:
-        return int(str(version).split(".", 1)[0])
-    except ValueError:
-        raise InvalidInput(
-            f"a version is major.minor, such as '1.0', got {version!r:.100}"
-        ) from None

@@ -4,9 +4,7 @@
     ├── InvalidInput            a value the caller gave is wrong; nothing ran
     │   ├── DuplicateSampleId
     │   ├── NotComparable       two reports do not answer the same question
-    │   ├── EvalFileError       the file given to `heldout run` is not an eval file
-    │   ├── SnapshotMismatch    a snapshot is of another kind of environment, or another version
-    │   └── SnapshotNeedsMore   … is not enough: functions, say, have to be given beside it
+    │   └── EvalFileError       the file given to `heldout run` is not an eval file
     ├── RunDirectoryError       the run directory cannot be used as asked
     │   ├── RunExists           … it already holds a run, and resume was not asked for
     │   ├── RunBusy             … another process is writing it
@@ -73,14 +71,6 @@ class NotComparable(InvalidInput):
 
 class EvalFileError(InvalidInput):
     """An eval file does not define what an eval needs."""
-
-
-class SnapshotMismatch(InvalidInput):
-    """A snapshot cannot be restored here; the message names both sides."""
-
-
-class SnapshotNeedsMore(InvalidInput):
-    """A snapshot cannot hold everything; the message says what to give beside it."""
 
 
 class RunDirectoryError(HeldoutError):

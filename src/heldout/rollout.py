@@ -53,8 +53,8 @@ from heldout.errors import (
     ScoringFailed,
     printable_error,
 )
-from heldout.store.lines import read_whole
-from heldout.store.rundir import replace_file
+from heldout.store.jsonl import read_whole
+from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
     Message,

@@ -7,7 +7,7 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import simpleeval
 
@@ -43,20 +43,12 @@ _HINTS = {
 class Calculator(ToolEnvironment):
     """One tool, `calculate`. A turn that does not call it ends the rollout."""
 
-    env_kind = "calculator"
-    version = "1.0"
-
     def __init__(self) -> None:
         super().__init__([calculate], in_threads=False)  # it cannot block
 
-    def state(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """Return nothing: a calculator has no state."""
         return {}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Make a calculator."""
-        return cls()
 
 
 class CalculationError(ValueError):

@@ -37,9 +37,6 @@ class FileSystem(ToolEnvironment):
     calls no tool ends the rollout.
     """
 
-    env_kind = "file_system"
-    version = "2.0"
-
     def __init__(self, files: Mapping[str, str], goal: Mapping[str, str | None]) -> None:
         """Make the tree of one rollout.
 
@@ -212,17 +209,17 @@ class FileSystem(ToolEnvironment):
 
     # --- Snapshots ---
 
-    def state(self) -> dict[str, Any]:
-        """Return the tree, the goal and the number of calls so far."""
-        return self.outcome()
+    def snapshot(self) -> dict[str, Any]:
+        """Return the tree and the number of tool calls so far."""
+        return {"nodes": dict(self._nodes), "calls": self._calls}
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """Make the environment that `state` describes."""
-        directories = {f"{path}/": "" for path in state["directories"] if path != "/"}
-        environment = cls({**state["files"], **directories}, state["goal"])
-        environment._calls = state["calls"]
-        return environment
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take up the tree of a snapshot.
+
+        Args:
+            snapshot: What `snapshot` returned.
+        """
+        self._nodes, self._calls = dict(snapshot["nodes"]), snapshot["calls"]
 
 
 class _Puzzle(msgspec.Struct):

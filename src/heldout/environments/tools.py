@@ -12,14 +12,14 @@ import difflib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from heldout._aio import Threads, settle
-from heldout.environment import Reply, restored, snapshot
+from heldout.environment import Reply
 from heldout.environments.functions import BadArguments, Function, json_value
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
+from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
 Tool = Callable[..., Any]
@@ -37,11 +37,8 @@ class ToolEnvironment:
     in the event loop, which is faster for short ones.
 
     A subclass with tools of its own passes its methods: `super().__init__([self.look])`. It may
-    add `outcome()`, and `state()` with `from_state()` for snapshots.
+    add `outcome()`, and `snapshot()` with `restore()`.
     """
-
-    env_kind: str = "tools"
-    version: str = "1.0"
 
     def __init__(
         self,
@@ -155,63 +152,54 @@ class ToolEnvironment:
 
     # --- Snapshots ---
 
-    def serialize(self) -> dict[str, Any]:
-        try:
-            return snapshot(self, json_value(self.state()))
-        except ValueError as problem:
-            if isinstance(problem, InvalidInput):
-                raise
+    def snapshot(self) -> dict[str, Any]:
+        """Return what was injected, as plain JSON values.
+
+        Returns:
+            The state. A subclass with state of its own returns that.
+
+        Raises:
+            NotImplementedError: A subclass does not say what its state is.
+            InvalidInput: An injected value would not come back from JSON as it is.
+        """
+        if type(self) is not ToolEnvironment:
+            raise NotImplementedError(
+                f"{type(self).__name__} may have state of its own; define snapshot() and restore()"
+            )
+        return {name: self._to_json(name, value) for name, value in self._inject.items()}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take up the state of a snapshot.
+
+        Args:
+            snapshot: What `snapshot` returned.
+
+        Raises:
+            InvalidInput: It is not a snapshot of what is injected here.
+        """
+        if snapshot.keys() != self._inject.keys():
             raise InvalidInput(
-                f"the state of {type(self).__name__} cannot be put in a snapshot: JSON has no "
-                f"word for it ({problem})"
+                f"the snapshot holds {sorted(snapshot)}, and {type(self).__name__} has "
+                f"{sorted(self._inject)} injected; a subclass defines both snapshot() and restore()"
+            )
+        self._inject.update(self._from_json(snapshot))
+
+    def _from_json(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert injected values to the types that the tools' parameters have."""
+        types: dict[str, Any] = dict.fromkeys(snapshot, Any)
+        for function in self._functions.values():
+            for name, annotation in function.injected.items():
+                if types.get(name) is Any:
+                    types[name] = annotation
+        try:
+            return {n: msgspec.convert(v, types[n], str_keys=True) for n, v in snapshot.items()}
+        except msgspec.ValidationError as problem:
+            raise InvalidInput(
+                f"what the snapshot holds does not fit the tools' parameters: {problem}"
             ) from None
 
-    @classmethod
-    def deserialize(
-        cls, snapshot: Mapping[str, Any], *, tools: Iterable[Tool] | None = None
-    ) -> Self:
-        """The environment as it was. `tools` are the functions, which no snapshot can hold."""
-        state = copy.deepcopy(restored(cls, snapshot))
-        own = cls.from_state.__func__ is not ToolEnvironment.from_state.__func__  # type: ignore[attr-defined]
-        if tools is None or own:
-            if tools is not None:
-                raise InvalidInput(f"{cls.__name__} has tools of its own; leave out tools=")
-            try:
-                return cls.from_state(state)
-            except (KeyError, TypeError, AttributeError) as problem:
-                raise SnapshotMismatch(
-                    f"this is no state of {cls.__name__}: {type(problem).__name__}: {problem}"
-                ) from problem
-        try:
-            kept = msgspec.convert(state, _State)
-        except msgspec.ValidationError as problem:
-            raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
-        tools = _listed(tools, "tools")
-        functions = [Function(tool, kept.inject) for tool in tools]
-        return cls(
-            tools,
-            inject=_restored_inject(functions, kept.inject),
-            opening=kept.opening,
-            ends=kept.ends,
-            in_threads=kept.in_threads,
-        )
-
-    def state(self) -> dict[str, Any]:
-        """What a snapshot keeps, in values that JSON can hold; what was injected, to begin with."""
-        inject = {name: self._plain(name, value) for name, value in self._inject.items()}
-        kept = _State(inject, [*self._opening], [*self._ends], self._in_threads)
-        return msgspec.structs.asdict(kept)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """The environment that `state()` was asked of; for subclasses with tools of their own."""
-        raise SnapshotNeedsMore(
-            f"a snapshot cannot hold functions: {cls.__name__}.deserialize(snapshot, tools=[…]) "
-            "takes them, or a subclass with tools of its own defines from_state"
-        )
-
-    def _plain(self, name: str, value: Any) -> Any:
-        """An injected value as JSON, if the same value will come back from it."""
+    def _to_json(self, name: str, value: Any) -> Any:
+        """Convert an injected value, if the same value will come back."""
         kind = type(value).__name__
         try:
             plain = json_value(value)
@@ -220,10 +208,9 @@ class ToolEnvironment:
                 f"the injected {name!r}, a {kind}, cannot be put in a snapshot: JSON has no word "
                 f"for it ({problem}); keep it in a dict, a list or a dataclass"
             ) from None
-        functions = self._functions.values()
         try:
-            same = _same(_restored_inject(functions, {name: copy.deepcopy(plain)})[name], value)
-        except SnapshotMismatch:
+            same = _same(self._from_json({name: copy.deepcopy(plain)})[name], value)
+        except InvalidInput:
             same = False
         if not same:
             raise InvalidInput(
@@ -232,30 +219,6 @@ class ToolEnvironment:
                 "say), or keep it in plain dicts and lists"
             )
         return plain
-
-
-class _State(msgspec.Struct):
-    """What a snapshot of a plain ToolEnvironment holds."""
-
-    inject: dict[str, Any]
-    opening: list[Message]
-    ends: list[str]
-    in_threads: bool
-
-
-def _restored_inject(functions: Iterable[Function], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Injected values out of a snapshot, of the types that the tools' parameters have."""
-    found: dict[str, Any] = dict.fromkeys(plain, Any)
-    for function in functions:
-        for name, annotation in function.injected.items():
-            if found.get(name) is Any:
-                found[name] = annotation
-    try:
-        return {n: msgspec.convert(v, found[n], str_keys=True) for n, v in plain.items()}
-    except msgspec.ValidationError as problem:
-        raise SnapshotMismatch(
-            f"what the snapshot holds does not fit the tools' parameters: {problem}"
-        ) from None
 
 
 def _same(restored: Any, value: Any) -> bool:

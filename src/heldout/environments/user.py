@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Self
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from heldout._aio import settle
 from heldout.chat.reasoning import without_reasoning
@@ -14,12 +11,11 @@ from heldout.config import Sampling
 from heldout.environment import (
     Environment,
     HasOutcome,
+    HasSnapshots,
     Reply,
     SeesCompletions,
-    restored,
-    snapshot,
 )
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
+from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
 from heldout.types import Completion, Message, ToolSpec
 
@@ -40,9 +36,6 @@ class SimulatedUser:
     conversation; without one the user is asked for it. A user that fails, or says nothing, is an
     error of the item.
     """
-
-    env_kind = "simulated_user"
-    version = "1.0"
 
     def __init__(
         self,
@@ -158,69 +151,28 @@ class SimulatedUser:
 
     # --- Snapshots ---
 
-    def serialize(self) -> dict[str, Any]:
-        inner = None
-        if self._tools is not None:
-            serialize = getattr(self._tools, "serialize", None)
-            if not callable(serialize):
-                raise InvalidInput(
-                    f"the tools, a {type(self._tools).__name__}, have no serialize, so the "
-                    "conversation cannot be put in a snapshot"
-                )
-            inner = serialize()
-        return snapshot(
-            self,
-            {
-                "first_message": self._first_message,
-                "instructions": self._instructions,
-                "stop": self._stop,
-                "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
-                "retries": self._retries,
-                "tools": inner,
-            },
-        )
+    async def snapshot(self) -> dict[str, Any]:
+        """Return the tools' state; a simulated user has none besides the conversation.
 
-    @classmethod
-    def deserialize(
-        cls,
-        snapshot: Mapping[str, Any],
-        *,
-        user: AnswerFn | Endpoint | None = None,
-        tools: Callable[[Mapping[str, Any]], Environment] | None = None,
-    ) -> Self:
-        """The conversation's user again. `tools` restores the inner environment's snapshot."""
-        try:
-            state = msgspec.convert(restored(cls, snapshot), _State)
-        except msgspec.ValidationError as problem:
-            raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
-        if user is None:
-            raise SnapshotNeedsMore(
-                f"a snapshot cannot hold the user: {cls.__name__}.deserialize(snapshot, user=…)"
+        Returns:
+            The state.
+
+        Raises:
+            NotImplementedError: The tools have no snapshots.
+        """
+        if self._tools is None:
+            return {}
+        if not isinstance(self._tools, HasSnapshots):
+            raise NotImplementedError(
+                f"the tools, a {type(self._tools).__name__}, have no snapshot() and restore()"
             )
-        if (state.tools is None) != (tools is None):
-            raise InvalidInput(
-                "the snapshot has tools in it; give what restores them, such as "
-                "tools=Calculator.deserialize"
-                if tools is None
-                else "the snapshot has no tools in it to restore; leave out tools="
-            )
-        return cls(
-            user,
-            first_message=state.first_message,
-            instructions=state.instructions,
-            stop=state.stop,
-            tools=tools(state.tools) if tools is not None and state.tools is not None else None,
-            sampling=state.sampling,
-            retries=state.retries,
-        )
+        return {"tools": await settle(self._tools.snapshot())}
 
+    async def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take up the state of a snapshot.
 
-class _State(msgspec.Struct):
-    """What a snapshot holds."""
-
-    first_message: str | None
-    instructions: str
-    stop: str | None
-    sampling: Sampling
-    retries: int
-    tools: dict[str, Any] | None
+        Args:
+            snapshot: What `snapshot` returned.
+        """
+        if isinstance(self._tools, HasSnapshots):
+            await settle(self._tools.restore(snapshot["tools"]))

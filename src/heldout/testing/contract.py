@@ -4,29 +4,26 @@ from __future__ import annotations
 
 import copy
 import json
-import re
 from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
     Iterable,
-    Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import anyio
 
 from heldout._aio import settle
-from heldout.environment import Environment, Reply
-from heldout.errors import InvalidInput, SnapshotMismatch, SnapshotNeedsMore
+from heldout.environment import Environment, HasSnapshots, Reply
+from heldout.errors import InvalidInput
 from heldout.testing.turns import mistakes, plausible_turns
 from heldout.types import Message, ToolSpec
 
 EnvironmentMaker = Callable[[], Environment | Awaitable[Environment]]
-Restore = Callable[[Mapping[str, Any]], Environment | Awaitable[Environment]]
 
 
 SHOWN = 30
@@ -50,18 +47,16 @@ def check_environment(
     factory: EnvironmentMaker,
     *,
     turns: Sequence[str | Message] = (),
-    restore: Restore | None = None,
 ) -> list[str]:
     """Check what `factory()` makes, and return what was checked; raise `ContractViolation` if not.
 
     `turns` are model turns to drive it with, beside those made up here: plain text, and right and
-    wrong calls of every tool, which are really made. `restore` makes an environment of a
-    snapshot, where the class's own `deserialize(snapshot)` is not enough.
+    wrong calls of every tool, which are really made.
 
     Environments are expected to do the same again when they are made again; seed what is random.
     It runs an event loop of its own, so it is called from plain code.
     """
-    check = _Check(factory, [_turn(turn) for turn in turns], restore)
+    check = _Check(factory, [_turn(turn) for turn in turns])
     anyio.run(check.run)
     if check.violations:
         raise ContractViolation(check.violations)
@@ -94,10 +89,8 @@ _BEGIN = Message("user", "Begin.")
 
 
 class _Check:
-    def __init__(
-        self, factory: EnvironmentMaker, turns: list[Message], restore: Restore | None
-    ) -> None:
-        self.factory, self.restore = factory, restore
+    def __init__(self, factory: EnvironmentMaker, turns: list[Message]) -> None:
+        self.factory = factory
         self.given = turns
         self.turns = turns
         self._found: dict[str, None] = {}
@@ -194,159 +187,88 @@ class _Check:
         self.checked.append("instances: do not share state")
 
     async def check_snapshots(self) -> None:
-        async with self.made("after an episode") as environment:
-            if not callable(getattr(environment, "serialize", None)):
-                self.checked.append("snapshots: none, since there is no serialize")
+        async with self.made("after opening only") as environment:
+            if not isinstance(environment, HasSnapshots):
+                for method, other in (("snapshot", "restore"), ("restore", "snapshot")):
+                    if callable(getattr(environment, method, None)):
+                        self.wrong(f"snapshots: there is {method}(), but no {other}()")
+                self.checked.append("snapshots: none, since there is no snapshot()")
                 return
             await self.open(environment)
-            taken = await self.serialized(environment, "after opening")
-            restore = self.restore or getattr(type(environment), "deserialize", None)
-            if not callable(restore):
-                self.wrong("snapshots: there is serialize, but no deserialize to restore with")
-                return
-            if taken is _FAILED or not self.is_snapshot(taken, environment):
-                return
-        if not await self.is_enough(restore, taken):
-            return
-        await self.check_refusals(restore, taken)
-        prefixes = 0
-        for done in range(len(self.turns) + 1):
-            if not await self.check_going_on(restore, done):
-                break
-            prefixes += 1
-        self.checked.append(
-            f"snapshots: JSON, refused where they do not belong, and the same episode goes on "
-            f"from {prefixes} point(s) of it"
-        )
-
-    # --- Snapshots ---
-
-    async def is_enough(self, restore: Restore, taken: dict[str, Any]) -> bool:
-        """Whether a snapshot alone can be restored: functions are in none."""
-        try:
-            restored = await settle(restore(copy.deepcopy(taken)))
-        except SnapshotNeedsMore as needed:
-            self.checked.append(f"snapshots: JSON; not restored, for want of restore=: {needed}")
-            return False
-        except Exception:  # noqa: BLE001 - found again, and reported, where it is looked into
-            return True
-        await self.attempt("close after deserialize", restored.close)
-        return True
-
-    def is_snapshot(self, taken: Any, environment: Any) -> bool:
-        if not isinstance(taken, dict) or not {"env_kind", "version", "state"} <= set(taken):
-            self.wrong(
-                "serialize: is a dict with env_kind, version and state (heldout.environment."
-                f"snapshot makes one), got {_short(taken)}"
-            )
-            return False
-        kind, version = getattr(environment, "env_kind", None), taken["version"]
-        if not isinstance(kind, str) or not kind or taken["env_kind"] != kind:
-            self.wrong(
-                f"serialize: env_kind is {_short(taken['env_kind'])}, and the environment's is "
-                f"{_short(kind)}; both are the same non-empty text"
-            )
-            return False
-        if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
-            self.wrong(f"serialize: version is major.minor, such as '1.0', got {_short(version)}")
-            return False
-        return True
-
-    async def check_refusals(self, restore: Restore, taken: dict[str, Any]) -> None:
-        kind, version = taken["env_kind"], taken["version"]
-        major, minor = map(int, version.split("."))
-        other_kind, other_major = f"not-{kind}", f"{major + 1}.0"
-        for what, change, both in (
-            ("another kind", {"env_kind": other_kind}, (kind, other_kind)),
-            ("another major version", {"version": other_major}, (version, other_major)),
-        ):
             try:
-                strange = await settle(restore(copy.deepcopy({**taken, **change})))
-            except SnapshotMismatch as problem:
-                # One name may be part of the other, so look for it apart from that.
-                rest = str(problem).replace(both[1], "")
-                if both[1] not in str(problem) or both[0] not in rest:
-                    self.wrong(
-                        f"deserialize: refuses a snapshot of {what}, but does not name both "
-                        f"{both[0]!r} and {both[1]!r}: {problem}"
-                    )
-            except Exception as problem:  # noqa: BLE001 - reported
-                self.wrong(
-                    f"deserialize: refuses a snapshot of {what} with {_raised(problem)} instead "
-                    "of SnapshotMismatch"
-                )
-            else:
-                self.wrong(f"deserialize: takes a snapshot of {what}; it raises SnapshotMismatch")
-                await self.attempt("close after deserialize", strange.close)
-        later = copy.deepcopy({**taken, "version": f"{major}.{minor + 1}"})
-        environment = await self.attempt(
-            "deserialize, given another minor version,", restore, later
-        )
-        if environment is not _FAILED:
-            await self.attempt("close after deserialize", environment.close)
+                await settle(environment.snapshot())
+            except NotImplementedError as problem:
+                self.checked.append(f"snapshots: none: {problem}")
+                return
+            except Exception:  # noqa: BLE001 - raised again, and reported, below
+                pass
+        points = 0
+        for done in range(len(self.turns) + 1):
+            if not await self.check_going_on(done):
+                break
+            points += 1
+        self.checked.append(f"snapshots: JSON, and an episode goes on from {points} point(s) of it")
 
-    async def check_going_on(self, restore: Restore, done: int) -> bool:
-        """Whether there is such a point: an episode of which so many turns were made."""
+    async def check_going_on(self, done: int) -> bool:
+        """Tell whether there is such a point: an episode of which so many turns were made."""
         where = f"after {done} turn(s)"
-        async with self.made("after an episode") as original:
+        async with (
+            self.made("after an episode") as original,
+            self.made("after an episode that was restored") as restored,
+        ):
             first = _Driven(self, original)
             await first.open()
             for turn in self.turns[:done]:
                 await first.take(turn)
             if first.over and done:
                 return False
-            taken = await self.serialized(original, where)
+            taken = await self.snapshot(original, where)
             if taken is _FAILED:
                 return False
             kept = json.dumps(taken)
             given = json.loads(kept)
-            restored = await self.attempt(
-                f"deserialize of a snapshot taken {where}", restore, given
-            )
-            if restored is _FAILED:
+            what = f"restore of a snapshot taken {where}"
+            if await self.attempt(what, restored.restore, given) is _FAILED:
                 return False
             second = _Driven(self, restored, first.conversation)
-            try:
-                again = await self.serialized(restored, f"of what was restored {where}")
-                if again is not _FAILED and json.dumps(again, sort_keys=True) != json.dumps(
-                    taken, sort_keys=True
-                ):
-                    self.wrong(
-                        f"snapshots: restored {where}, it serializes to another snapshot than "
-                        "the one it was made of"
-                    )
-                first.replies.clear()
-                for turn in self.turns[done:]:
-                    await first.take(turn)
-                    await second.take(turn)
-                if json.dumps(taken) != kept:
-                    self.wrong(
-                        f"serialize: a snapshot taken {where} changed when the episode went on; "
-                        "copy what it holds"
-                    )
-                if json.dumps(given) != kept:
-                    self.wrong(
-                        f"deserialize: a snapshot taken {where} changed when what was restored "
-                        "went on; copy what it holds, since others may be restored from it"
-                    )
-                expected, got = await first.end(), await second.end()
-                if expected.replies != got.replies:
-                    self.wrong(
-                        f"snapshots: restored {where}, it replies otherwise than the original"
-                    )
-                elif expected.outcome != got.outcome:
-                    self.wrong(
-                        f"snapshots: restored {where}, it comes to another outcome than the "
-                        "original"
-                    )
-            finally:
-                await self.attempt("close after an episode that was restored", restored.close)
+            again = await self.snapshot(restored, f"of what was restored {where}")
+            if again is not _FAILED and again != taken:
+                self.wrong(
+                    f"snapshots: restored {where}, it has another snapshot than the one it was "
+                    "restored from"
+                )
+            first.replies.clear()
+            for turn in self.turns[done:]:
+                await first.take(turn)
+                await second.take(turn)
+            if json.dumps(taken) != kept:
+                self.wrong(
+                    f"snapshot: one taken {where} changed when the episode went on; copy what it "
+                    "holds"
+                )
+            if json.dumps(given) != kept:
+                self.wrong(
+                    f"restore: a snapshot taken {where} changed when what was restored went on; "
+                    "copy what it holds, since others may be restored from it"
+                )
+            expected, got = await first.end(), await second.end()
+            if expected.replies != got.replies:
+                self.wrong(f"snapshots: restored {where}, it replies otherwise than the original")
+            elif expected.outcome != got.outcome:
+                self.wrong(
+                    f"snapshots: restored {where}, it comes to another outcome than the original"
+                )
         return True
 
-    async def serialized(self, environment: Any, where: str) -> Any:
-        taken = await self.attempt(f"serialize, {where},", environment.serialize)
-        if taken is not _FAILED and (problem := _not_json(taken)):
-            self.wrong(f"serialize: {problem}")
+    async def snapshot(self, environment: Any, where: str) -> Any:
+        taken = await self.attempt(f"snapshot, {where},", environment.snapshot)
+        if taken is _FAILED:
+            return _FAILED
+        problem = _not_json(taken)
+        if problem is None and not isinstance(taken, dict):
+            problem = f"is a dict, got {_short(taken)}"
+        if problem:
+            self.wrong(f"snapshot: {problem}")
             return _FAILED
         return taken
 
@@ -441,8 +363,9 @@ class _Check:
     async def visible(self, environment: Any) -> Any:
         """What can be seen of an environment from outside."""
         seen: list[Any] = [await self.outcome(environment, "before anything happened")]
-        if callable(getattr(environment, "serialize", None)):
-            seen.append(await self.serialized(environment, "before anything happened"))
+        if isinstance(environment, HasSnapshots):
+            with suppress(Exception):  # reported by check_snapshots
+                seen.append(await settle(environment.snapshot()))
         return copy.deepcopy([None if each is _FAILED else each for each in seen])
 
     def specs(self, environment: Any, what: str) -> list[ToolSpec]:
