@@ -177,16 +177,20 @@ def _as_step(env: Any, num_envs: int, names: Sequence[str], *values: Any) -> Ste
     """
     reward, terminated, truncated = map(as_numpy, values)
     step = Step(
-        reward.astype(np.float64),
+        reward.astype(np.float64, copy=False),
         terminated.astype(np.bool_, copy=False),
         truncated.astype(np.bool_, copy=False),
     )
-    for name, array in zip(names, step, strict=True):
-        if array.shape != (num_envs,):
-            raise InvalidInput(
-                f"{type(env).__name__}.step() returned {name} of shape {array.shape}; "
-                f"it has one number for each of {num_envs} environments"
-            )
+    if not step.reward.shape == step.terminated.shape == step.truncated.shape == (num_envs,):
+        name, shape = next(
+            (name, array.shape)
+            for name, array in zip(names, step, strict=True)
+            if array.shape != (num_envs,)
+        )
+        raise InvalidInput(
+            f"{type(env).__name__}.step() returned {name} of shape {shape}; "
+            f"it has one number for each of {num_envs} environments"
+        )
     return step
 
 
