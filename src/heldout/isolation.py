@@ -104,7 +104,8 @@ class NotBeside(Exception):
 def beside_training() -> Iterator[None]:
     """What is inside runs in a thread of its own while another one trains, so that `isolated` would
     put back random numbers that training has drawn meanwhile. What has to change anything global
-    raises NotBeside in here."""
+    raises NotBeside in here.
+    """
     before = is_beside_training()
     _this_thread.beside = True
     try:

@@ -300,7 +300,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
     def _agreed(self, mine: Any, kind: Any = bool) -> Any:
         """What the first process says. It alone knows results and stop requests, and processes that
-        decide differently wait for each other for ever."""
+        decide differently wait for each other for ever.
+        """
         ranks = current_ranks()
         if ranks.world == 1:
             return mine
@@ -354,7 +355,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
     def _metrics_at(self, step: int) -> dict[str, float]:
         """What a best model may be chosen by: a mean of fewer samples is not compared with one of
-        all of them."""
+        all of them.
+        """
         rows = [row.fields for row in self._rows.values() if row.step == step and not row.cut]
         return {key: value for fields in rows for key, value in fields.items()}
 
@@ -410,7 +412,8 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 @contextmanager
 def _flags_kept(control: Any) -> Iterator[None]:
     """Logging and evaluating reset these flags; then the training's own row of that step would be
-    missing."""
+    missing.
+    """
     flags = control.should_log, control.should_evaluate
     try:
         yield
@@ -434,7 +437,8 @@ class _Replaced:
 
 class _Answered(dict[str, float]):
     """Metrics for the trainer. Asked for one of heldout's that a skip has left out, it says NaN:
-    never better, and in no log. A KeyError would end the training."""
+    never better, and in no log. A KeyError would end the training.
+    """
 
     def __init__(self, metrics: dict[str, float], names: Iterable[str]) -> None:
         super().__init__(metrics)

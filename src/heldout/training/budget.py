@@ -55,7 +55,8 @@ class Budget:
 
     def plan(self, trained: float) -> int:
         """How many samples, from the start of the fixed order, can be afforded after that many
-        seconds of training; 0: none, yet."""
+        seconds of training; 0: none, yet.
+        """
         left = self.max_overhead * trained - self.spent
         if self.cost is None:  # the first, or none has come to anything yet
             return self.sizes()[-1] if self.spent == 0 or left > 0 else 0
@@ -68,7 +69,8 @@ class Budget:
 
     def spend(self, samples: int, seconds: float, *, once: float = 0.0) -> Budget:
         """After an eval that scored so many; `once` of its seconds were preparation that will not
-        come again."""
+        come again.
+        """
         steps = -(-samples // self.step)
         cost = self.cost if samples == 0 else max(0.0, seconds - once) / steps
         return replace(self, spent=self.spent + seconds, cost=cost)

@@ -355,7 +355,8 @@ def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
 
 def of_fewer(point: CurvePoint, points: Iterable[CurvePoint]) -> bool:
     """Whether its numbers are of fewer items than other points of its curve: a partial eval, or
-    one that a budget cut down. Such points wobble more, and are shown apart."""
+    one that a budget cut down. Such points wobble more, and are shown apart.
+    """
     return is_fewer(point, most_asked(points))
 
 

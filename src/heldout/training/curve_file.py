@@ -470,7 +470,8 @@ class EvalHistory:
 
     def check_current(self) -> None:
         """InvalidInput where another `PeriodicEval` has taken over the run directory: the points
-        of one would hide those of the other."""
+        of one would hide those of the other.
+        """
         if self.entered and not self.file.belongs_to(self._owner):
             raise InvalidInput(
                 f"another PeriodicEval was set up on {self.file.run.path} after this one; give "

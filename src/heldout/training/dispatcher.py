@@ -562,7 +562,8 @@ class AsyncEvalDispatcher:
 
     def _distinct_name(self, pending: CurvePoint) -> str:
         """The name of an eval on the curve: a second one of a step is numbered, since one result
-        would hide the other. One that is tried again after a skip keeps its name."""
+        would hide the other. One that is tried again after a skip keeps its name.
+        """
         name, number = pending.label, 1
         labels = set() if self._file is None else self._file.labels
         while name in labels or (pending.session, name, pending.step) in self._used_names:
@@ -1238,7 +1239,8 @@ def _handle_sigterm(seconds: float) -> None:
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
         """Where there is another handler, that one decides whether and how the process ends. Only
-        the default, which is to die at once, is put off."""
+        the default, which is to die at once, is put off.
+        """
         nonlocal entered
         if entered:  # by one that was set after ours, and calls it, and is called by it
             return
@@ -1259,7 +1261,8 @@ def _handle_sigterm(seconds: float) -> None:
 
 def _close_all(seconds: float) -> None:
     """In another thread, because this one may have been interrupted while it held a lock; then
-    this gives up, and the write-ahead lines still say what is missing."""
+    this gives up, and the write-ahead lines still say what is missing.
+    """
 
     def close_all() -> None:
         for dispatcher in list(_living):

@@ -61,7 +61,8 @@ class EventLoop(Generic[T]):
 
     def spawn(self, job: T) -> None:
         """Run a job. Its task is made by a task of the loop: this may be another thread, or be
-        under another kind of event loop."""
+        under another kind of event loop.
+        """
         self._jobs.append(job)
         self._wake()
 

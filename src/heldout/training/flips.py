@@ -16,7 +16,8 @@ from heldout.training.curve import CurvePoint, sample_rewards
 @dataclass(frozen=True, slots=True)
 class Change:
     """A sample that passes at one point and fails at the other, or whose reward differs where there
-    is no threshold; rewards are means of repeats."""
+    is no threshold; rewards are means of repeats.
+    """
 
     id: str
     before: float

@@ -718,7 +718,8 @@ class PeriodicEval:
         deadline: float | None = None,
     ) -> Scheduled | None:
         """No Exception gets out of here, either. What it costs training is the snapshot, and the
-        wait for a place."""
+        wait for a place.
+        """
         began = self._clock()
         try:
             if not is_first_process(self._current_ranks()):
@@ -772,7 +773,8 @@ class PeriodicEval:
 
     def collect(self) -> None:
         """In the trainer's thread: take in what evals in the background have come to. `maybe_run`
-        does so, and the dispatcher where it drains."""
+        does so, and the dispatcher where it drains.
+        """
         ended = [handle for handle in self._scheduled if handle.done()]
         if not ended and not self._progress:
             return

@@ -172,7 +172,6 @@ def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Ans
 
 def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """The score function, which sees the last turn of the model as the filter leaves it."""
-
     turns = anyio.Lock()
 
     async def score(trajectory: Trajectory, sample: Sample) -> Score:
@@ -262,7 +261,8 @@ def from_functions(
 ) -> RunnerBuilder:
     """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
     `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s; an
-    `EvalDefinition` brings its messages and environments along."""
+    `EvalDefinition` brings its messages and environments along.
+    """
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
@@ -299,7 +299,8 @@ def from_functions(
 
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
     """With the longest turn that was asked for: by the environment, by name, or in `sampling`.
-    None of them: it is the trainer's own, or 256."""
+    None of them: it is the trainer's own, or 256.
+    """
     limit = Settings.from_environment().max_new or max_new or sampling.max_tokens
     return replace(sampling, max_tokens=limit)
 

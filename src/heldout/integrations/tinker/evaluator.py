@@ -228,7 +228,8 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 
     def has_measured(self, step: int, saved_at: str) -> bool:
         """Whether a step has a result or will have one. One of an earlier training counts if it is
-        of weights that are saved at the same path."""
+        of weights that are saved at the same path.
+        """
         measured = self._measured.get(step, False)
         if may_have_result(measured) if isinstance(measured, Scheduled) else measured:
             return True

@@ -137,7 +137,8 @@ def sampler_path(log_path: str, step: int) -> str | None:
 
 class AsyncEvals:
     """Base of the types of such configs. It is the type that tells: `chz.replace` keeps it,
-    whatever list of builders it is given."""
+    whatever list of builders it is given.
+    """
 
 
 def with_async_evals(config: Any) -> Any:
@@ -208,7 +209,8 @@ class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 
 def _is_schedulable(evaluator: Any) -> bool:
     """Not one of the training client, whose weights change under it; nor a HeldoutEvaluator, which
-    schedules itself."""
+    schedules itself.
+    """
     return not (
         isinstance(evaluator, TrainingClientEvaluator)
         or getattr(evaluator, "schedules_itself", False)
@@ -312,7 +314,8 @@ class TrainingLog:
         saved_at: str | None = None,
     ) -> dict[str, float]:
         """Schedule an evaluator of the package or of the user, and a skip for every step that was
-        due since its last one. Returns what the loop logs now."""
+        due since its last one. Returns what the loop logs now.
+        """
         name, context = self._name(evaluator), copy_context()
 
         async def run_in_context() -> Any:

@@ -1,5 +1,6 @@
 """with_heldout puts evaluators into the config of a training; evaluate_final measures the weights
-that training ended with, which its loop never does."""
+that training ended with, which its loop never does.
+"""
 
 from __future__ import annotations
 
