@@ -2,7 +2,7 @@
 
 A mistake of the model (an unknown tool, arguments that do not fit, an exception in the tool) is
 answered with a message that says what is wrong. A failure of the environment is an error of the
-sample: a tool raises `EnvironmentFailed` for it.
+item: a tool raises `EnvironmentFailed` for it.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class SimulatedUser:
     The user sees the conversation from its own side: its instructions as the system message, the
     policy's turns as those of a user and its own as the assistant's, without the policy's system
     message, reasoning and tool calls. A user that fails, or says nothing, is an error of the
-    sample.
+    item.
     """
 
     def __init__(
