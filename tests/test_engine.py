@@ -1003,6 +1003,54 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, library: str, start: str)
     assert len(kept.results) == 30
 
 
+CTRL_C_LATE_SCRIPT = """
+import signal, sys, {library}
+import heldout.engine
+from heldout import EvalConfig, evaluate
+from tests.conftest import make_samples, echo_number, exact
+derive = heldout.engine.finish
+def finish(*args):
+    print("deriving", flush=True)
+    sys.stdin.readline()
+    derive(*args)
+    print("derived", flush=True)
+heldout.engine.finish = finish
+config = EvalConfig(endpoint=echo_number, output_dir=sys.argv[1], experiment_name="run")
+def run():
+    {start}
+try:
+    run()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "start"),
+    [
+        ("asyncio", "asyncio.run(evaluate(make_samples(5), config, exact))"),
+        ("trio", "trio.run(evaluate, make_samples(5), config, exact)"),
+    ],
+)
+def test_ctrl_c_while_it_derives_the_report_waits_for_it(
+    tmp_path: Path, library: str, start: str
+) -> None:
+    script = CTRL_C_LATE_SCRIPT.format(library=library, start=start)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "deriving\n"
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate("go on\n", timeout=30)
+    assert stdout.split() == ["derived", "interrupted"], stderr
+    kept = EvalReport.load(tmp_path / "run")
+    assert kept.status == "interrupted"
+    assert len(kept.results) == 5
+
+
 def test_the_journal_never_holds_more_than_the_line_being_written(tmp_path: Path) -> None:
     """Each record is in the file before the next item is asked for: nothing waits in a buffer."""
     seen: list[int] = []

@@ -24,9 +24,9 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout._aio import exits_contained, waker
+from heldout._aio import contain_exits, waker
 from heldout._fingerprint import describe_callable
-from heldout._progress import Running, shown
+from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
 from heldout.errors import (
     EvalFailed,
@@ -157,7 +157,7 @@ class Run:
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
         self.functions = functions
-        self.progress = Running(config.repeats)
+        self.progress = RunProgress(config.repeats)
         self.ledger = Ledger()
         self.item_count = 0
         """Items so far, those of an earlier attempt at this run included."""
@@ -200,7 +200,7 @@ class Run:
         try:
             info, journal = self._enter()
             try:
-                with exits_contained():
+                with contain_exits():
                     return await self._run(info, journal)
             finally:
                 journal.close()
@@ -238,7 +238,6 @@ class Run:
         """Take over what a stopped run finished, if it belongs together with what is to come."""
         for index, reward in self.ledger.read_journal(self.dir.journal):
             self.progress.add(index, reward)
-            self.progress.trim()
         if self.ledger.finished or any(self.turns_dir.glob("*.json")):
             self.previous = self.dir.read_info()
             self.dir.check_resumable(self.previous, self.described, self.functions)
@@ -259,7 +258,7 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with shown(self.progress, self.dir.path.name, wanted=self.config.progress):
+            with show_progress(self.progress, self.dir.path.name, wanted=self.config.progress):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure
@@ -372,9 +371,9 @@ class Run:
     ) -> None:
         with self._ending_all(scope):
             for item in items:
-                self.progress.under_way += 1
+                self.progress.in_flight += 1
                 result, problem = await self.run_item(item)
-                self.progress.under_way -= 1
+                self.progress.in_flight -= 1
                 self._record(item, result, problem, journal)
                 # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
                 # every timeout that was ever set kept in memory.
@@ -436,7 +435,6 @@ class Run:
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
-        self.progress.trim()
         if result.error is None:
             self.unreachable = None
             return

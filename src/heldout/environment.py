@@ -38,6 +38,15 @@ class Reply:
 
 
 def check_messages(messages: Any, what: str) -> None:
+    """Refuse what user code returned in place of messages.
+
+    Args:
+        messages: What it returned.
+        what: What it should have, for the message.
+
+    Raises:
+        InvalidInput: It is no iterable of Message.
+    """
     if not isinstance(messages, Iterable) or isinstance(messages, str):
         raise InvalidInput(f"{what}, got {messages!r:.200}")
     for message in messages:
@@ -46,7 +55,14 @@ def check_messages(messages: Any, what: str) -> None:
 
 
 def check_environment_shape(environment: Any) -> None:
-    """Refuse what lacks a part of an environment, naming all that it lacks."""
+    """Refuse an object that lacks a part of an environment.
+
+    Args:
+        environment: What a factory returned.
+
+    Raises:
+        InvalidInput: Parts are missing; the message names them all.
+    """
     missing = [
         name for name in ("tools", "opening", "reply", "close") if not hasattr(environment, name)
     ]
@@ -59,6 +75,8 @@ def check_environment_shape(environment: Any) -> None:
 
 
 class Environment(Protocol):
+    """What replies to the policy in one rollout."""
+
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What the policy may call."""

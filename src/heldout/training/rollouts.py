@@ -20,7 +20,7 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import Here, in_own_thread, is_async, run_beside, settle
+from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
@@ -120,7 +120,7 @@ def rollout_one(
         **settings,
     )
     for never_opened in unused:
-        in_own_thread(partial(anyio.run, _close, never_opened)).join()
+        start_thread(partial(anyio.run, _close, never_opened)).join()
     return rollout
 
 
@@ -228,7 +228,7 @@ def rollout_batch(
             group.start_soon(engine.serve)
 
     if samples:
-        run_beside(run_all)
+        run_in_loop_thread(run_all)
     return [rollouts[index] for index in range(len(samples))]
 
 
