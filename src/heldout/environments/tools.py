@@ -1,8 +1,8 @@
 """Python functions as the tools of a policy.
 
-What the model does wrong (an unknown tool, arguments that do not fit, a call the tool refuses) is
-told to the model, as precisely as it is known. What the environment does wrong is an error of the
-item: a tool raises `EnvironmentFailed` to say so.
+A mistake of the model (an unknown tool, arguments that do not fit, an exception in the tool) is
+answered with a message that says what is wrong. A failure of the environment is an error of the
+item: a tool raises `EnvironmentFailed` for it.
 """
 
 from __future__ import annotations
@@ -26,15 +26,10 @@ Tool = Callable[..., Any]
 
 
 class ToolEnvironment:
-    """An environment of tools: plain or async functions, one rollout's state.
+    """An environment of tools: plain or async functions, and the state of one rollout.
 
-    A turn that calls tools is answered with their results, one after another in order. A turn
-    that calls none has no reply, which ends the rollout; `reply_to_text` may say otherwise.
-
-    `inject` gives parameters of those names their values: they are this rollout's state, and the
-    model neither sees nor sets them. A successful call of a tool named in `ends` ends the
-    episode. Plain functions run in a thread, since they may block; `in_threads=False` runs them
-    in the event loop, which is faster for short ones.
+    A turn that calls tools is answered with their results, in order. A turn that calls none has no
+    reply, which ends the rollout, unless a subclass defines `reply_to_text`.
 
     A subclass with tools of its own passes its methods: `super().__init__([self.look])`. It may
     add `outcome()`, and `snapshot()` with `restore()`.
@@ -49,9 +44,22 @@ class ToolEnvironment:
         ends: Iterable[str] = (),
         in_threads: bool = True,
     ) -> None:
+        """Make the environment of one rollout.
+
+        Args:
+            tools: The functions. Signatures become schemas, docstrings descriptions.
+            inject: Values of parameters that the model neither sees nor sets: this rollout's state.
+            opening: Messages that follow the sample's own.
+            ends: Names of tools whose successful call ends the episode.
+            in_threads: Whether plain functions run in a thread, since they may block. Short ones
+                are faster in the event loop.
+
+        Raises:
+            InvalidInput: If a function cannot be a tool, or a name fits none.
+        """
         self._inject = dict(inject or {})
         self._functions: dict[str, Function] = {}
-        for tool in _listed(tools, "tools"):
+        for tool in _as_list(tools, "tools"):
             function = Function(tool, self._inject)
             if function.name in self._functions:
                 raise InvalidInput(
@@ -63,29 +71,42 @@ class ToolEnvironment:
             if not any(name in function.injected for function in self._functions.values()):
                 raise InvalidInput(
                     f"inject has {name!r}, but no tool has a parameter of that name; "
-                    f"the tools are {self._known()}"
+                    f"the tools are {self._names()}"
                 )
-        self._opening = tuple(_listed(opening, "opening"))
+        self._opening = tuple(_as_list(opening, "opening"))
         for message in self._opening:
             if not isinstance(message, Message):
                 raise InvalidInput(f"opening is a list of Message, got {message!r:.200}")
-        self._ends = tuple(_listed(ends, "ends"))
+        self._ends = tuple(_as_list(ends, "ends"))
         for name in self._ends:
             if name not in self._functions:
                 raise InvalidInput(
-                    f"ends has {name!r}, which is no tool; the tools are {self._known()}"
+                    f"ends has {name!r}, which is no tool; the tools are {self._names()}"
                 )
         self._in_threads = in_threads
         self._threads = Threads()
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
+        """What the policy may call."""
         return [copy.deepcopy(function.spec) for function in self._functions.values()]
 
     def opening(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+        """Return the messages before the first model turn."""
         return self._opening
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
+        """Execute the calls of the last model turn.
+
+        Args:
+            messages: The conversation, up to that turn.
+
+        Returns:
+            One tool message per call; or what `reply_to_text` returns, if there is none.
+
+        Raises:
+            EnvironmentFailed: If a tool raised it, or returned what JSON cannot hold.
+        """
         calls = messages[-1].tool_calls if messages else ()
         if not calls:
             return await settle(self.reply_to_text(messages))
@@ -94,29 +115,37 @@ class ToolEnvironment:
         for call in calls:
             if done:
                 # Chat APIs want an answer to every call, but the episode is over.
-                text = f"Error: not run, since {self._ends_named(calls)} ended the episode"
+                last = next(call.name for call in calls if call.name in self._ends)
+                text = f"Error: not run, since {last} ended the episode"
             else:
-                text, worked = await self._answer(call)
-                done = worked and call.name in self._ends
+                text, succeeded = await self._answer(call)
+                done = succeeded and call.name in self._ends
             answers.append(Message("tool", text, tool_call_id=call.id))
         return Reply(tuple(answers), done)
 
     def reply_to_text(self, messages: Sequence[Message]) -> Reply | Awaitable[Reply]:
-        """Answer a turn that calls no tool: with nothing, unless a subclass knows better."""
+        """Answer a turn that calls no tool: with nothing, unless a subclass defines it.
+
+        Args:
+            messages: The conversation, up to that turn.
+
+        Returns:
+            The reply.
+        """
         return Reply()
 
     async def close(self) -> None:
+        """End the threads."""
         self._threads.close()
 
-    # --- One call ---
-
     async def _answer(self, call: ToolCall) -> tuple[str, bool]:
-        """What the model is told, and whether the tool did its work."""
+        """Execute a call: the text for the model, and whether the tool succeeded."""
         function = self._functions.get(call.name)
         if function is None:
-            near = difflib.get_close_matches(str(call.name), self._functions, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            return f"Error: there is no tool {call.name!r:.100}{hint}. {self._listing()}", False
+            similar = difflib.get_close_matches(call.name, self._functions, n=1)
+            hint = f" (did you mean {similar[0]}?)" if similar else ""
+            listing = f"The tools are: {self._names()}" if self._functions else "There are no tools"
+            return f"Error: there is no tool {call.name!r:.100}{hint}. {listing}", False
         try:
             arguments = function.arguments(call.arguments)
         except BadArguments as problem:
@@ -129,8 +158,8 @@ class ToolEnvironment:
         except (Exception, SystemExit) as problem:  # argparse exits, for one
             if isinstance(problem, ExceptionGroup) and problem.subgroup(EnvironmentFailed):
                 raise
-            said = f": {problem}" if str(problem) else ""
-            return f"Error: {type(problem).__name__}{said}", False
+            detail = f": {problem}" if str(problem) else ""
+            return f"Error: {type(problem).__name__}{detail}", False
         return _as_text(function.name, result), True
 
     async def _call(self, function: Function, arguments: dict[str, Any]) -> Any:
@@ -138,17 +167,11 @@ class ToolEnvironment:
             return await function.function(**arguments)
         if not self._in_threads:
             return await settle(function.function(**arguments))
-        # Settled, since a plain function may hand back a coroutine.
+        # A plain function may return a coroutine.
         return await settle(await self._threads.run(partial(function.function, **arguments)))
 
-    def _known(self) -> str:
+    def _names(self) -> str:
         return ", ".join(self._functions) or "none"
-
-    def _listing(self) -> str:
-        return f"The tools are: {self._known()}" if self._functions else "There are no tools"
-
-    def _ends_named(self, calls: Iterable[ToolCall]) -> str:
-        return next(call.name for call in calls if call.name in self._ends)
 
     # --- Snapshots ---
 
@@ -209,10 +232,10 @@ class ToolEnvironment:
                 f"for it ({problem}); keep it in a dict, a list or a dataclass"
             ) from None
         try:
-            same = _same(self._from_json({name: copy.deepcopy(plain)})[name], value)
+            is_same = _same(self._from_json({name: copy.deepcopy(plain)})[name], value)
         except InvalidInput:
-            same = False
-        if not same:
+            is_same = False
+        if not is_same:
             raise InvalidInput(
                 f"the injected {name!r}, a {kind}, would not come back from a snapshot as it is; "
                 f"annotate the parameter {name!r} of the tools with its type (a dataclass, "
@@ -222,7 +245,7 @@ class ToolEnvironment:
 
 
 def _same(restored: Any, value: Any) -> bool:
-    """Equal and of the same types throughout: a defaultdict is equal to the dict it becomes."""
+    """Compare values and types throughout: a defaultdict equals the dict that it becomes."""
     if type(restored) is not type(value):
         return False
     if isinstance(value, dict):
@@ -235,8 +258,8 @@ def _same(restored: Any, value: Any) -> bool:
     return bool(restored == value)
 
 
-def _listed(values: Any, what: str) -> list[Any]:
-    # A text would come apart into its letters.
+def _as_list(values: Any, what: str) -> list[Any]:
+    # A text would become a list of its letters.
     if isinstance(values, str | Message) or not isinstance(values, Iterable):
         raise InvalidInput(f"{what} is a list, got {values!r:.200}")
     return list(values)

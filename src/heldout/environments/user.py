@@ -23,18 +23,12 @@ BEGIN = "(The conversation begins. Write your first message.)"
 
 
 class SimulatedUser:
-    """An environment in which someone talks to the policy until they are done.
+    """An environment in which a user talks to the policy until the user is done.
 
-    `user` is a function of the messages, plain or async, or an endpoint object, which stays its
-    owner's to close. It sees the conversation from its own side: `instructions` as its system
-    message, the policy's turns as those of a user and its own as the assistant's, without the
-    policy's system message, reasoning and tool traffic. What it should say next it has to tell
-    from that alone.
-
-    A message with the text `stop` in it ends the episode; what stands before is still said.
-    `tools`, an environment, answers the turns that call tools. `first_message` opens the
-    conversation; without one the user is asked for it. A user that fails, or says nothing, is an
-    error of the item.
+    The user sees the conversation from its own side: its instructions as the system message, the
+    policy's turns as those of a user and its own as the assistant's, without the policy's system
+    message, reasoning and tool calls. A user that fails, or says nothing, is an error of the
+    item.
     """
 
     def __init__(
@@ -48,6 +42,22 @@ class SimulatedUser:
         sampling: Sampling | None = None,
         retries: int = 4,
     ) -> None:
+        """Make the user of one rollout.
+
+        Args:
+            user: A function of the messages, plain or async, or an endpoint object, which its owner
+                closes.
+            first_message: The first message; without one the user is asked for it.
+            instructions: The user's system message.
+            stop: A text that ends the episode when the user writes it; the text before it is still
+                said. None for a user that never ends it.
+            tools: An environment that answers the turns that call tools.
+            sampling: How a model as the user samples.
+            retries: How often a request to the user is repeated after transient errors.
+
+        Raises:
+            InvalidInput: If `user` cannot be one, or `stop` would end every episode.
+        """
         if stop == "":
             raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
         if first_message is not None and stop is not None and stop in first_message:
@@ -72,18 +82,31 @@ class SimulatedUser:
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
+        """What the policy may call."""
         return self._tools.tools if self._tools is not None else ()
 
     async def opening(self) -> Sequence[Message]:
+        """Return the opening of the tools, and the user's first message."""
         messages = list(await settle(self._tools.opening())) if self._tools is not None else []
         if self._first_message is not None:
             return [*messages, Message("user", self._first_message)]
-        said = await self._ask(messages)
-        if self._ended(said):
+        message = await self._ask(messages)
+        if self._has_stop(message):
             raise EnvironmentFailed("the simulated user ended the conversation before it began")
-        return [*messages, said]
+        return [*messages, message]
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
+        """Answer the last model turn: by the tools if it calls any, by the user otherwise.
+
+        Args:
+            messages: The conversation, up to that turn.
+
+        Returns:
+            The reply.
+
+        Raises:
+            EnvironmentFailed: If the user failed.
+        """
         calls = messages[-1].tool_calls if messages else ()
         if calls and self._tools is not None:
             return await settle(self._tools.reply(messages))
@@ -94,13 +117,14 @@ class SimulatedUser:
                     for call in calls
                 )
             )
-        said = await self._ask(messages)
-        if not self._ended(said):
-            return Reply((said,))
-        last_words = said.text.partition(str(self._stop))[0].strip()
-        return Reply((Message("user", last_words),) if last_words else (), done=True)
+        message = await self._ask(messages)
+        if not self._has_stop(message):
+            return Reply((message,))
+        text = message.text.partition(str(self._stop))[0].strip()
+        return Reply((Message("user", text),) if text else (), done=True)
 
     async def close(self) -> None:
+        """Close the tools, and the threads of a function."""
         try:
             if self._tools is not None:
                 await settle(self._tools.close())
@@ -108,14 +132,14 @@ class SimulatedUser:
             if self._own is not None:
                 await self._own.close()
 
-    def _ended(self, said: Message) -> bool:
-        return self._stop is not None and self._stop in said.text
+    def _has_stop(self, message: Message) -> bool:
+        return self._stop is not None and self._stop in message.text
 
     async def _ask(self, messages: Sequence[Message]) -> Message:
-        shown = list(self._seen(messages))
+        own_view = list(self._view(messages))
 
         async def request() -> Completion:
-            return await self._user.complete(shown, self._sampling, ())
+            return await self._user.complete(own_view, self._sampling, ())
 
         try:
             answer = (await with_retries(request, self._retries)).message
@@ -125,29 +149,29 @@ class SimulatedUser:
             ) from problem
         if isinstance(answer.content, list) and answer.content:
             return Message("user", answer.content)
-        said = without_reasoning(answer.text)
-        if not said:
+        text = without_reasoning(answer.text)
+        if not text:
             raise EnvironmentFailed(
                 "the simulated user said nothing"
                 + (f"; to end the episode it says {self._stop!r}" if self._stop else "")
             )
-        return Message("user", said)
+        return Message("user", text)
 
-    def _seen(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """The conversation from the user's side."""
+    def _view(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Turn the conversation around to the user's side."""
         if self._instructions:
             yield Message("system", self._instructions)
         turns = [message for message in messages if message.role in ("user", "assistant")]
         if not turns or turns[0].role == "user":
-            # Chat templates want a user's message first, and this one's own are the assistant's.
+            # Chat templates want a user message first, and this user's own are the assistant's.
             yield Message("user", BEGIN)
         for message in turns:
             if message.role == "user":
                 yield Message("assistant", message.content)
                 continue
-            said = without_reasoning(message.text)
-            if said or not message.tool_calls:
-                yield Message("user", said)
+            text = without_reasoning(message.text)
+            if text or not message.tool_calls:
+                yield Message("user", text)
 
     # --- Snapshots ---
 

@@ -416,8 +416,8 @@ class LiveSnapshot(Counter):
 THE_ONE = Counter()
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
-    "factory gives no environment": (object, "gave a object, which has no tools, opening"),
-    "factory gives one object": (lambda: THE_ONE, "factory: gave the same object twice"),
+    "factory gives no environment": (object, "returned a object, which has no tools, opening"),
+    "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
     "tools fail": (NoTools, "tools: raised RuntimeError: no tools today"),
     "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
     "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
@@ -447,7 +447,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "reply changes its input": (
         replying(scribble),
-        "reply to text in parts: changed the messages it was given",
+        "reply to text in parts: changed the messages that it got",
     ),
     "reply in the wrong order": (
         replying(backwards),
@@ -483,7 +483,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "outcome of NaN": (outcome_of({"it": float("nan")}), "outcome: JSON cannot hold it"),
     "outcome changes in JSON": (
         outcome_of({1: (2, 3)}),
-        "outcome: it is another value after a trip through JSON",
+        "outcome: JSON changes it",
     ),
     "close right after it was made": (
         ClosesOnlyWhenOpen,
@@ -509,7 +509,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "snapshot changes in JSON": (
         with_snapshot(lambda e: {1: e.count}),
-        "snapshot: it is another value after a trip through JSON",
+        "snapshot: JSON changes it",
     ),
     "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
     "nothing restores": (NoRestore, "there is snapshot(), but no restore()"),
