@@ -50,8 +50,8 @@ def is_async(function: Callable[..., Any]) -> bool:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    called = function if inspect.isroutine(function) else type(function).__call__
-    return inspect.iscoroutinefunction(called)
+    call = function if inspect.isroutine(function) else type(function).__call__
+    return inspect.iscoroutinefunction(call)
 
 
 def thread_context() -> contextvars.Context:
@@ -277,8 +277,8 @@ def contain_exits() -> Iterator[None]:
     loop = current_loop()
     factory: _TaskFactory | None = None
     if isinstance(loop, asyncio.AbstractEventLoop):
-        known = loop.get_task_factory()
-        factory = known if isinstance(known, _TaskFactory) else _TaskFactory(known)
+        previous = loop.get_task_factory()
+        factory = previous if isinstance(previous, _TaskFactory) else _TaskFactory(previous)
         factory.users += 1
         loop.set_task_factory(factory)
     interrupts: _Interrupts | None = None

@@ -71,11 +71,11 @@ class Sampling:
         return self if self.seed is None or turn == 0 else self._seeded(f"{self.seed}:{turn}")
 
     def _seeded(self, text: str) -> Sampling:
-        own = (
+        seed = (
             int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
             & 0x7FFFFFFF
         )
-        return Sampling(self.temperature, self.top_p, self.max_tokens, self.stop, own)
+        return Sampling(self.temperature, self.top_p, self.max_tokens, self.stop, seed)
 
 
 @dataclass(frozen=True, slots=True)

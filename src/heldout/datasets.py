@@ -3,7 +3,7 @@
 Every loader turns rows into `Sample`s the same way. `id` names the column that is the id (without
 one, samples are numbered), `ground_truth` the column with the truth, `input` and `metadata` the
 columns that go there; what is not named goes to the input. A row that is already a sample
-({"id", "input", …}) is taken as it is. A bad row is an error with its file and line.
+({"id", "input", …}) is chosen as it is. A bad row is an error with its file and line.
 
     load_jsonl("math.jsonl", ground_truth="answer", metadata=["difficulty"])
 """
@@ -233,10 +233,10 @@ def _from_columns(
     if ground_truth is None and "ground_truth" in row:
         ground_truth = "ground_truth"
     special = {id, ground_truth, *metadata}
-    taken = [key for key in row if key not in special] if input is None else input
+    chosen = [key for key in row if key not in special] if input is None else input
     return Sample(
         _id(number if id is None else _column(row, id)),
-        {key: _column(row, key) for key in taken},
+        {key: _column(row, key) for key in chosen},
         None if ground_truth is None else _column(row, ground_truth),
         {key: _column(row, key) for key in metadata},
     )

@@ -314,14 +314,14 @@ class Run:
         errors, limit = self.progress.errors, self.config.max_error_rate
         if errors == self.item_count:
             every = "the only item" if errors == 1 else f"all {errors} items"
-            kept = ""
+            hint = ""
             if self.errors_in_scoring == errors:
-                kept = (
+                hint = (
                     ". The answers are kept: `heldout rescore` scores them with a mended score "
-                    "function, and asks nobody again"
+                    "function, and does not call the model"
                 )
             raise SystemicFailure(
-                f"{every} errored, so there is no mean; the last: {self.last_error}{kept}"
+                f"{every} errored, so there is no mean; the last: {self.last_error}{hint}"
             )
         if limit is not None and errors > limit * self.item_count:
             raise SystemicFailure(
@@ -389,9 +389,9 @@ class Run:
 
     def _items(self) -> Iterator[Item]:
         """Yield what is left to do. All workers pull from this one generator."""
-        checked = isinstance(self.samples, Sequence)
+        is_checked = isinstance(self.samples, Sequence)
         stream = enumerate(islice(self.samples, self.config.max_samples))
-        for index, sample in stream if checked else self._admit_samples():
+        for index, sample in stream if is_checked else self._admit_samples():
             stored = as_stored(sample)
             for repeat in range(self.config.repeats):
                 self.item_count += 1

@@ -95,17 +95,17 @@ def _refuse_unfinished(parent: EvalReport, info: RunInfo) -> None:
         raise InvalidInput(
             f"{parent.path} has episodes of an environment, which keep no trajectory to score"
         )
-    there = len(parent.results)
+    count = len(parent.results)
     # A run that failed, as every item errored in its score function, has all there is to score.
-    if there == 0 or info.asked != there or parent.status in ("running", "interrupted"):
+    if count == 0 or info.asked != count or parent.status in ("running", "interrupted"):
         of = "" if info.asked is None else f" of {info.asked}"
         raise RunDirectoryError(
-            f"{parent.path} is not finished ({parent.status}): it has {there}{of} items, and those "
+            f"{parent.path} is not finished ({parent.status}): it has {count}{of} items, and those "
             "that end first are not like the others. Finish it first: heldout run … --resume"
         )
-    if there % repeats_of(parent.config):
+    if count % repeats_of(parent.config):
         raise RunDirectoryError(
-            f"{parent.path} has {there} items, which are not {repeats_of(parent.config)} of each "
+            f"{parent.path} has {count} items, which are not {repeats_of(parent.config)} of each "
             "sample, as its config says"
         )
 
