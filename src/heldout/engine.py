@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout._aio import contain_exits, waker
+from heldout._aio import Result, contain_exits, waker
 from heldout._fingerprint import describe_callable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
@@ -586,13 +586,10 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
     anyio's shield does not hold off asyncio's own `task.cancel()`, which is what Ctrl-C does there.
     """
     done, wake = anyio.Event(), waker()
-    failures: list[BaseException] = []
+    result: Result[object] = Result()
 
     def work() -> None:
-        try:
-            function(*args)
-        except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
-            failures.append(raised)
+        result.call(partial(function, *args), catch=BaseException)
         wake(done.set)
 
     threading.Thread(target=work, name="heldout-finish").start()
@@ -603,8 +600,7 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
                 await done.wait()
             except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
                 interruption = raised
-    if failures:
-        raise failures[0]
+    result.take()
     if interruption is not None:
         raise interruption
 
