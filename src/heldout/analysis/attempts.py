@@ -30,8 +30,8 @@ from numpy.typing import NDArray
 from heldout.analysis.opened import cluster_numbers
 from heldout.errors import InvalidInput
 from heldout.stats import CONFIDENCE, Moments, Rate
+from heldout.store.columns import Table, table_of, table_of_results
 from heldout.store.report import EvalReport
-from heldout.store.table import Table, table_of, table_of_results
 from heldout.types import EvalResult
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"

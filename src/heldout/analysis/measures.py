@@ -19,7 +19,7 @@ from heldout.stats.given import LARGEST
 from heldout.stats.passk import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summaries import ROUNDING
 from heldout.stats.summary import has_passed
-from heldout.store.table import Table
+from heldout.store.columns import Table
 
 REWARD, PASSED = "reward", "passed"
 OWN = "metric."

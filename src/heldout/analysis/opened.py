@@ -11,9 +11,9 @@ import numpy as np
 
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Ints
+from heldout.store.columns import Table, table_of
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir
-from heldout.store.table import Table, table_of
 
 Comparable = EvalReport | str | Path
 

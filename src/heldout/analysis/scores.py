@@ -1,8 +1,9 @@
 """Reports to a matrix of scores, runs x tasks.
 
 A score is what one run is worth on one task: the mean over its items there, as
-`heldout.stats.summary` has it. Runs of one task answer one question: the same samples, scored the same way, to the end.
-What does not is refused, unless one says that it is meant (`heldout.analysis.comparable`).
+`heldout.stats.summary` has it. Runs of one task answer one question: the same samples, scored the
+same way, to the end. What does not is refused, unless one says that it is meant
+(`heldout.analysis.comparable`).
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from heldout.stats import (
     Ints,
     Moments,
 )
+from heldout.store.columns import Labels
 from heldout.store.report import EvalReport
-from heldout.store.table import Labels
 
 SINGLE = "all"
 """The task of reports that are not divided into tasks."""

@@ -43,7 +43,7 @@ _UNIT = 1126
 """Every float is a whole number of 2 ** -_UNIT, so sums of these are exact in any order."""
 
 
-def _whole(values: Floats) -> tuple[Ints, Ints]:
+def whole_numbers(values: Floats) -> tuple[Ints, Ints]:
     """Each value as a whole number times 2 ** (shift - _UNIT)."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) + (_UNIT - 53)
@@ -51,7 +51,7 @@ def _whole(values: Floats) -> tuple[Ints, Ints]:
 
 def _exact_sums(values: Floats) -> tuple[int, int]:
     """The sum in units of 2 ** -_UNIT, and that of squares in units of 2 ** (-2 * _UNIT)."""
-    whole, shifts = _whole(values)
+    whole, shifts = whole_numbers(values)
     total = squares = 0
     for shift in np.unique(shifts).tolist():
         part = whole[shifts == shift]
@@ -119,7 +119,7 @@ class Moments:
         rest = np.repeat(~alone, sizes)
         whole = [
             n << shift
-            for n, shift in zip(*map(np.ndarray.tolist, _whole(values[rest])), strict=True)
+            for n, shift in zip(*map(np.ndarray.tolist, whole_numbers(values[rest])), strict=True)
         ]
         used = 0
         for start, size in zip(starts[~alone].tolist(), sizes[~alone].tolist(), strict=True):
