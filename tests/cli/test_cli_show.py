@@ -22,8 +22,8 @@ from heldout import (
     ToolCall,
     Trajectory,
 )
+from heldout._format import printable
 from heldout.cli.slice import in_order
-from heldout.cli.text import printable
 from heldout.store.journal import JournalWriter
 from heldout.store.rundir import RunDir, now
 from heldout.summary import summarize_results

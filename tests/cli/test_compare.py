@@ -19,10 +19,10 @@ import pytest
 from markdown_it import MarkdownIt
 
 from heldout import EvalConfig, Message, Metric, Sample, Score, Trajectory, evaluate
+from heldout._format import printable
 from heldout.analysis import compare
 from heldout.cli.differences import p_text, signed
 from heldout.cli.markdown import LONGEST, MOST_ROWS, code, table, text
-from heldout.cli.text import printable
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of

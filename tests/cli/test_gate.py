@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from heldout import analysis
+from heldout._format import printable
 from heldout.analysis import gate
 from heldout.cli.gate import last_line
-from heldout.cli.text import printable
 from tests.cli.conftest import Heldout, command_of
 from tests.cli.test_cli_process import Terminal
 from tests.cli.test_compare import (

@@ -117,9 +117,9 @@ def command(
             confidence=confidence,
         )
     if plot is not None and format is not None:
+        from heldout._format import printable
         from heldout.analysis.plot import plot_comparison
         from heldout.cli.differences import ordered
-        from heldout.cli.text import printable
         from heldout.store.rundir import replace_file
 
         order = [one.label for one in ordered(found.slices)]

@@ -100,11 +100,11 @@ def command(
     "criteria", [{"id", "description"}], and label says true or false of each id. An "id" may be
     given.
     """
+    from heldout._format import printable
     from heldout.analysis.labels import read_labels
     from heldout.cli.judge_report import as_dict, print_check, print_failures
     from heldout.cli.main import writing
     from heldout.cli.render import print_json
-    from heldout.cli.text import printable
     from heldout.errors import SystemicFailure
 
     items = read_labels(labels, kind)

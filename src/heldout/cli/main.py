@@ -30,7 +30,7 @@ from typing import NoReturn
 
 import click
 
-from heldout.cli.text import printable
+from heldout._format import printable
 from heldout.errors import EvalFailed, HeldoutError, StorageFull
 
 COMMANDS = {

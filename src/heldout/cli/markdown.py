@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Sequence
 
-from heldout.cli.text import printable
+from heldout._format import printable
 
 LONGEST = 300
 """Characters of one text: GitHub takes 1 MiB of summary, and a reader takes less."""

@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the share that passed.")
 def command(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> None:
     """Draw the curves of one RUN or several, over each other, into a picture."""
+    from heldout._format import printable
     from heldout._plotting import format_of
-    from heldout.cli.text import printable
     from heldout.store.rundir import replace_file
     from heldout.training.plot import plot
 
@@ -44,8 +44,8 @@ def command(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -
 
 
 def _curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
+    from heldout._format import printable
     from heldout.cli.curves import by_label, check_metric, listed, open_curve
-    from heldout.cli.text import printable
     from heldout.errors import InvalidInput
     from heldout.training.plot import NamedCurve
 

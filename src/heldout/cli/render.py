@@ -4,63 +4,32 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from heldout._format import interval as interval
 from heldout._format import number as number
-from heldout.cli.text import printable, printable_json
+from heldout._format import printable
+from heldout.cli._tables import PIPE_WIDTH
+from heldout.cli._tables import as_line as as_line
+from heldout.cli._tables import as_text as as_text
+from heldout.cli._tables import make_console as make_console
+from heldout.cli._tables import make_table as make_table
+from heldout.cli._tables import print_json as print_json
 from heldout.errors import InvalidInput
 from heldout.store.report import EvalReport
 from heldout.summary import Summary
 from heldout.types import EvalResult, Message
 
-UNBROKEN = 100_000
-"""In a pipe there is no width to fit: lines must not break at a guess."""
 MANY_ERRORS = 0.1
 """The share of errored items above which a report says so in words."""
 LONGEST = 4000
 """Characters of one message that are shown; a model that never stopped would bury the rest."""
-
-
-def print_json(value: Any) -> None:
-    # As bytes: JSON is UTF-8, whatever the terminal is.
-    sys.stdout.flush()
-    text = printable_json(msgspec.json.encode(value).decode())
-    sys.stdout.buffer.write(text.encode() + b"\n")
-    sys.stdout.buffer.flush()
-
-
-class _Console(Console):
-    def on_broken_pipe(self) -> None:
-        raise BrokenPipeError  # for run_cli, which knows what to do
-
-
-def make_console() -> Console:
-    if sys.stdout.isatty():
-        return _Console(highlight=False)
-    return _Console(highlight=False, width=UNBROKEN)
-
-
-def as_line(value: object, style: str = "") -> Text:
-    """On one line: an id or a value with line breaks could pass for rows of the table."""
-    return as_text(str(value).replace("\n", "\\n"), style)
-
-
-def as_text(value: object, style: str = "") -> Text:
-    return Text(printable(str(value)), style=style)
-
-
-def make_table() -> Table:
-    return Table(box=SIMPLE_HEAD, pad_edge=False)
 
 
 # --- A report -----------------------------------------------------------------------------------
@@ -386,7 +355,7 @@ def print_block(console: Console, label: Text, content: Text) -> None:
     """A label, and beside it the text, which keeps to its own column."""
     label.pad_right(_INDENT - len(label))
     lines = content.split("\n", allow_blank=True)
-    if console.width < UNBROKEN:
+    if console.width < PIPE_WIDTH:
         lines = content.wrap(console, max(20, console.width - _INDENT))
     for line in lines:
         line.rstrip()

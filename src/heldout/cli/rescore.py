@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from heldout.cli.text import printable
+from heldout._format import printable
 
 
 @click.command("rescore")

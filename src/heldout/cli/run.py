@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from heldout.cli.text import printable
+from heldout._format import printable
 from heldout.errors import EvalFailed
 
 

@@ -301,7 +301,7 @@ def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
 
 
 def _repair_curve(path: Path) -> None:
-    from heldout.cli.text import printable
+    from heldout._format import printable
     from heldout.training.curve import CURVE_NAME, repair_curve
 
     curve = path / CURVE_NAME

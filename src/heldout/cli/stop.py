@@ -13,8 +13,8 @@ def command(run: str, reason: str) -> None:
 
     It stops when it next looks, which is after an eval or a step. Remove RUN/stop to take it back.
     """
+    from heldout._format import printable
     from heldout.cli.curves import find_curve, open_curve
-    from heldout.cli.text import printable
     from heldout.store.lines import has_writer
     from heldout.training.curve import CURVE_NAME, STOP_NAME, request_stop
 

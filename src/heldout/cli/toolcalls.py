@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from heldout.cli.text import printable
+from heldout._format import printable
 
 if TYPE_CHECKING:
     from heldout.models.requests import RequestsEndpoint

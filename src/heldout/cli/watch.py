@@ -185,8 +185,8 @@ def _is_finished(follower: Follower) -> bool:
 
 
 def _watch_pipe(run: str, metric: str, interval: float, *, once: bool) -> None:
+    from heldout._format import printable
     from heldout.cli.curves import by_label, check_metric, point_line
-    from heldout.cli.text import printable
     from heldout.training.curve import current_points
 
     path = _place_of(run, once=once)
