@@ -26,7 +26,7 @@ from heldout.cli.markdown import LONGEST, MOST_ROWS, code, table, text
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of
-from tests.cli.test_cli_process import Terminal
+from tests.cli.test_process import Terminal
 
 LEVELS = ("hard", "easy", "medium")
 BROKEN = "broken"

@@ -15,7 +15,6 @@ from heldout._format import printable
 from heldout.analysis import gate
 from heldout.cli.gate import last_line
 from tests.cli.conftest import Heldout, command_of
-from tests.cli.test_cli_process import Terminal
 from tests.cli.test_compare import (
     BETTER,
     BROKEN,
@@ -30,6 +29,7 @@ from tests.cli.test_compare import (
     other_score_fn,
     rows,
 )
+from tests.cli.test_process import Terminal
 
 LEVELS_IN_ORDER = ("easy", "medium", "hard")
 BASELINE = ("--baseline", "before", "--no-worse-than", "0.01")

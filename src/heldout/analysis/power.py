@@ -25,7 +25,7 @@ from heldout.analysis.comparable import (
 )
 from heldout.analysis.measures import PASSED, REWARD, Measure, is_binary, means_of, within_unit
 from heldout.analysis.opened import Comparable, Opened, cluster_numbers, has_copies, opened
-from heldout.analysis.single import FEW_CLUSTERS
+from heldout.analysis.passes import FEW_CLUSTERS
 from heldout.errors import InvalidInput
 from heldout.stats import (
     DifferenceVariance,

@@ -98,13 +98,13 @@ def command(
     """
     from heldout._plotting import format_of
     from heldout.analysis import compare
+    from heldout.cli._load import load_report
+    from heldout.cli._tables import print_json
     from heldout.cli.main import writing
-    from heldout.cli.named import load_named
-    from heldout.cli.render import print_json
 
     refuse_both(as_json=as_json, as_markdown=as_markdown)
     format = None if plot is None else format_of(plot)  # said before anything is read
-    reports = (load_named(a), load_named(b))
+    reports = (load_report(a), load_report(b))
     with in_words_of_options(allow, by, "--by"):
         found = compare(
             *reports,
@@ -173,7 +173,7 @@ def _print(
     found: Comparison, reports: Sequence[EvalReport], cluster: str | None, flips: int | None
 ) -> None:
     from heldout.cli import differences as said
-    from heldout.cli.render import as_line, make_console, make_table
+    from heldout.cli._tables import as_line, make_console, make_table
 
     console = make_console()
     for letter, side, report in zip("AB", (found.a, found.b), reports, strict=True):
@@ -215,7 +215,7 @@ def _first_flips(found: Comparison, count: int) -> list[tuple[str, str, Change]]
 
 
 def _rewards(change: Change) -> tuple[str, str]:
-    from heldout.cli.render import number
+    from heldout._format import number
 
     return number(change.a), number(change.b)
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from heldout.cli.render import answered_by, interval, number
+from heldout._format import interval, number
+from heldout.cli.show import describe_model
 from heldout.cli.slice import in_order
 from heldout.stats import PairedDifference
 
@@ -173,9 +174,9 @@ def slice_name(by: Sequence[str], label: Any) -> str:
 def side_line(letter: str, side: Side, report: EvalReport | None) -> list[Piece]:
     """Who it is: name, endpoint, and what there is of it."""
     line: list[Piece] = [f"{letter}: ", Named(side.name)]
-    who = answered_by(report.config) if report is not None else None
+    who = describe_model(report.config) if report is not None else None
     if who is not None:
-        line += [", answered by ", Named(who)]
+        line += [", model: ", Named(who)]
     line.append(f"; {counted(side.samples, 'sample')}, {counted(side.items, 'item')}")
     line.append(f", {side.errored} errored")
     return line
@@ -264,7 +265,7 @@ def counted_samples(found: Difference) -> str:
 
 
 def print_pieces(console: Console, pieces: Sequence[Piece], style: str = "") -> None:
-    from heldout.cli.render import as_line, as_text
+    from heldout.cli._tables import as_line, as_text
 
     line = as_text("", style)
     for piece in pieces:
@@ -273,7 +274,7 @@ def print_pieces(console: Console, pieces: Sequence[Piece], style: str = "") -> 
 
 
 def print_slices(console: Console, comparison: Comparison) -> None:
-    from heldout.cli.render import as_line, make_table
+    from heldout.cli._tables import as_line, make_table
 
     for reading, slices in readings_of_slices(comparison):
         if reading:

@@ -32,8 +32,8 @@ def command(
     """Print which samples of RUN pass at one step and fail at another.
 
     Where rewards are returns, which pass nothing, it prints whose reward rose and whose fell."""
-    from heldout.cli.curves import open_curve
-    from heldout.cli.render import print_json
+    from heldout.cli._tables import print_json
+    from heldout.cli.curve import open_curve
     from heldout.training.flips import flips
 
     curve = open_curve(run)
@@ -55,29 +55,28 @@ def _has_passes(before: CurvePoint, after: CurvePoint) -> bool:
 
 
 def _of_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
-    from heldout.cli.curves import listed
     from heldout.errors import InvalidInput
 
     labels = sorted({point.label for point in results})
     if label is None and len(labels) > 1:
         raise InvalidInput(
             f"of which eval? The curve has several: add --label {labels[0]!r}, say; "
-            f"there are {listed(labels)}"
+            f"there are {', '.join(labels)}"
         )
     if label is not None and label not in labels:
-        raise InvalidInput(f"the curve has no eval {label!r}; it has {listed(labels)}")
+        raise InvalidInput(f"the curve has no eval {label!r}; it has {', '.join(labels)}")
     return [point for point in results if label in (None, point.label)]
 
 
 def _at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
-    from heldout.cli.curves import named_steps
+    from heldout.cli._load import list_steps
     from heldout.errors import InvalidInput
 
     found = [point for point in results if point.step == step]
     if step is None and results:
         return results[default]
     if not found:
-        steps = named_steps(point.step for point in results)
+        steps = list_steps(point.step for point in results)
         raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
     return found[0]
 
@@ -112,7 +111,8 @@ def _as_dict(
 def _print(
     before: CurvePoint, after: CurvePoint, found: Flips, pass_threshold: float | None
 ) -> None:
-    from heldout.cli.render import as_line, interval, make_console, make_table, number
+    from heldout._format import interval, number
+    from heldout.cli._tables import as_line, make_console, make_table
 
     console = make_console()
     title = as_line(after.label, "bold")

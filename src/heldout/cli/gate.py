@@ -134,15 +134,15 @@ def command(
     what errored items count as.
     """
     from heldout.analysis import gate
+    from heldout.cli._load import load_report
     from heldout.cli.compare import in_words_of_options, refuse_both
     from heldout.cli.main import forget_stdout, writing
-    from heldout.cli.named import load_named
 
     refuse_both(as_json=as_json, as_markdown=as_markdown)
     means = min_mean is not None or max_mean is not None
     _check_options(baseline, no_worse_than, by, slice_no_worse_than, means=means)
-    reports = [] if baseline is None else [load_named(baseline)]
-    reports.append(load_named(run))
+    reports = [] if baseline is None else [load_report(baseline)]
+    reports.append(load_report(run))
     with in_words_of_options(allow, by, "--slice"):
         found = gate(
             reports[-1],
@@ -197,8 +197,8 @@ def _check_options(
 
 
 def _print_json(found: Gate, flips: int | None) -> None:
+    from heldout.cli._tables import print_json
     from heldout.cli.compare import comparison_as_dict
-    from heldout.cli.render import print_json
 
     compared = found.comparison and comparison_as_dict(found.comparison, flips)
     print_json({**replace(found, comparison=None).as_dict(), "comparison": compared})
@@ -284,8 +284,8 @@ def _is_corrected(check: Check, found: Gate) -> bool:
 
 def _rows(found: Gate) -> list[tuple[Check, tuple[str, ...]]]:
     """Each check with its numbers, in the order in which people read slices."""
+    from heldout._format import number
     from heldout.cli.differences import between, signed
-    from heldout.cli.render import number
 
     rows: list[tuple[Check, tuple[str, ...]]] = []
     for check in ordered_checks(found):
@@ -358,7 +358,7 @@ def ordered_checks(found: Gate) -> list[Check]:
 
 def _print(found: Gate, reports: Sequence[EvalReport], cluster: str | None) -> None:
     from heldout.cli import differences as said
-    from heldout.cli.render import as_line, make_console, make_table
+    from heldout.cli._tables import as_line, make_console, make_table
 
     console = make_console()
     for pieces in _who(found, reports, cluster):

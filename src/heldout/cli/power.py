@@ -56,17 +56,17 @@ def command(
     """
     from heldout.analysis import plan
     from heldout.analysis.power import REPEATS
+    from heldout.cli._load import load_report
+    from heldout.cli._tables import print_json
     from heldout.cli.compare import in_words_of_options
     from heldout.cli.main import writing
-    from heldout.cli.named import load_named
-    from heldout.cli.render import print_json
 
     if against is not None and correlation is not None:
         raise click.UsageError("--against measures what --correlation guesses: give one of them")
     if allow and against is None:
         raise click.UsageError("--allow is for what differs between two runs: add --against RUN")
-    report = load_named(baseline)
-    other = None if against is None else load_named(against)
+    report = load_report(baseline)
+    other = None if against is None else load_report(against)
     with in_words_of_options(allow):
         found = plan(
             report,
@@ -88,14 +88,16 @@ def command(
 
 
 def _print(found: Plan, report: EvalReport) -> None:
+    from heldout._format import number
+    from heldout.cli._tables import as_line, make_console, make_table
     from heldout.cli.differences import Named, Piece, counted, print_pieces
-    from heldout.cli.render import answered_by, as_line, make_console, make_table, number
+    from heldout.cli.show import describe_model
 
     console = make_console()
     line: list[Piece] = [Named(found.name)]
-    who = answered_by(report.config)
+    who = describe_model(report.config)
     if who is not None:
-        line += [", answered by ", Named(who)]
+        line += [", model: ", Named(who)]
     line.append(f"; {counted(found.samples, 'sample')}, {_answers(found.repeats)} each")
     if found.left_out:
         line.append(f"; {counted(found.left_out, 'sample')} left out, without a value")
@@ -138,8 +140,8 @@ def _answers(repeats: float) -> str:
 
 
 def _detectable(found: Plan) -> str:
+    from heldout._format import number
     from heldout.cli.differences import counted
-    from heldout.cli.render import number
 
     run = f"These {counted(found.samples, 'sample')} with {_answers(found.repeats)} each"
     if found.detectable is None:
@@ -152,7 +154,7 @@ def _how_often(found: Plan) -> str:
 
 
 def _repeats_for_these(found: Plan) -> str:
-    from heldout.cli.render import number
+    from heldout._format import number
 
     aim = f"these samples enough to see {number(found.detect)}"
     if found.repeats_for_these is None:
