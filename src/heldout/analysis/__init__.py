@@ -15,15 +15,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from heldout.analysis._comparability import KINDS, Mismatch
 from heldout.analysis.aggregates import Aggregates, aggregate
 from heldout.analysis.attempts import Attempts, attempts
-from heldout.analysis.comparable import KINDS, Mismatch
-from heldout.analysis.comparing import compare
-from heldout.analysis.comparison import Change, Comparison, Side
-from heldout.analysis.gate import Check, Gate, gate
+from heldout.analysis.comparison import Change, Comparison, Side, compare
+from heldout.analysis.gating import Check, Gate, Reading, gate
 from heldout.analysis.judging import JudgeCheck, check_judge
 from heldout.analysis.labels import Labelled, read_labels
-from heldout.analysis.power import Plan, plan
+from heldout.analysis.power import Plan, PlanRow, plan
 from heldout.analysis.scores import ScoreMatrix, score_matrix
 from heldout.analysis.single import pass_at_k, pass_hat_k, summarize_clustered
 from heldout.summary import Summary, summarize_results
@@ -41,6 +40,8 @@ __all__ = [
     "Labelled",
     "Mismatch",
     "Plan",
+    "PlanRow",
+    "Reading",
     "ScoreMatrix",
     "Side",
     "aggregate",

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from heldout.analysis.measures import PASSED, REWARD
+from heldout.analysis._runs import PASSED, REWARD
 from heldout.analysis.scores import RunCheck, ScoreMatrix, identity_of
 from heldout.errors import InvalidInput
 from heldout.stats import (

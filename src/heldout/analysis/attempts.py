@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis.opened import cluster_numbers
+from heldout.analysis._runs import sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import CONFIDENCE, Moments, Rate
 from heldout.store.report import EvalReport
@@ -88,7 +88,7 @@ def attempts(
         )
     correct, incorrect, not_attempted = verdicts[:, judged]
     _check(verdicts, judged, table, name)
-    groups = cluster_numbers(table, cluster)[table.sample]
+    groups = sample_clusters(table, cluster)[table.sample]
     groups, tried = groups[judged], not_attempted == 0
 
     def rate(values: NDArray[Any], which: NDArray[Any]) -> Rate:

@@ -2,7 +2,7 @@
 
 A score is what one run is worth on one task: the mean over its items there, as `heldout.summary`
 has it. Runs of one task answer one question: the same samples, scored the same way, to the end.
-What does not is refused, unless one says that it is meant (`heldout.analysis.comparable`).
+What does not is refused, unless one says that it is meant (`--allow`).
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis.comparable import (
+from heldout.analysis._comparability import (
     Mismatch,
-    in_common,
-    mismatches,
-    refuse,
-    shared_samples,
-    unfinished,
+    find_mismatches,
+    find_shared_samples,
+    find_unfinished,
+    merge_labels,
+    refuse_mismatches,
 )
-from heldout.analysis.measures import PASSED, REWARD, Measure
-from heldout.analysis.opened import Comparable, Opened, opened
+from heldout.analysis._runs import PASSED, REWARD, LoadedRun, Measure, ReportOrPath, load_run
 from heldout.errors import InvalidInput
 from heldout.stats import (
     Floats,
@@ -46,7 +45,7 @@ class Cell:
 
     run: int
     task: int
-    of: Opened
+    of: LoadedRun
     rows: Ints
 
 
@@ -90,18 +89,20 @@ class RunCheck:
     """Refuses the first thing that differs and may not; keeps what may."""
 
     def __init__(self, allow: Collection[str], metric: str) -> None:
-        refuse((), allow, "")  # a kind that does not exist is said whether or not it is needed
+        refuse_mismatches((), allow, "")  # an unknown kind is refused in any case
         self.allow, self.metric = allow, metric
         self.found: dict[Mismatch, None] = {}
         self.unknown = False
 
-    def one(self, report: Opened) -> None:
-        self._take(unfinished(report), f"{report.name} cannot be aggregated")
+    def one(self, report: LoadedRun) -> None:
+        self._take(find_unfinished(report), f"{report.name} cannot be aggregated")
 
-    def reports(self, a: Opened, b: Opened, cannot: str, *, settled: Collection[str] = ()) -> None:
+    def reports(
+        self, a: LoadedRun, b: LoadedRun, cannot: str, *, settled: Collection[str] = ()
+    ) -> None:
         """`settled` are kinds that are looked at elsewhere."""
-        differ = mismatches(
-            *(a, b, shared_samples(a, b)),
+        differ = find_mismatches(
+            *(a, b, find_shared_samples(a, b)),
             keys=[TASK] if TASK in a.table.keys and TASK in b.table.keys else [],
             threshold_matters=self.metric == PASSED,
         )
@@ -125,7 +126,7 @@ class RunCheck:
 
     def _take(self, differ: Iterable[Mismatch], what: str) -> None:
         differ = list(differ)
-        refuse(differ, self.allow, what)
+        refuse_mismatches(differ, self.allow, what)
         self.found |= dict.fromkeys(differ)
 
     def notes(self) -> list[str]:
@@ -158,13 +159,13 @@ class _Layout:
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
     cells: list[Cell]
-    groups: list[list[Opened]]
+    groups: list[list[LoadedRun]]
     """Reports that are runs of the same tasks."""
     ids_tell: bool = True
 
 
 def score_matrix(
-    reports: Comparable | Sequence[Comparable] | Mapping[str, Sequence[Comparable]],
+    reports: ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]],
     *,
     runs: str | None = None,
     tasks: str | None = None,
@@ -225,14 +226,14 @@ def score_matrix(
 
 
 def _opened(
-    reports: Sequence[Comparable], *, runs: str | None = None, tasks: str | None = None
-) -> list[Opened]:
+    reports: Sequence[ReportOrPath], *, runs: str | None = None, tasks: str | None = None
+) -> list[LoadedRun]:
     """Each under a name of its own, with its keys as RUN and TASK."""
     keys = {name: key for name, key in ((RUN, runs), (TASK, tasks)) if key is not None}
     found = []
     known = set()
     for number, given in enumerate(reports, start=1):
-        one = opened(given, [*keys.values()], name=f"run {number}")
+        one = load_run(given, [*keys.values()], name=f"run {number}")
         if identity_of(one.report) in known:
             raise InvalidInput(f"{one.report.path or one.name} was given twice; a run counts once")
         known.add(identity_of(one.report))
@@ -262,20 +263,20 @@ def _distinct(names: Iterable[object]) -> tuple[str, ...]:
     return tuple(shown)
 
 
-def _by_environment(some: list[Opened]) -> dict[str, list[Opened]]:
+def _by_environment(some: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
     """Runs of episodes (`evaluate_env`) say in which environment; of others, all are one group."""
     of_samples = [one for one in some if one.config.get("kind") != "episodes"]
     if 0 < len(of_samples) < len(some):
         raise InvalidInput(
             f"{of_samples[0].name} is of samples, others are of episodes: they share no task"
         )
-    groups: dict[str, list[Opened]] = {}
+    groups: dict[str, list[LoadedRun]] = {}
     for one in some:
         groups.setdefault(SINGLE if of_samples else str(one.config.get("env")), []).append(one)
     return groups
 
 
-def _by_task(tasks: Mapping[str, list[Opened]]) -> _Layout:
+def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> _Layout:
     """A report is a cell; the first reports of all tasks are the first run, and so on."""
     most = max(len(reports) for reports in tasks.values())
     for task, reports in tasks.items():
@@ -293,7 +294,7 @@ def _by_task(tasks: Mapping[str, list[Opened]]) -> _Layout:
     return _Layout(runs, _distinct(tasks), cells, [*tasks.values()])
 
 
-def _by_keys(some: list[Opened], *, single: str) -> _Layout:
+def _by_keys(some: list[LoadedRun], *, single: str) -> _Layout:
     """Samples say of which task they are, and of which run where one report holds several."""
     several = RUN in some[0].table.keys
     if several:
@@ -319,7 +320,7 @@ def _by_keys(some: list[Opened], *, single: str) -> _Layout:
 
 def _places(labels: Sequence[Labels]) -> tuple[list[Ints], tuple[str, ...]]:
     """Of each sample the place of its value, by which came first, and what values are called."""
-    codes, values = in_common(*labels)
+    codes, values = merge_labels(*labels)
     present, first = np.unique(np.concatenate(codes), return_index=True)
     present = present[np.argsort(first)]
     places = np.empty(len(values), dtype=np.int64)
@@ -349,7 +350,7 @@ def _matrix(
         one = cell.of
         if one.name not in values:
             measure = Measure(metric, one.report.pass_threshold)
-            values[one.name] = measure.items(one.table, one.name)
+            values[one.name] = measure.item_values(one)
         failed = np.isnan(one.table.reward[cell.rows])
         items, errored = items + len(failed), errored + int(failed.sum())
         score = _score(cell, values[one.name][cell.rows], as_zero=metric in (REWARD, PASSED))

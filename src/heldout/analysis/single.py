@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout import stats
-from heldout.analysis.opened import cluster_numbers, has_copies
+from heldout.analysis._runs import has_duplicates, sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.store.columns import places_by_code
@@ -73,8 +73,8 @@ def _rate_of(
         _attempts(table),
         np.bincount(passed, minlength=len(table.sample_ids)),
         k=k,
-        clusters=cluster_numbers(table, cluster)
-        if cluster is not None or has_copies(table)
+        clusters=sample_clusters(table, cluster)
+        if cluster is not None or has_duplicates(table)
         else None,
         names=table.sample_ids,
     )
@@ -133,7 +133,7 @@ def slices_and_total(
     """A summary for each value of these keys (each combination, if several), and that of all, with
     error bars clustered by `cluster`."""
     table = table_of(report, [cluster], item_keys=by)
-    numbers = cluster_numbers(table, cluster)
+    numbers = sample_clusters(table, cluster)
     labels = list(zip(*(table.item_keys[key] for key in by), strict=True))
     known: dict[tuple[Any, ...], int] = {}
     codes = np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
@@ -152,7 +152,7 @@ def slices_and_total(
 
 
 def _clustered(table: Table, cluster: str, threshold: float) -> Summary:
-    numbers = cluster_numbers(table, cluster)
+    numbers = sample_clusters(table, cluster)
     everything = np.arange(len(table.sample_ids))
     return {
         **summarize_batch(_batch(table, numbers), threshold),

@@ -65,7 +65,7 @@ def command(
     it is meant: samples, scorer, environment, threshold or incomplete.
     """
     from heldout.analysis import aggregate, score_matrix
-    from heldout.cli.compare import in_words_of_options
+    from heldout.cli.compare import name_options_in_errors
     from heldout.cli.main import writing
     from heldout.cli.named import load_named
     from heldout.cli.render import print_json
@@ -74,7 +74,7 @@ def command(
         reports = [load_named(name) for name in names]
         return score_matrix(reports, runs=runs_key, tasks=tasks, metric=metric, allow=allow)
 
-    with in_words_of_options(allow, (), ""):
+    with name_options_in_errors(allow, (), ""):
         found = aggregate(
             matrix(runs),
             matrix(against) if against else None,

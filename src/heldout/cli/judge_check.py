@@ -232,7 +232,7 @@ def _progress() -> OnAnswer | None:
 
 
 def progress_line(done: int, of: int, errors: int, seconds: float) -> str:
-    from heldout.cli.differences import counted
+    from heldout._format import count as counted
 
     wrong = f", {counted(errors, 'error')}" if errors else ""
     minutes, rest = divmod(int(seconds), 60)

@@ -18,7 +18,7 @@ NAMED = 3
 
 
 def print_check(check: JudgeCheck) -> None:
-    from heldout.cli.differences import counted
+    from heldout._format import count as counted
     from heldout.cli.render import answered_by, as_line, make_console
 
     console = make_console()
@@ -69,7 +69,7 @@ def _numbers(check: JudgeCheck) -> Table:
 
 
 def _counted(count: int, what: str) -> str:
-    from heldout.cli.differences import counted
+    from heldout._format import count as counted
 
     if what == "criterion" and count != 1:
         return f"{count} criteria"
@@ -77,7 +77,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _between(found: Interval | None) -> str:
-    from heldout.cli.differences import between
+    from heldout.cli.compare import interval_text as between
 
     return between(found)
 
@@ -110,7 +110,7 @@ def _print_classes(console: Console, found: Agreement) -> None:
 
 
 def _print_unanswered(console: Console, check: JudgeCheck) -> None:
-    from heldout.cli.differences import counted
+    from heldout._format import count as counted
     from heldout.cli.render import as_line, number
 
     missing = check.no_verdict

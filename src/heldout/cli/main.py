@@ -11,7 +11,7 @@
 1    fails
 2    no verdict: whatever would be 1 elsewhere, or an error of heldout's own; or what errored items
      count as decides
-3    cannot tell: too few samples
+3    inconclusive: too few samples
 
 Where it is not known which command was meant (`heldout gat`), it may have been that one: 2.
 """
