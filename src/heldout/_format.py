@@ -23,6 +23,7 @@ def number(value: float | None, *, sign: bool = False) -> str:
     """
     if value is None:
         return "–"
+    value += 0.0  # no -0.000
     plus = "+" if sign and value > 0 else ""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         return f"{plus}{value:.3f}"

@@ -509,7 +509,7 @@ def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldo
         ["lost", "c", "1.000", "0.000"],
         ["3 samples compared (passed: ≥ 0.5): 2 gained, 1 lost, 0 still pass, 0 still fail"],
         ["mean reward changed by +0.333 (95%, paired: -0.585 … 0.877)"],
-        ["not compared, for want of a score at one of the steps: 1 sample"],
+        ["not compared, without a score at one of the steps: 1 sample"],
     ]
 
 
@@ -547,7 +547,7 @@ def test_flips_asks_which_eval_where_there_are_several(run: Path, heldout: Heldo
 
 def test_flips_says_where_more_than_the_policy_changed(run: Path, heldout: Heldout) -> None:
     append(point(200, 1.0, 1.0, 1.0, decoding={"dtype": "float16", "prepared_seconds": 3.0}))
-    assert "not the policy alone changed, but how it was run, too: dtype" in (
+    assert "not the policy alone changed, but its decoding, too: dtype" in (
         heldout("flips", "rl_eval").out
     )
 

@@ -61,8 +61,8 @@ def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: 
     compared = heldout("compare", "six", "six-rescored")
     assert compared.code == 0, compared.err
     assert "gained 2, lost 0" in compared.out
-    assert "a difference is the grader's (score_fn is 'score_fn' and 'Rubric')" in compared.out
-    assert "B is higher" in compared.out or "Cannot tell" in compared.out
+    assert "a difference is the scorer's (score_fn is 'score_fn' and 'Rubric')" in compared.out
+    assert "B is higher" in compared.out or "Inconclusive" in compared.out
 
 
 @pytest.mark.usefixtures("graders")

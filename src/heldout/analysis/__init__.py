@@ -15,14 +15,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from heldout.analysis._comparability import KINDS, Mismatch
 from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
-from heldout.analysis.comparable import KINDS, Mismatch
-from heldout.analysis.comparing import compare
-from heldout.analysis.comparison import Change, Comparison, Side
-from heldout.analysis.gate import Check, Gate, gate
+from heldout.analysis.comparison import Change, Comparison, Side, compare
+from heldout.analysis.gating import Check, Gate, Reading, gate
 from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
 from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize_clustered
-from heldout.analysis.power import Plan, plan
+from heldout.analysis.power import Plan, PlanRow, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
 from heldout.summary import Summary, summarize_results
 from heldout.types import EvalResult
@@ -38,6 +37,8 @@ __all__ = [
     "LabelledAnswer",
     "Mismatch",
     "Plan",
+    "PlanRow",
+    "Reading",
     "ScoreMatrix",
     "Side",
     "ThreeWayCounts",

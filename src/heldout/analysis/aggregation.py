@@ -21,16 +21,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis.comparable import (
+from heldout.analysis._comparability import (
     Mismatch,
-    in_common,
-    mismatches,
-    refuse,
-    shared_samples,
-    unfinished,
+    find_mismatches,
+    find_shared_samples,
+    find_unfinished,
+    merge_labels,
+    refuse_mismatches,
 )
-from heldout.analysis.measures import PASSED, REWARD, Measure
-from heldout.analysis.opened import Comparable, Opened, opened
+from heldout.analysis._runs import PASSED, REWARD, LoadedRun, Measure, ReportOrPath, load_run
 from heldout.errors import InvalidInput
 from heldout.stats import (
     BootstrapEstimate,
@@ -70,7 +69,7 @@ class Cell:
 
     run: int
     task: int
-    of: Opened
+    of: LoadedRun
     rows: Ints
 
 
@@ -144,12 +143,12 @@ class _Layout:
     runs: tuple[str, ...]
     tasks: tuple[str, ...]
     cells: list[Cell]
-    groups: list[list[Opened]]
+    groups: list[list[LoadedRun]]
     ids_match: bool = True
 
 
 def score_matrix(
-    reports: Comparable | Sequence[Comparable] | Mapping[str, Sequence[Comparable]],
+    reports: ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]],
     *,
     runs: str | None = None,
     tasks: str | None = None,
@@ -173,7 +172,7 @@ def score_matrix(
 
     Raises:
         InvalidInput: A run has no results on a task, or arguments contradict each other.
-        NotComparable: Runs of one task differ in more than their policy.
+        NotReportOrPath: Runs of one task differ in more than their policy.
     """
     if Measure(metric, 0).k is not None:
         raise InvalidInput(
@@ -184,7 +183,7 @@ def score_matrix(
     _refuse_missing(layout)
     check = _Check(allow, metric)
     for report, *others in layout.groups:
-        check.accept(unfinished(report), f"{report.name} cannot be aggregated")
+        check.accept(find_unfinished(report), f"{report.name} cannot be aggregated")
         for other in others:
             check.compare(report, other, "cannot be aggregated as runs of one task")
     first = {cell.task: cell for cell in reversed(layout.cells)}
@@ -203,7 +202,7 @@ def score_matrix(
     for cell in layout.cells:
         run = cell.of
         if run.name not in values:
-            values[run.name] = Measure(metric, run.report.pass_threshold).items(run.table, run.name)
+            values[run.name] = Measure(metric, run.report.pass_threshold).item_values(run)
         failed = np.isnan(run.table.reward[cell.rows])
         items, errored = items + len(failed), errored + int(failed.sum())
         score = _mean(cell, values[run.name][cell.rows], as_zero=metric in (REWARD, PASSED))
@@ -244,7 +243,7 @@ def _mean(cell: Cell, values: Floats, *, as_zero: bool) -> float | None:
 
 
 def _lay_out(
-    reports: Comparable | Sequence[Comparable] | Mapping[str, Sequence[Comparable]],
+    reports: ReportOrPath | Sequence[ReportOrPath] | Mapping[str, Sequence[ReportOrPath]],
     runs: str | None,
     tasks: str | None,
 ) -> _Layout:
@@ -268,14 +267,14 @@ def _lay_out(
 
 
 def _load_runs(
-    reports: Sequence[Comparable], *, runs: str | None = None, tasks: str | None = None
-) -> list[Opened]:
+    reports: Sequence[ReportOrPath], *, runs: str | None = None, tasks: str | None = None
+) -> list[LoadedRun]:
     """Load each report under a name of its own, with its keys as RUN and TASK."""
     keys = {name: key for name, key in ((RUN, runs), (TASK, tasks)) if key is not None}
-    loaded: list[Opened] = []
+    loaded: list[LoadedRun] = []
     identities = set()
     for number, report in enumerate(reports, start=1):
-        run = opened(report, [*keys.values()], name=f"run {number}")
+        run = load_run(report, [*keys.values()], name=f"run {number}")
         identity = _identify(run.report)
         if identity in identities:
             raise InvalidInput(f"{run.report.path or run.name} was given twice; a run counts once")
@@ -310,21 +309,21 @@ def _make_distinct(names: Iterable[object]) -> tuple[str, ...]:
     return tuple(distinct)
 
 
-def _by_environment(runs: list[Opened]) -> dict[str, list[Opened]]:
+def _by_environment(runs: list[LoadedRun]) -> dict[str, list[LoadedRun]]:
     """Group runs of episodes (`evaluate_env`) by environment; runs of samples are one group."""
     of_samples = [run for run in runs if run.config.get("kind") != "episodes"]
     if 0 < len(of_samples) < len(runs):
         raise InvalidInput(
             f"{of_samples[0].name} is of samples, others are of episodes: they share no task"
         )
-    groups: dict[str, list[Opened]] = {}
+    groups: dict[str, list[LoadedRun]] = {}
     for run in runs:
         task = SINGLE_TASK if of_samples else str(run.config.get("env"))
         groups.setdefault(task, []).append(run)
     return groups
 
 
-def _by_task(tasks: Mapping[str, list[Opened]]) -> _Layout:
+def _by_task(tasks: Mapping[str, list[LoadedRun]]) -> _Layout:
     """Make a report a cell; the first reports of all tasks are the first run, and so on."""
     most = max(len(reports) for reports in tasks.values())
     for task, reports in tasks.items():
@@ -342,7 +341,7 @@ def _by_task(tasks: Mapping[str, list[Opened]]) -> _Layout:
     return _Layout(runs, _make_distinct(tasks), cells, [*tasks.values()])
 
 
-def _by_keys(loaded: list[Opened], *, single: str) -> _Layout:
+def _by_keys(loaded: list[LoadedRun], *, single: str) -> _Layout:
     """Divide results by task, and by run where one report holds several."""
     several = RUN in loaded[0].table.keys
     if several:
@@ -367,7 +366,7 @@ def _by_keys(loaded: list[Opened], *, single: str) -> _Layout:
 
 def _index_values(labels: Sequence[Labels]) -> tuple[list[Ints], tuple[str, ...]]:
     """Number the values of each sample in order of first appearance, and name the values."""
-    codes, values = in_common(*labels)
+    codes, values = merge_labels(*labels)
     present, first = np.unique(np.concatenate(codes), return_index=True)
     present = present[np.argsort(first)]
     indexes = np.empty(len(values), dtype=np.int64)
@@ -393,22 +392,24 @@ class _Check:
     """Refuses the first difference that is not allowed, and keeps those that are."""
 
     def __init__(self, allow: Collection[str], metric: str) -> None:
-        refuse((), allow, "")  # an unknown kind is refused in any case
+        refuse_mismatches((), allow, "")  # an unknown kind is refused in any case
         self.allow, self.metric = allow, metric
         self.allowed: dict[Mismatch, None] = {}
         self.may_differ = False
 
     def accept(self, differences: Iterable[Mismatch], what: str) -> None:
         differences = list(differences)
-        refuse(differences, self.allow, what)
+        refuse_mismatches(differences, self.allow, what)
         self.allowed |= dict.fromkeys(differences)
 
-    def compare(self, a: Opened, b: Opened, what: str, *, ignore: Collection[str] = ()) -> None:
+    def compare(
+        self, a: LoadedRun, b: LoadedRun, what: str, *, ignore: Collection[str] = ()
+    ) -> None:
         """Compare two reports, but for kinds that are looked at elsewhere."""
-        differences = mismatches(
+        differences = find_mismatches(
             a,
             b,
-            shared_samples(a, b),
+            find_shared_samples(a, b),
             keys=[TASK] if TASK in a.table.keys and TASK in b.table.keys else [],
             threshold_matters=self.metric == PASSED,
         )
@@ -505,7 +506,7 @@ def aggregate(
 
     Raises:
         InvalidInput: An argument is out of range, or the sides have other tasks or metrics.
-        NotComparable: The sides differ in more than their policy.
+        NotReportOrPath: The sides differ in more than their policy.
     """
     if not math.isfinite(optimum):
         raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")

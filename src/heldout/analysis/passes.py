@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout import stats
-from heldout.analysis.opened import cluster_numbers, has_copies
+from heldout.analysis._runs import has_duplicates, sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.store.columns import places_by_code
@@ -92,12 +92,12 @@ def _estimate_from(
     table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
 ) -> PassRate:
     passed = table.sample[has_passed(table.reward, threshold)]
-    clustered = cluster is not None or has_copies(table)
+    clustered = cluster is not None or has_duplicates(table)
     return estimator(
         _count_attempts(table),
         np.bincount(passed, minlength=len(table.sample_ids)),
         k=k,
-        clusters=cluster_numbers(table, cluster) if clustered else None,
+        clusters=sample_clusters(table, cluster) if clustered else None,
         names=table.sample_ids,
     )
 
@@ -178,7 +178,7 @@ def slices_and_total(
         A summary for each combination of values, and the summary of all.
     """
     table = table_of(report, [cluster], item_keys=by)
-    numbers = cluster_numbers(table, cluster)
+    numbers = sample_clusters(table, cluster)
     labels = list(zip(*(table.item_keys[key] for key in by), strict=True))
     known: dict[tuple[Any, ...], int] = {}
     codes = np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
@@ -197,7 +197,7 @@ def slices_and_total(
 
 
 def _summarize_table(table: Table, cluster: str, threshold: float) -> Summary:
-    numbers = cluster_numbers(table, cluster)
+    numbers = sample_clusters(table, cluster)
     return {
         **summarize_batch(_make_batch(table, numbers), threshold),
         **_count_clusters(table, cluster, numbers, np.arange(len(table.sample_ids))),

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.analysis.opened import cluster_numbers
+from heldout.analysis._runs import sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import CONFIDENCE, Moments, Rate
 from heldout.store.report import EvalReport
@@ -132,7 +132,7 @@ def count_three_way(
             f"({len(wrong)} such results)"
         )
     correct, incorrect, not_attempted = verdicts[:, judged]
-    groups = cluster_numbers(table, cluster)[table.sample][judged]
+    groups = sample_clusters(table, cluster)[table.sample][judged]
     attempted = not_attempted == 0
 
     def rate(values: NDArray[Any], clusters: NDArray[Any]) -> Rate:

@@ -260,28 +260,33 @@ def render_table(table: Table) -> RichTable:
 
 # What Markdown reads becomes a character reference, which is never markup; at the beginning of a
 # line also what makes a list, a rule or a block of code.
-_MARKDOWN_SYNTAX = re.compile(r"[&<>|\\`*_\[\]~\t]|^\s|^[-+=](?=[-+=\s]|$)|^\d(?=\d*[.)](?:\s|$))")
+_MARKDOWN_SYNTAX = re.compile(r"[&<>|\\`*_\[\]~\t]")
+_LINE_START = re.compile(r"^\s|^[-+=](?=[-+=\s]|$)|^\d(?=\d*[.)](?:\s|$))")
 # What GitHub looks for in the finished page (mentions, issues, links, emoji, formulas) is found in
 # spite of references; an element of its own breaks the pattern.
 _GITHUB_SYNTAX = re.compile(r"[@#$]|:(?=\S)|(?<=www)\.|(?<=gh)-", re.IGNORECASE)
 
 
-def escape_markdown(value: object, *, longest: int = MARKDOWN_CHARACTERS) -> str:
+def escape_markdown(
+    value: object, *, longest: int = MARKDOWN_CHARACTERS, line_start: bool = True
+) -> str:
     """Escape text so that GitHub renders it as itself, on one line.
 
     Args:
         value: Text of any origin.
         longest: Characters that are kept.
+        line_start: Whether it may stand at the beginning of a line.
     """
     line = cut(printable(str(value)).replace("\n", "\\n"), longest)
     parts: list[str] = []
     end = 0
     for match in _GITHUB_SYNTAX.finditer(line):
-        parts += [line[end : match.start()], f"<span>{_reference(match[0])}</span>"]
+        parts += [line[end : match.start()], f"<span>{_reference(match)}</span>"]
         end = match.end()
     parts.append(line[end:])
-    parts[::2] = [_MARKDOWN_SYNTAX.sub(lambda m: _reference(m[0]), part) for part in parts[::2]]
-    return "".join(parts)
+    parts[::2] = [_MARKDOWN_SYNTAX.sub(_reference, part) for part in parts[::2]]
+    escaped = "".join(parts)
+    return _LINE_START.sub(_reference, escaped) if line_start else escaped
 
 
 def render_markdown(report: Report) -> str:
@@ -295,14 +300,13 @@ def render_markdown(report: Report) -> str:
     return "\n\n".join([*paragraphs, *_markdown_paragraphs(report.blocks)])
 
 
-def _reference(character: str) -> str:
-    return f"&#{ord(character)};"
+def _reference(match: re.Match[str]) -> str:
+    return f"&#{ord(match[0])};"
 
 
-def _markdown_cell(cell: Cell) -> str:
-    if isinstance(cell, Span) and cell.code:
-        return f"<code>{escape_markdown(cell.text)}</code>"
-    return escape_markdown(cell.text if isinstance(cell, Span) else cell)
+def _markdown_cell(cell: Cell, *, line_start: bool = True) -> str:
+    text = escape_markdown(cell.text if isinstance(cell, Span) else cell, line_start=line_start)
+    return f"<code>{text}</code>" if isinstance(cell, Span) and cell.code else text
 
 
 def _markdown_paragraphs(blocks: Sequence[Block]) -> list[str]:
@@ -310,7 +314,8 @@ def _markdown_paragraphs(blocks: Sequence[Block]) -> list[str]:
     previous: Block | None = None
     for block in blocks:
         if isinstance(block, Line):
-            text = ("- " if block.bullet else "") + "".join(map(_markdown_cell, block.parts))
+            parts = [_markdown_cell(p, line_start=i == 0) for i, p in enumerate(block.parts)]
+            text = ("- " if block.bullet else "") + "".join(parts)
             if isinstance(previous, Line) and previous.bullet == block.bullet:
                 paragraphs[-1] += f"\n{text}"
             else:

@@ -77,7 +77,7 @@ def command(
     from heldout.analysis.aggregation import aggregate, score_matrix
     from heldout.cli._load import load_report
     from heldout.cli._tables import print_json, print_report
-    from heldout.cli.compare import in_words_of_options
+    from heldout.cli.compare import name_options_in_errors
     from heldout.cli.main import writing
 
     if as_json and markdown:
@@ -87,7 +87,7 @@ def command(
         reports = [load_report(name) for name in names]
         return score_matrix(reports, runs=runs_key, tasks=tasks, metric=metric, allow=allow)
 
-    with in_words_of_options(allow, (), ""):
+    with name_options_in_errors(allow, (), ""):
         aggregates = aggregate(
             load_matrix(runs),
             load_matrix(against) if against else None,

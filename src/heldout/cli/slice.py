@@ -28,7 +28,7 @@ SCALES = (
 def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli._tables import print_json, print_report
-    from heldout.cli.compare import in_words_of_options
+    from heldout.cli.compare import name_options_in_errors
     from heldout.cli.main import writing
     from heldout.cli.show import build_slices
     from heldout.errors import RunDirectoryError
@@ -41,7 +41,7 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
             f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
         )
     report = EvalReport.load(path)
-    with in_words_of_options((), by, "--by"):
+    with name_options_in_errors((), by, "--by"):
         if cluster is None:
             found, total = report.slices_and_total(*by)
         else:

@@ -12,6 +12,7 @@ import pytest
 
 from heldout import EvalReport, Metric, Sample, Sampling, Score, Trajectory
 from heldout.analysis import compare
+from heldout.cli.compare import comparison_json, notes
 from heldout.errors import InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import PairedDifference, UnpairedDifference, paired_difference
 from tests.analysis.runs import by_hand, knows, lenient, run, samples
@@ -39,9 +40,10 @@ def test_samples_are_paired_by_id_and_the_difference_is_what_b_gained(tmp_path: 
         ("s0", 1.0, 0.0),
         ("s1", 1.0, 0.0),
     ]
-    assert found.verdict == "better"
-    assert compare(after, before).verdict == "worse"
-    assert found.mismatches == found.notes == ()
+    assert found.verdict == "b_better"
+    assert compare(after, before).verdict == "a_better"
+    assert found.mismatches == ()
+    assert notes(found) == []
 
 
 def test_paths_say_the_same_as_reports(tmp_path: Path) -> None:
@@ -74,14 +76,16 @@ def test_passed_and_metrics_can_be_compared_too() -> None:
     other = by_hand({f"s{i}": 0.6 for i in range(20)}, name="b")
     passed = compare(one, other, metric="passed")
     assert (passed.overall.mean_a, passed.overall.mean_b) == (0.0, 1.0)
-    assert passed.verdict == "better"
+    assert passed.verdict == "b_better"
     assert compare(one, other, metric="r").overall == compare(one, other).overall
     assert compare(one, other, metric="passed", pass_threshold=0.7).overall.mean_b == 0
     with pytest.raises(InvalidInput, match="no metric 'speed'; it has reward, .*, r$"):
         compare(one, other, metric="speed")
 
 
-def test_the_minimum_detectable_difference_is_seen_four_times_in_five(tmp_path: Path) -> None:
+def test_the_minimum_detectable_effect_is_detected_with_80_percent_power(
+    tmp_path: Path,
+) -> None:
     found = compare(*two(tmp_path))
     assert found.minimum_detectable is not None
     random, difference, losses = np.random.default_rng(0), found.minimum_detectable, 2 / 40
@@ -111,8 +115,8 @@ def test_samples_that_share_a_cluster_are_not_independent() -> None:
     alone, together = compare(one, other), compare(one, other, cluster="passage")
     assert together.overall.clusters == 4  # type: ignore[union-attr]
     assert together.overall.difference == alone.overall.difference
-    assert alone.verdict == "better"
-    assert together.verdict == "cannot tell"
+    assert alone.verdict == "b_better"
+    assert together.verdict == "inconclusive"
 
 
 def test_rewards_beyond_0_and_1_are_not_taken_for_rates_because_their_means_lie_there() -> None:
@@ -126,12 +130,12 @@ def test_a_metric_of_ones_own_is_higher_or_lower_and_has_both_readings() -> None
     ids = [f"s{i}" for i in range(60)]
     one = by_hand({id: 0.5 + i % 3 / 10 for i, id in enumerate(ids)}, name="a")
     more = {id: 0.8 + i % 3 / 10 for i, id in enumerate(ids)}
-    assert compare(one, by_hand(more, name="b"), metric="r").verdict == "higher"
-    assert compare(by_hand(more, name="b"), one, metric="r").verdict == "lower"
+    assert compare(one, by_hand(more, name="b"), metric="r").verdict == "b_higher"
+    assert compare(by_hand(more, name="b"), one, metric="r").verdict == "a_higher"
     broken = compare(one, by_hand({**more, **dict.fromkeys(ids[:30])}, name="b"), metric="r")
     assert broken.errors_as == 0
     assert broken.with_errors is not None
-    assert broken.verdict == "cannot tell"
+    assert broken.verdict == "inconclusive"
 
 
 def test_a_metric_that_a_scored_item_did_not_report_is_no_error() -> None:
@@ -163,7 +167,7 @@ def test_where_rewards_can_be_negative_what_errored_counts_as_the_least() -> Non
     assert found.errors_as == -1
     assert found.with_errors is not None
     assert abs(found.with_errors.difference) < 0.1
-    assert found.verdict == "cannot tell"
+    assert found.verdict == "inconclusive"
 
 
 def test_pass_at_k_is_compared_over_samples() -> None:
@@ -265,7 +269,7 @@ def test_means_of_the_same_rewards_in_another_order_are_ties() -> None:
     assert (found.wins, found.losses, found.p_value) == (0, 0, 1.0)  # type: ignore[union-attr]
 
 
-def test_a_reward_too_large_to_reckon_with_is_named_with_its_sample() -> None:
+def test_a_reward_too_large_to_compute_with_is_named_with_its_sample() -> None:
     one = by_hand({"x": 1e200, "y": 0.0}, name="a")
     with pytest.raises(InvalidInput, match=r"sample 'x' of a has a reward of 1e\+200"):
         compare(one, by_hand({"x": 1.0, "y": 0.0}, name="b"))
@@ -353,7 +357,7 @@ def test_a_gain_that_is_there_only_without_the_errored_items_is_none() -> None:
     found = compare(one, other)
     assert found.overall.interval is not None
     assert found.overall.interval.low > 0
-    assert found.verdict == "cannot tell"
+    assert found.verdict == "inconclusive"
 
 
 def test_where_no_sample_has_a_score_on_both_sides_there_is_nothing_to_compare() -> None:
@@ -373,7 +377,8 @@ def test_other_samples_are_refused_and_named(tmp_path: Path) -> None:
     assert found.overall.n == 40  # type: ignore[union-attr]
     assert found.b.left_out == 10
     assert [mismatch.kind for mismatch in found.mismatches] == ["samples"]
-    assert "paired on the 40 samples that both have" in found.notes[0]
+    assert found.shared_samples == 40
+    assert "paired on the 40 samples that both have" in notes(found)[0]
 
 
 @pytest.mark.parametrize("field", ["input", "ground_truth"])
@@ -424,7 +429,8 @@ def test_another_meaning_of_passed_is_refused_unless_it_is_stated(tmp_path: Path
         compare(before, after, metric="passed")
     assert compare(before, after, metric="passed", pass_threshold=0.9).pass_threshold == 0.9
     assert compare(before, after, metric="passed", allow=["threshold"]).pass_threshold == 0.5
-    assert "pass_threshold is 0.5 and 0.9; flips are by the first" in compare(before, after).notes
+    said = notes(compare(before, after))
+    assert "pass_threshold is 0.5 and 0.9; flips are by the first" in said
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
@@ -453,7 +459,9 @@ def test_settings_that_one_may_want_to_compare_are_noted(tmp_path: Path) -> None
     after = run(
         tmp_path, "after", knows(lambda i: i < 20), max_turns=3, sampling=Sampling(temperature=0.7)
     )
-    (note,) = compare(before, after).notes
+    found = compare(before, after)
+    assert found.changed_settings == {"max_turns": (16, 3), "sampling.temperature": (0.0, 0.7)}
+    (note,) = notes(found)
     assert note.startswith("not the policy alone differs: ")
     assert "max_turns is 16 and 3" in note
     assert "sampling.temperature" in note
@@ -467,7 +475,7 @@ def test_another_prompt_is_noted_and_another_environment_refused(tmp_path: Path)
     info = json.loads(place.read_bytes())
     info["functions"]["prepare_messages"] = {"name": "ask_nicely", "source": "abcdef01"}
     place.write_text(json.dumps(info))
-    (note,) = compare(before.path, after.path).notes
+    (note,) = notes(compare(before.path, after.path))
     assert "prepare_messages is 'ask " in note
     assert "and 'ask_nicely abcdef'" in note
     info["functions"]["environment_factory"] = {"name": "Maze", "source": "ab"}
@@ -481,13 +489,14 @@ def test_a_run_whose_scorer_is_not_known_is_compared_with_a_note(tmp_path: Path)
     assert after.path is not None
     place = after.path / "run.json"
     place.write_text(json.dumps({**json.loads(place.read_bytes()), "functions": {}}))
-    notes = compare(before, after.path).notes
-    assert "how after was scored is not known: it may differ" in notes
+    found = compare(before, after.path)
+    assert found.unknown_scorers == ("after",)
+    assert "how after was scored is unknown: it may differ" in notes(found)
 
 
 def test_how_a_report_made_by_hand_was_scored_is_not_known() -> None:
-    (note,) = compare(by_hand({"x": 1, "y": 0}), by_hand({"x": 0, "y": 0}, name="b")).notes
-    assert note == "how by hand and b were scored is not known: it may differ"
+    found = compare(by_hand({"x": 1, "y": 0}), by_hand({"x": 0, "y": 0}, name="b"))
+    assert notes(found) == ["how by hand and b were scored is unknown: it may differ"]
 
 
 def test_a_run_is_not_compared_with_itself(tmp_path: Path) -> None:
@@ -530,8 +539,9 @@ def test_samples_with_nothing_in_common_are_compared_unpaired_with_a_warning() -
     assert isinstance(found.overall, UnpairedDifference)
     assert not found.paired
     assert found.gained == found.lost == ()
-    assert any("not paired: no sample is in both" in note for note in found.notes)
-    assert found.verdict == "better"
+    assert found.shared_samples == 0
+    assert any("not paired: no sample is in both" in note for note in notes(found))
+    assert found.verdict == "b_better"
     assert found.minimum_detectable is not None
 
 
@@ -576,8 +586,9 @@ def test_episodes_that_could_not_be_seeded_are_not_paired() -> None:
     other = by_hand({f"e{i}": 1 for i in range(20)}, name="b", config=config)
     found = compare(one, other)
     assert not found.paired
-    assert "began wherever the environment chose" in found.notes[0]
-    with pytest.raises(InvalidInput, match="there are no pairs"):
+    assert found.unseeded == ("a", "b")
+    assert "the episodes of a and b had no seeds" in notes(found)[0]
+    with pytest.raises(InvalidInput, match="had no seeds, so that .* cannot be paired"):
         compare(one, other, paired=True)
     more = by_hand({f"e{i}": 1 for i in range(30)}, name="b", config=config)
     assert compare(one, more).overall.n_b == 30  # type: ignore[union-attr]
@@ -589,7 +600,7 @@ def test_episodes_that_could_not_be_seeded_are_not_paired() -> None:
 
 
 def test_a_comparison_is_plain_values(tmp_path: Path) -> None:
-    found = compare(*two(tmp_path), by="level").as_dict()
+    found = comparison_json(compare(*two(tmp_path), by="level"), None)
     assert json.loads(json.dumps(found)) == found
     assert found["overall"]["difference"] == pytest.approx(0.2)
     assert found["overall"]["ci_low"] < 0.2 < found["overall"]["ci_high"]

@@ -1,15 +1,14 @@
-"""Passes, fails, or cannot be told: by whole intervals, never by two means."""
+"""Pass, fail or inconclusive: by whole intervals, never by two means."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from heldout import EvalReport
-from heldout.analysis import gate
+from heldout.analysis import Check, gate
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Interval
 from heldout.stats.paired import tango_interval
@@ -30,6 +29,13 @@ def rates(passed_a: int, passed_b: int, n: int, *, changed: int = 0) -> list[Eva
     ]
 
 
+def outcomes(check: Check) -> tuple[str, str]:
+    """Without and with errored items."""
+    assert check.scored is not None
+    assert check.with_errors is not None
+    return check.scored.outcome, check.with_errors.outcome
+
+
 def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> None:
     base, new = rates(500, 520, 1000)
     found = gate(new, baseline=base, no_worse_than=0.01)
@@ -38,7 +44,7 @@ def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> 
     assert check.interval is not None
     assert check.interval.low >= -0.01 == check.bound
     assert (check.estimate, check.n, check.needed) == (pytest.approx(0.02), 1000, None)
-    assert check.name == "no worse than base by 0.01"
+    assert check.kind == "overall"
 
 
 def test_a_run_fails_where_the_whole_interval_is_beyond_it() -> None:
@@ -53,7 +59,7 @@ def test_equal_means_of_few_samples_tell_nothing() -> None:
     base, new = rates(20, 20, 40, changed=5)
     found = gate(new, baseline=base, no_worse_than=0.01)
     assert found.checks[0].estimate == 0
-    assert (found.outcome, found.exit_code) == ("cannot tell", 3)
+    assert (found.outcome, found.exit_code) == ("inconclusive", 3)
     assert found.checks[0].needed is not None
 
 
@@ -66,20 +72,20 @@ def test_so_many_samples_as_it_says_would_have_told() -> None:
     assert gate(new, baseline=base, no_worse_than=0.05).outcome == "pass"
     fewer = times // 4
     base, new = rates(20 * fewer, 20 * fewer, 40 * fewer, changed=5 * fewer)
-    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "cannot tell"
+    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "inconclusive"
 
 
 def test_an_estimate_right_at_the_bound_can_never_be_told() -> None:
     base, new = rates(50, 40, 100)
     check = gate(new, baseline=base, no_worse_than=0.1).checks[0]
-    assert (check.outcome, check.needed) == ("cannot tell", None)
+    assert (check.outcome, check.needed) == ("inconclusive", None)
 
 
 def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
     ids = {f"s{i}": float(i < 60) for i in range(100)}
     report = by_hand(ids)
     assert gate(report, min_mean=0.5).outcome == "pass"
-    assert gate(report, min_mean=0.55).outcome == "cannot tell"
+    assert gate(report, min_mean=0.55).outcome == "inconclusive"
     assert gate(report, min_mean=0.75).outcome == "fail"
     (check,) = gate(report, min_mean=0.5).checks
     assert check.interval == Interval(
@@ -90,7 +96,7 @@ def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
 def test_the_worst_check_decides() -> None:
     base, new = rates(500, 520, 1000)
     assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.45).outcome == "pass"
-    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.52).outcome == "cannot tell"
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.52).outcome == "inconclusive"
     assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.9).outcome == "fail"
 
 
@@ -103,15 +109,15 @@ def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> 
     assert gate(b, baseline=a, no_worse_than=0.15).outcome == "pass"
     found = gate(b, baseline=a, no_worse_than=0.15, by="level")
     assert found.outcome == "fail"
-    assert {c.name: c.outcome for c in found.checks[1:]} == {
-        "level=easy": "pass",
-        "level=hard": "fail",
-    }
+    assert [(c.slice, c.outcome) for c in found.checks[1:]] == [
+        ({"level": "easy"}, "pass"),
+        ({"level": "hard"}, "fail"),
+    ]
 
 
 def test_slices_may_be_given_more_room() -> None:
     base, new = rates(1000, 1000, 2000, changed=30)
-    assert gate(new, baseline=base, no_worse_than=0.01, by="level").outcome == "cannot tell"
+    assert gate(new, baseline=base, no_worse_than=0.01, by="level").outcome == "inconclusive"
     found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.05)
     assert found.outcome == "pass"
     assert {check.bound for check in found.checks[1:]} == {-0.05}
@@ -145,15 +151,16 @@ def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
     assert found.outcome == outcome
     if outcome == "errored":
         assert found.exit_code == 2
-        assert found.checks[0].why == "without the items that errored: pass; with them: fail"
-        assert found.checks[0].other is not None
+        (check,) = found.checks
+        assert check.disputed
+        assert outcomes(check) == ("pass", "fail")
 
 
 def test_errored_items_count_in_the_mean_both_ways() -> None:
     report = by_hand({f"s{i}": 1.0 if i < 60 else None for i in range(100)})
     found = gate(report, min_mean=0.8)
     assert found.outcome == "errored"
-    assert found.checks[0].why == "without the items that errored: pass; with them: fail"
+    assert outcomes(found.checks[0]) == ("pass", "fail")
 
 
 def test_errored_items_must_not_decide_in_a_slice_either() -> None:
@@ -166,10 +173,10 @@ def test_errored_items_must_not_decide_in_a_slice_either() -> None:
         metadata=levels,
     )
     found = gate(new, baseline=base, no_worse_than=0.04, by="level")
-    assert {c.name: c.outcome for c in found.checks[1:]} == {
-        "level=easy": "pass",
-        "level=hard": "errored",
-    }
+    assert [(c.slice, c.outcome) for c in found.checks[1:]] == [
+        ({"level": "easy"}, "pass"),
+        ({"level": "hard"}, "errored"),
+    ]
 
 
 def test_a_slice_of_which_all_items_errored_is_a_check_of_its_own() -> None:
@@ -181,7 +188,9 @@ def test_a_slice_of_which_all_items_errored_is_a_check_of_its_own() -> None:
     )
     rare = next(check for check in found.checks if check.slice == {"level": "rare"})
     assert (rare.outcome, rare.n, rare.interval) == ("errored", 0, None)
-    assert rare.why == "no sample of it has a value on both sides"
+    assert rare.scored is None
+    assert rare.with_errors is not None
+    assert rare.with_errors.outcome == "fail"
     assert found.exit_code == 2
 
 
@@ -213,7 +222,7 @@ def test_a_mean_of_graded_values_must_bear_zeros_that_were_not_drawn() -> None:
     report = by_hand({f"s{i}": 0.95 + i % 3 / 100 for i in range(100)})
     assert report.summary["ci_low"] > 0.95
     (check,) = gate(report, min_mean=0.95).checks
-    assert check.outcome == "cannot tell"
+    assert check.outcome == "inconclusive"
     assert gate(report, min_mean=0.9).outcome == "pass"
 
 
@@ -225,7 +234,7 @@ def test_how_many_samples_are_needed_looks_at_both_readings() -> None:
     few = gate(
         by_hand({**new, "s399": None}, name="new"), baseline=by_hand(base), no_worse_than=0.02
     ).checks[0]
-    assert fine.outcome == few.outcome == "cannot tell"
+    assert fine.outcome == few.outcome == "inconclusive"
     assert fine.needed is not None
     assert few.needed is not None
     assert few.needed > 1.2 * fine.needed
@@ -234,7 +243,7 @@ def test_how_many_samples_are_needed_looks_at_both_readings() -> None:
     eight = gate(
         by_hand({**new, **lost}, name="new"), baseline=by_hand(base), no_worse_than=0.02
     ).checks[0]
-    assert (eight.outcome, eight.needed) == ("cannot tell", None)
+    assert (eight.outcome, eight.needed) == ("inconclusive", None)
 
 
 def test_so_many_as_are_needed_tell_four_times_in_five() -> None:
@@ -264,7 +273,7 @@ def test_less_is_better_where_it_is_said_so() -> None:
     assert gate(slow, baseline=fast, no_worse_than=0.5, lower_is_better=True).outcome == "fail"
     assert gate(fast, max_mean=7).outcome == "pass"
     assert gate(slow, max_mean=7).outcome == "fail"
-    assert gate(slow, max_mean=12).outcome == "cannot tell"
+    assert gate(slow, max_mean=12).outcome == "inconclusive"
 
 
 def test_pass_at_k_can_be_gated() -> None:
@@ -279,8 +288,6 @@ def test_pass_at_k_can_be_gated() -> None:
     [
         ({"min_mean": 50}, "lies between 0 and 1"),
         ({"max_mean": -1}, "lies between 0 and 1"),
-        ({"min_mean": "x"}, "min_mean is a number"),
-        ({"min_mean": True}, "min_mean is a number"),
     ],
 )
 def test_a_bound_beyond_the_scale_is_a_slip(options: dict[str, object], message: str) -> None:
@@ -301,7 +308,7 @@ def test_where_a_slice_may_fail_the_interval_shown_is_the_corrected_one() -> Non
     for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
         assert check.corrected
         assert check.interval == part.simultaneous_interval
-        assert check.outcome == "cannot tell"
+        assert check.outcome == "inconclusive"
         assert check.interval.low < check.bound <= check.interval.high  # type: ignore[union-attr]
 
 
@@ -316,7 +323,7 @@ def test_clusters_widen_what_the_mean_is_known_to() -> None:
     passages = {f"s{i}": {"passage": i // 10} for i in range(100)}
     report = by_hand({id: float(int(id[1:]) < 60) for id in passages}, metadata=passages)
     assert gate(report, min_mean=0.5).outcome == "pass"
-    assert gate(report, min_mean=0.5, cluster="passage").outcome == "cannot tell"
+    assert gate(report, min_mean=0.5, cluster="passage").outcome == "inconclusive"
 
 
 def test_passed_means_what_it_is_said_to_mean() -> None:
@@ -338,7 +345,7 @@ def test_an_unfinished_run_is_not_judged(tmp_path: Path) -> None:
 def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:
     base, new = rates(20, 20, 40, changed=5)
     found = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.99)
-    assert [check.outcome for check in found.checks] == ["cannot tell", "fail"]
+    assert [check.outcome for check in found.checks] == ["inconclusive", "fail"]
     assert found.outcome == "fail"
 
 
@@ -365,8 +372,7 @@ def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
     base = by_hand({f"s{i}": 5.0 for i in range(20)}, name="base")
     new = by_hand({f"s{i}": 7.0 for i in range(20)}, name="new")
     (check,) = gate(new, baseline=base, no_worse_than=0.5).checks
-    assert (check.outcome, check.interval) == ("cannot tell", None)
-    assert check.why == "the values say nothing about how much they vary"
+    assert (check.outcome, check.interval) == ("inconclusive", None)
 
 
 @pytest.mark.parametrize(
@@ -374,7 +380,7 @@ def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
     [
         ({}, "needs no_worse_than with a baseline, or min_mean"),
         ({"no_worse_than": 0.1}, "go together"),
-        ({"min_mean": 0.5, "by": "level"}, "slices are held against"),
+        ({"min_mean": 0.5, "by": "level"}, "slices are compared with"),
         ({"min_mean": float("nan")}, "min_mean is a number"),
     ],
 )
@@ -399,16 +405,3 @@ def test_a_gate_with_a_baseline_needs_to_know_what_is_tolerated(
     base, new = rates(5, 5, 10)
     with pytest.raises(InvalidInput, match=message):
         gate(new, baseline=base, **options)  # type: ignore[arg-type]
-
-
-def test_a_gate_is_plain_values() -> None:
-    base, new = rates(50, 52, 100)
-    found = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.1, by="level").as_dict()
-    assert json.loads(json.dumps(found)) == found
-    assert [check["name"] for check in found["checks"]] == [
-        "no worse than base by 0.01",
-        "level=easy",
-        "level=hard",
-        "mean at least 0.1",
-    ]
-    assert found["comparison"]["a"]["name"] == "base"
