@@ -82,7 +82,7 @@ def test_samples_of_too_few_attempts_are_named() -> None:
 
 def test_where_nothing_has_a_score_there_is_no_pass_rate() -> None:
     report = by_hand({"a": [None, None]}, config={"repeats": 2})
-    with pytest.raises(InvalidInput, match="none of 2 attempts has a score"):
+    with pytest.raises(InvalidInput, match="none of 2 items has a score"):
         pass_hat_k(report, 1)
     assert summarize_report(report)["pass_at_2"] is None
 

@@ -368,6 +368,7 @@ def add_points(home: Path, *steps: int, skipped: int | None = None) -> None:
                 seconds=1.0,
                 summary=None if step == skipped else summary,
                 skipped="no memory" if step == skipped else None,
+                run={0: "steps/00000000", 50: "steps/00000050-2"}.get(step),
             )
         )
     writer.close()
@@ -437,8 +438,8 @@ def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
     outcome = heldout("compare", "rl@0", "rl@100")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == (
-        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training run; its "
-        "eval is steps/00000100\n"
+        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training "
+        "run; its eval is steps/00000100\n"
     )
     assert heldout("show", "rl", "--step", "100").code == 1
     for name in ("rl@50", "rl@last"):  # that of the session that went on

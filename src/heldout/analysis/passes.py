@@ -84,7 +84,7 @@ def _estimate(
 ) -> PassRate:
     table, threshold = _read_table(results, cluster, pass_threshold)
     if np.isnan(table.reward).all():
-        raise InvalidInput(f"none of {len(table)} attempts has a score, so none says what passes")
+        raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
     return _estimate_from(table, estimator, k, cluster, threshold)
 
 
