@@ -33,10 +33,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
-from heldout.stats.given import Ids, cluster_codes
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import Floats, Interval, Ints
+from heldout.stats._input import Ids, cluster_codes
+from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
+from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
 Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
@@ -436,7 +435,7 @@ def gain_interval(
 ) -> Gain | None:
     """Mean of paired differences with a t interval that few samples do not break.
 
-    The standard error is clustered (see `clustered.py`). To its square is added
+    The standard error is clustered (see `moments.py`). To its square is added
     2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
     one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
     changed, or all by the same little, the spread seen is zero and says nothing about changes too

@@ -15,7 +15,7 @@ import numpy as np
 
 from heldout._plotting import COLOURS, GREY, LARGEST, Format, picture, shortened
 from heldout.errors import InvalidInput
-from heldout.stats.summaries import Floats
+from heldout.stats import Floats
 from heldout.training.curve import CurvePoint, is_fewer, most_asked
 
 if TYPE_CHECKING:
