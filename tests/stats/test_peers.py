@@ -28,13 +28,13 @@ from heldout.stats import (
     paired_difference,
     pass_at_k,
     pass_hat_k,
-    samples_for,
     t_quantile,
     unpaired_difference,
     variance_components,
     wilson,
 )
 from heldout.stats.differences import mcnemar_exact, tango_interval
+from heldout.stats.power import samples_for
 
 Z = t_quantile(0.975, math.inf)
 

@@ -91,6 +91,7 @@ class Side:
 
     @property
     def path(self) -> Path | None:
+        """The run directory, if it has one."""
         return self.report.path
 
 
@@ -195,6 +196,7 @@ class Comparison:
 
     @property
     def paired(self) -> bool:
+        """Whether samples are paired by id."""
         return isinstance(self.overall, PairedDifference)
 
     @property

@@ -532,13 +532,7 @@ def _mean(moments: Moments) -> float:
 
 
 def mover_interval(a: Moments, b: Moments, confidence: float) -> Interval:
-    """Return the interval of a difference of means made of both sides' score intervals.
-
-    Args:
-        a: Moments of values between 0 and 1.
-        b: The same of the other side.
-        confidence: Of the interval.
-    """
+    """Return the interval of b - a made of the score intervals of both, for values in [0, 1]."""
     around_a, around_b = a.interval(confidence), b.interval(confidence)
     assert around_a is not None, "values between 0 and 1 have a score interval"
     assert around_b is not None

@@ -95,13 +95,7 @@ def wilson(rate: float, n: float, confidence: float = CONFIDENCE) -> Interval:
 
 
 def score_interval(rate: float, n: float, quantile: float) -> Interval:
-    """Return the score interval of a rate over n trials.
-
-    Args:
-        rate: The share of successes.
-        n: Trials, which need not be a whole number.
-        quantile: How many standard errors the interval reaches.
-    """
+    """Return the score interval of a rate over n trials, which need not be a whole number."""
     square = quantile**2 / n
     center = (rate + square / 2) / (1 + square)
     margin = math.sqrt(rate * (1 - rate) * square + square**2 / 4) / (1 + square)
@@ -114,17 +108,7 @@ def score_interval(rate: float, n: float, quantile: float) -> Interval:
 def t_interval(
     mean: float, stderr: float | None, degrees: float, confidence: float
 ) -> Interval | None:
-    """Return Student's t interval (Student 1908, Biometrika 6).
-
-    Args:
-        mean: The estimate.
-        stderr: Its standard error.
-        degrees: Degrees of freedom.
-        confidence: Of the interval.
-
-    Returns:
-        The interval; None without a standard error above 0.
-    """
+    """Return Student's t interval (Student 1908, Biometrika 6); None without a spread."""
     if not stderr:
         return None
     margin = t_quantile((1 + confidence) / 2, degrees) * stderr
@@ -168,12 +152,7 @@ def _log_choose(n: int, k: int) -> float:
 
 
 def student_p_value(t: float, degrees: float) -> float:
-    """Return P(|T| >= |t|).
-
-    Args:
-        t: The statistic.
-        degrees: Degrees of freedom; infinite ones are the normal distribution's.
-    """
+    """Return P(|T| >= |t|); infinite degrees of freedom are the normal distribution's."""
     if degrees > NORMAL_DEGREES:
         return math.erfc(abs(t) / math.sqrt(2))
     # t^2 may overflow, and x is what would be left of df / (df + t^2).

@@ -42,32 +42,18 @@ from heldout.stats.intervals import (
 
 
 def leave_out_weights(sizes: Floats) -> Floats:
-    """Return the factor of each cluster's sum of distances from the mean.
-
-    The square sum of the products is n² times the variance of the mean.
-
-    Args:
-        sizes: The size of each cluster.
-    """
+    """Return the factor of each cluster's sum of distances; their square sum is n² the variance."""
     groups, n = len(sizes), float(sizes.sum())
     return np.asarray(np.sqrt((groups - 1) / groups) * n / (n - sizes))
 
 
 def degrees_of_sizes(sizes: Floats) -> float:
-    """Return the degrees of freedom of clusters.
-
-    Args:
-        sizes: The size of each cluster, at least two of them.
-    """
+    """Return the degrees of freedom of at least two clusters of these sizes."""
     return degrees_of_freedom(zip(*np.unique(sizes, return_counts=True), strict=True))
 
 
 def degrees_of_freedom(sizes: Iterable[tuple[int, int]]) -> float:
-    """Return the degrees of freedom of clusters counted by size.
-
-    Args:
-        sizes: Each size with the number of clusters that have it; two clusters at least.
-    """
+    """Return the degrees of freedom of clusters given as (size, number of clusters of it)."""
     table = np.array(list(sizes), dtype=np.float64)
     size, count = table[:, 0], table[:, 1]
     if len(table) == 1:

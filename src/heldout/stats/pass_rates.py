@@ -146,17 +146,7 @@ def _average(
 def pass_at_k_by_question(
     attempts: ArrayLike, successes: ArrayLike, *, k: int, names: Sequence[str] | None = None
 ) -> Floats:
-    """Return 1 - C(n - c, k) / C(n, k) for each question (Chen 2021, eq. 1).
-
-    Args:
-        attempts: Attempts at each question.
-        successes: Successes among them.
-        k: Attempts that are drawn.
-        names: Names of the questions, for errors.
-
-    Raises:
-        InvalidInput: As for `pass_at_k`.
-    """
+    """Return 1 - C(n - c, k) / C(n, k) for each question (Chen 2021, eq. 1)."""
     n, c = _check_counts(attempts, successes, k, names)
     # By way of the logarithm: 1 minus almost 1 would leave few digits of a small pass@k.
     # (0.0 - x rather than -x, or no success at all would be -0.0.)
@@ -166,17 +156,7 @@ def pass_at_k_by_question(
 def pass_hat_k_by_question(
     attempts: ArrayLike, successes: ArrayLike, *, k: int, names: Sequence[str] | None = None
 ) -> Floats:
-    """Return C(c, k) / C(n, k) for each question: the k drawn miss all n - c failures (Yao 2024).
-
-    Args:
-        attempts: Attempts at each question.
-        successes: Successes among them.
-        k: Attempts that are drawn.
-        names: Names of the questions, for errors.
-
-    Raises:
-        InvalidInput: As for `pass_hat_k`.
-    """
+    """Return C(c, k) / C(n, k) for each question: k drawn miss all n - c failures (Yao 2024)."""
     n, c = _check_counts(attempts, successes, k, names)
     return np.exp(_log_chance_to_miss(n, n - c, k))
 

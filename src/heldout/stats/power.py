@@ -85,18 +85,10 @@ class RequiredSamples:
         samples: Samples that are enough, whatever is not known.
         at_least: Fewer are never enough. The same as `samples` where repeats tell the variance
             within questions from that between them.
-        repeats: Repeats of each sample, in both runs.
-        detect: The true difference to detect.
-        power: The probability of detecting it.
-        alpha: Detected is p below this.
     """
 
     samples: int
     at_least: int
-    repeats: int
-    detect: float
-    power: float
-    alpha: float
 
 
 # --- From a run ---------------------------------------------------------------------------------
@@ -141,18 +133,6 @@ def paired_components(
 
     The variance of the differences of the questions' means, less both runs' noise in them. Runs may
     have different numbers of repeats (Miller 2024).
-
-    Args:
-        a: The scores of a.
-        b: The scores of b.
-        samples_a: The question of each score of a, in any order.
-        samples_b: The question of each score of b; the same questions.
-
-    Returns:
-        The components.
-
-    Raises:
-        InvalidInput: The questions are not the same, or fewer than two.
     """
     values_a, values_b = check_values(a, "a"), check_values(b, "b")
     names_a, codes_a = factorize(samples_a, len(values_a), "samples_a")
@@ -216,19 +196,10 @@ def samples_for(
 ) -> int:
     """Return the questions that a paired comparison needs in order to detect a difference.
 
-    n = (z_{a/2} + z_b)^2 (w^2 + s^2 / K) / d^2 (Miller 2024, power analysis). Two-sided, with
-    Student's t for z: of few questions the comparison's own error is uncertain, too. At least 2.
-
-    Args:
-        between: w^2, the variance of the questions' expected differences.
-        within: s^2, the mean variance of one question's answers, both runs' together.
-        detect: The true difference to detect.
-        repeats: K, the answers to each question in each run.
-        power: The probability of detecting it.
-        alpha: Detected is p below this.
-
-    Raises:
-        InvalidInput: A number is out of range, or no usable number of questions is enough.
+    n = (z_{a/2} + z_b)^2 (w^2 + s^2 / K) / d^2 (Miller 2024, power analysis), with w^2 the variance
+    `between` of the questions' expected differences and s^2 the mean variance `within` of one
+    question's answers, both runs' together. Two-sided, with Student's t for z: of few questions the
+    comparison's own error is uncertain, too. At least 2.
     """
     if repeats < 1:
         raise InvalidInput(f"each sample is answered at least once, got repeats of {repeats!r}")
@@ -261,21 +232,7 @@ def required_repeats(
     """Return the repeats of each question, in both runs, that so many samples need.
 
     The formula of `samples_for`, solved for K: repeats average out the variance within questions,
-    and where w^2 alone is too much for these samples, no number of them helps.
-
-    Args:
-        between: As for `samples_for`.
-        within: As for `samples_for`.
-        detect: The true difference to detect.
-        samples: The questions.
-        power: The probability of detecting it.
-        alpha: Detected is p below this.
-
-    Returns:
-        The repeats; None where no number suffices.
-
-    Raises:
-        InvalidInput: A number is out of range.
+    and where w^2 alone is too much for these samples, no number of them helps: None.
     """
     if samples < 2:
         raise InvalidInput(f"a comparison needs at least 2 samples, got {samples!r}")
@@ -347,7 +304,7 @@ class DifferenceVariance:
             samples_for(between, within, detect=detect, repeats=repeats, power=power, alpha=alpha)
             for between, within in self.splits
         ]
-        return RequiredSamples(max(needed), min(needed), repeats, detect, power, alpha)
+        return RequiredSamples(max(needed), min(needed))
 
     def repeats_for(
         self, samples: int, *, detect: float, power: float = POWER, alpha: float = ALPHA

@@ -228,18 +228,7 @@ def _varies(matrix: Floats) -> bool:
 def resample(
     matrix: Floats, statistic: Statistic, *, repetitions: int, seed: int = 0, optimum: float = 1.0
 ) -> Floats:
-    """Return the statistic of each resample.
-
-    Args:
-        matrix: Runs x tasks, finite.
-        statistic: The statistic.
-        repetitions: Resamples.
-        seed: Of the draws.
-        optimum: Of the optimality gap.
-
-    Raises:
-        InvalidInput: The statistic is unknown.
-    """
+    """Return the statistic of each resample of a finite matrix."""
     if statistic == "interquartile_mean":
         return _interquartile_means(matrix, repetitions, seed)
     if statistic == "mean":

@@ -124,18 +124,22 @@ class Verdict:
 
     @property
     def reference(self) -> Reference | None:
+        """What the deciding comparison was with; None where nothing was compared."""
         return self.decided.reference if self.decided else None
 
     @property
     def estimate(self) -> float | None:
+        """The gain of the deciding comparison."""
         return self.decided.estimate if self.decided else None
 
     @property
     def interval(self) -> Interval | None:
+        """The interval of that gain."""
         return self.decided.interval if self.decided else None
 
     @property
     def minimum_detectable(self) -> float | None:
+        """The gain that the deciding comparison detects with 80% power."""
         return self.decided.minimum_detectable if self.decided else None
 
 
@@ -362,8 +366,10 @@ _Block = tuple[int, int]
 
 
 def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block, int]]:
-    """The older and the newer points of each comparison, and how many blocks the older one was
-    picked from. Shorter ones while the curve is shorter than its windows."""
+    """Return the older and newer points of each comparison, and the candidates for the older.
+
+    Blocks are shorter while the curve is shorter than its windows.
+    """
     points = len(table)
     last, half = points - 1, min(window, points) // 2
     found: dict[Reference, tuple[_Block, _Block, int]] = {}
