@@ -52,7 +52,7 @@ def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
     outcome = heldout("aggregate", *runs, "--tasks", "game", *FEW)
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[0] == "ppo0, ppo1, ppo2, ppo3, ppo4"
-    assert "reward over 5 runs x 3 tasks (game 0, game 1, game 2), 150 items" in outcome.out
+    assert "reward over 5 runs x 3 tasks (game 0, game 1, game 2), 150 results" in outcome.out
     for label in ("interquartile mean", "mean", "median", "optimality gap to 1"):
         value, low, high = numbers(outcome.out, label)
         assert low < value < high, label
@@ -77,7 +77,7 @@ def test_one_run_directory_may_hold_several_training_runs(
     runs: list[str], heldout: Heldout
 ) -> None:
     out = heldout("aggregate", "ppo0", "--runs", "seed", *FEW).out
-    assert out.startswith("seed 0, 1, 2\nreward over 3 runs x 1 task, 30 items")
+    assert out.startswith("seed 0, 1, 2\nreward over 3 runs x 1 task, 30 results")
 
 
 def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout) -> None:
@@ -87,7 +87,7 @@ def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout
     against = [part for name in worse for part in ("--against", name)]
     outcome = heldout("aggregate", *runs, "--tasks", "game", *against, *FEW)
     assert "against old0, old1, old2, old3, old4" in outcome.out
-    value, low, high = numbers(outcome.out, "chance to beat those against")
+    value, low, high = numbers(outcome.out, "probability of improvement")
     assert 0.5 < low <= value <= high <= 1
     shown = json.loads(heldout("aggregate", *runs, "--tasks", "game", *against, *FEW, "--json").out)
     assert round(shown["improvement_probability"], 3) == value
@@ -99,7 +99,7 @@ def test_saved_runs_of_episodes_need_no_keys(heldout: Heldout) -> None:
         save_episodes(f"agent{i}", [100.0 + i, 104.0])
     names = [f"agent{i}" for i in range(5)]
     out = heldout("aggregate", *names, "--metric", "return", "--optimum", "200", *FEW).out
-    assert "return over 5 runs x 1 task (CartPole-v1), 10 items in all" in out
+    assert "return over 5 runs x 1 task (CartPole-v1), 10 results in all" in out
     assert numbers(out, "mean")[0] == 103.0
     assert numbers(out, "optimality gap to 200")[0] == 97.0
 
@@ -128,12 +128,15 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
     save_run("small", 0, games=2)
     for arguments, why in (
         (["ppo0", "ppo0"], "given twice"),
-        (["ppo0", "small", "--tasks", "game"], "run 'small' has no items of task 'game 2'"),
+        (["ppo0", "small", "--tasks", "game"], "run 'small' has no results on task 'game 2'"),
         (["ppo0", "--metric", "loss"], "no metric 'loss'; it has reward, passed"),
         (["ppo0", "--tasks", "colour"], "no key 'colour'"),
         (["nowhere"], "there is no run at nowhere"),
         (["ppo0", "--repetitions", "0"], "0 is not in the range"),
-        (["ppo0", "ppo1", "--repetitions", "999999999999"], "from 1 to 100,000,000 (for 1 task"),
+        (
+            ["ppo0", "ppo1", "--repetitions", "999999999999"],
+            "from 1 to 100,000,000 for this number of tasks",
+        ),
         (["ppo0", "ppo1", "--seed", "-1"], "-1 is not in the range"),
         (["ppo0", "ppo1", "--optimum", "nan"], "optimum is a finite number"),
         (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),
@@ -177,4 +180,4 @@ def test_names_from_a_file_are_shown_and_not_obeyed(heldout: Heldout) -> None:
 def test_the_command_works_in_a_process_of_its_own(runs: list[str]) -> None:
     done = in_process_of_its_own("aggregate", *runs, *FEW)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "reward over 5 runs x 1 task, 150 items in all" in done.stdout
+    assert "reward over 5 runs x 1 task, 150 results in all" in done.stdout

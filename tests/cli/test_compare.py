@@ -35,7 +35,7 @@ from heldout.cli.compare import comparison_json
 from heldout.store.rundir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of
-from tests.cli.test_cli_process import Terminal
+from tests.cli.test_process import Terminal
 
 LEVELS = ("hard", "easy", "medium")
 BROKEN = "broken"
@@ -390,7 +390,7 @@ def test_evals_of_a_curve_are_named_by_their_step_or_as_the_last(
     [
         ("rl", "is a curve of many evals. Name one by its step, rl@STEP, or the last, rl@last: "),
         ("rl@70", "has no eval at step 70; there are 0, 50"),
-        ("rl@100", "of step 100 no conversations were kept, it was skipped: no memory"),
+        ("rl@100", "of step 100 were not saved; it was skipped: no memory"),
         ("rl@first", "after the @ of rl@first comes a step, or last; got 'first': there are 0, 50"),
         ("plain@50", "outputs/evals/plain has no curve.jsonl, so there is no @50 of it"),
         ("nowhere@50", "there is no run at nowhere"),
@@ -437,7 +437,7 @@ def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
     outcome = heldout("compare", "rl@0", "rl@100")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == (
-        "Error: step 100 of outputs/evals/rl was left behind when the training was restarted; its "
+        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training run; its "
         "eval is steps/00000100\n"
     )
     assert heldout("show", "rl", "--step", "100").code == 1
@@ -451,7 +451,7 @@ def test_an_attempt_that_was_killed_does_not_hide_the_one_on_the_curve(
     write_points(curve, {"step": 0, "run": "steps/00000000"}, {"step": 50, "run": "steps/00000050"})
     out = heldout("compare", "rl@0", "rl@50").out  # and not 00000050-2, which is better
     assert out.splitlines()[-1].startswith("Inconclusive")
-    assert "kept in outputs/evals/rl/steps/00000050\n" in heldout("show", "rl@50").out
+    assert "saved to outputs/evals/rl/steps/00000050\n" in heldout("show", "rl@50").out
 
 
 @pytest.mark.parametrize(
@@ -465,7 +465,7 @@ def test_what_a_curve_says_of_directories_is_looked_up_and_never_followed(
     write_points(curve, {"step": 50, "run": run})
     outcome = heldout("compare", "plain", "rl@50")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "of step 50 no conversations were kept" in outcome.err
+    assert "the conversations of step 50 were not saved" in outcome.err
 
 
 def test_evals_of_several_labels_are_told_apart_by_their_label(
@@ -480,7 +480,7 @@ def test_evals_of_several_labels_are_told_apart_by_their_label(
     for which in ("50", "last"):
         outcome = heldout("compare", "rl@0", f"rl@{which}")
         assert (outcome.code, outcome.out) == (1, "")
-        assert f"name the one that is meant, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
+        assert f"name one of them, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
         out = heldout("compare", "rl@0", f"rl@long@8k:{which}").out
         assert f"\nB: rl@long@8k:{which} (model: " in out
         assert "B is better: +0.467" in out

@@ -16,7 +16,6 @@ from heldout.analysis import gate
 from heldout.cli.compare import comparison_json
 from heldout.cli.gate import conclude
 from tests.cli.conftest import Heldout, command_of
-from tests.cli.test_cli_process import Terminal
 from tests.cli.test_compare import (
     BETTER,
     BROKEN,
@@ -31,6 +30,7 @@ from tests.cli.test_compare import (
     other_score_fn,
     rows,
 )
+from tests.cli.test_process import Terminal
 
 LEVELS_IN_ORDER = ("easy", "medium", "hard")
 BASELINE = ("--baseline", "before", "--no-worse-than", "0.01")

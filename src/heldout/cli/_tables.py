@@ -71,12 +71,15 @@ class Line:
         parts: Strings and spans, in order.
         style: A rich style for the whole line.
         bullet: Whether Markdown makes it an item of a list.
+        wrap: Whether a terminal wraps it between words; a path or a command is better left whole.
     """
 
-    __slots__ = ("bullet", "parts", "style")
+    __slots__ = ("bullet", "parts", "style", "wrap")
 
-    def __init__(self, *parts: Cell, style: str = "", bullet: bool = False) -> None:
-        self.parts, self.style, self.bullet = parts, style, bullet
+    def __init__(
+        self, *parts: Cell, style: str = "", bullet: bool = False, wrap: bool = True
+    ) -> None:
+        self.parts, self.style, self.bullet, self.wrap = parts, style, bullet, wrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,19 +221,25 @@ def _cell_text(cell: Cell) -> Text:
 
 def _print_block(console: Console, block: Block) -> None:
     if isinstance(block, Line):
-        line = as_text("", block.style)
-        for part in block.parts:
-            line.append_text(_cell_text(part))
-        console.print(line)
+        console.print(render_line(block), soft_wrap=not block.wrap)
     elif isinstance(block, Table):
-        console.print(_rich_table(block))
+        console.print(render_table(block))
     elif block.in_terminal:
         console.print(as_line(f"{block.title}:"))
         for inner in block.blocks:
             _print_block(console, inner)
 
 
-def _rich_table(table: Table) -> RichTable:
+def render_line(line: Line) -> Text:
+    """Return a line as rich text."""
+    text = as_text("", line.style)
+    for part in line.parts:
+        text.append_text(_cell_text(part))
+    return text
+
+
+def render_table(table: Table) -> RichTable:
+    """Return a table as a rich table."""
     made = make_table()
     for column in table.columns:
         made.add_column(

@@ -116,15 +116,15 @@ def command(
     """
     from heldout._plotting import format_of
     from heldout.analysis import compare
+    from heldout.cli._load import load_report
     from heldout.cli.main import writing
-    from heldout.cli.named import load_named
 
     refuse_json_and_markdown(as_json, as_markdown)
     format = None if plot is None else format_of(plot)  # refused before anything is read
     with name_options_in_errors(allow, by, "--by"):
         comparison = compare(
-            load_named(a),
-            load_named(b),
+            load_report(a),
+            load_report(b),
             by=by,
             metric=metric,
             cluster=cluster,
@@ -352,9 +352,9 @@ def flip_blocks(comparison: Comparison, flips: int | None) -> list[Block]:
 
 def side_line(label: str, side: Side) -> Line:
     """Name a run, its model, and how much there is of it."""
-    from heldout.cli.render import answered_by
+    from heldout.cli.show import describe_model
 
-    model = answered_by(side.report.config)
+    model = describe_model(side.report.config)
     parts: list[Cell] = [f"{label}: ", name(side.name)]
     if model is not None:
         parts += [" (model: ", name(model), ")"]

@@ -44,7 +44,7 @@ def command(
 
     Where rewards are returns, which do not pass or fail, print whose reward rose and whose fell.
     """
-    from heldout.cli.curves import open_curve
+    from heldout.cli.curve import open_curve
     from heldout.training.flips import flips
 
     curve = open_curve(run)
@@ -66,29 +66,28 @@ def _has_passes(before: CurvePoint, after: CurvePoint) -> bool:
 
 
 def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
-    from heldout.cli.curves import listed
     from heldout.errors import InvalidInput
 
     labels = sorted({point.label for point in results})
     if label is None and len(labels) > 1:
         raise InvalidInput(
             f"of which eval? The curve has several: add --label {labels[0]!r}, say; "
-            f"there are {listed(labels)}"
+            f"there are {', '.join(labels)}"
         )
     if label is not None and label not in labels:
-        raise InvalidInput(f"the curve has no eval {label!r}; it has {listed(labels)}")
+        raise InvalidInput(f"the curve has no eval {label!r}; it has {', '.join(labels)}")
     return [point for point in results if label in (None, point.label)]
 
 
 def _point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
-    from heldout.cli.curves import named_steps
+    from heldout.cli._load import list_steps
     from heldout.errors import InvalidInput
 
     if step is None and results:
         return results[default]
     points = [point for point in results if point.step == step]
     if not points:
-        steps = named_steps(point.step for point in results)
+        steps = list_steps(point.step for point in results)
         raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
     return points[0]
 

@@ -161,16 +161,16 @@ def command(
     errored items count as.
     """
     from heldout.analysis import gate
+    from heldout.cli._load import load_report
     from heldout.cli.main import forget_stdout, writing
-    from heldout.cli.named import load_named
 
     refuse_json_and_markdown(as_json, as_markdown)
     has_mean = min_mean is not None or max_mean is not None
     _check_options(baseline, no_worse_than, by, slice_no_worse_than, has_mean=has_mean)
     with name_options_in_errors(allow, by, "--slice"):
         verdict = gate(
-            baseline=None if baseline is None else load_named(baseline),
-            run=load_named(run),
+            baseline=None if baseline is None else load_report(baseline),
+            run=load_report(run),
             no_worse_than=no_worse_than,
             min_mean=min_mean,
             max_mean=max_mean,

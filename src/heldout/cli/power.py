@@ -66,20 +66,20 @@ def command(
     """
     from heldout.analysis import plan
     from heldout.analysis.power import REPEATS
+    from heldout.cli._load import load_report
     from heldout.cli.main import writing
-    from heldout.cli.named import load_named
 
     refuse_json_and_markdown(as_json, as_markdown)
     if against is not None and correlation is not None:
         raise click.UsageError("--against measures what --correlation guesses: give one of them")
     if allow and against is None:
         raise click.UsageError("--allow is for what differs between two runs: add --against RUN")
-    report = load_named(baseline)
+    report = load_report(baseline)
     with name_options_in_errors(allow):
         made = plan(
             report,
             detect=detect,
-            against=None if against is None else load_named(against),
+            against=None if against is None else load_report(against),
             power=power,
             alpha=alpha,
             metric=metric,
@@ -96,9 +96,9 @@ def command(
 
 
 def _report(plan: Plan, report: EvalReport) -> Report:
-    from heldout.cli.render import answered_by
+    from heldout.cli.show import describe_model
 
-    model = answered_by(report.config)
+    model = describe_model(report.config)
     baseline: list[Cell] = [name(plan.name)]
     if model is not None:
         baseline += [" (model: ", name(model), ")"]

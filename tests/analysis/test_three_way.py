@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Stop, Trajectory
-from heldout.analysis import attempts
-from heldout.analysis.attempts import three_way_names
+from heldout.analysis import count_three_way
+from heldout.analysis.three_way import three_way_names
 from heldout.errors import InvalidInput
 from heldout.stats import wilson
 from heldout.summary import summarize_results
@@ -53,7 +53,7 @@ def report_of(verdicts: Verdicts) -> EvalReport:
 
 
 def test_the_three_rates_are_those_that_simpleqa_defines() -> None:
-    found = attempts(one_each(*[C] * 40, *[I] * 30, *[N] * 30))
+    found = count_three_way(one_each(*[C] * 40, *[I] * 30, *[N] * 30))
     assert (found.n, found.correct, found.incorrect, found.not_attempted) == (100, 40, 30, 30)
     assert found.accuracy.value == pytest.approx(0.4)
     assert (found.accuracy.count, found.accuracy.n) == (40, 100)
@@ -66,14 +66,14 @@ def test_the_three_rates_are_those_that_simpleqa_defines() -> None:
 
 
 def test_an_errored_item_is_no_attempt_and_no_refusal_and_is_counted() -> None:
-    found = attempts(one_each(C, I, N, None, None))
+    found = count_three_way(one_each(C, I, N, None, None))
     assert (found.n, found.errored) == (3, 2)
-    assert found.f1 == attempts(one_each(C, I, N)).f1
+    assert found.f1 == count_three_way(one_each(C, I, N)).f1
     assert found.accuracy.n == 3
 
 
 def test_where_nothing_was_attempted_there_is_no_accuracy_given_attempted() -> None:
-    found = attempts(one_each(N, N, N))
+    found = count_three_way(one_each(N, N, N))
     assert found.accuracy_given_attempted.value is None
     assert found.accuracy_given_attempted.interval is None
     assert (found.accuracy.value, found.f1.value) == (0.0, 0.0)
@@ -82,8 +82,8 @@ def test_where_nothing_was_attempted_there_is_no_accuracy_given_attempted() -> N
 
 
 def test_answering_only_what_is_safe_does_not_have_the_best_f1() -> None:
-    careful = attempts(one_each(*[C] * 10, *[N] * 90))
-    bold = attempts(one_each(*[C] * 50, *[I] * 50))
+    careful = count_three_way(one_each(*[C] * 10, *[N] * 90))
+    bold = count_three_way(one_each(*[C] * 50, *[I] * 50))
     assert careful.accuracy_given_attempted.value == 1.0
     assert careful.f1.value is not None
     assert bold.f1.value is not None
@@ -91,8 +91,8 @@ def test_answering_only_what_is_safe_does_not_have_the_best_f1() -> None:
 
 
 def test_repeats_of_a_sample_do_not_make_it_more_certain() -> None:
-    once = attempts(results_of({f"q{i}": [(C, I, N)[i % 3]] for i in range(60)}))
-    often = attempts(results_of({f"q{i}": [(C, I, N)[i % 3]] * 5 for i in range(60)}))
+    once = count_three_way(results_of({f"q{i}": [(C, I, N)[i % 3]] for i in range(60)}))
+    often = count_three_way(results_of({f"q{i}": [(C, I, N)[i % 3]] * 5 for i in range(60)}))
     assert (often.n, often.samples) == (300, 60)
     assert often.f1.value == pytest.approx(once.f1.value)
     assert often.f1.stderr == pytest.approx(once.f1.stderr)
@@ -101,10 +101,10 @@ def test_repeats_of_a_sample_do_not_make_it_more_certain() -> None:
 def test_the_error_of_f1_is_that_of_the_jackknife_over_samples() -> None:
     rng = np.random.default_rng(3)
     drawn = {f"q{i}": [str(rng.choice([C, I, N])) for _ in range(3)] for i in range(40)}
-    found = attempts(results_of(drawn))
+    found = count_three_way(results_of(drawn))
     without = []
     for left_out in drawn:
-        f1 = attempts(results_of({k: v for k, v in drawn.items() if k != left_out})).f1.value
+        f1 = count_three_way(results_of({k: v for k, v in drawn.items() if k != left_out})).f1.value
         assert f1 is not None
         without.append(f1)
     spread = np.array(without) - np.mean(without)
@@ -127,7 +127,7 @@ def test_the_interval_of_f1_covers_the_truth(
         other = rng.choice(3, size=(60, repeats), p=chances)
         verdicts = np.where(rng.random((60, repeats)) < 0.6, own, other)
         named = {f"q{i}": [(C, I, N)[v] for v in row] for i, row in enumerate(verdicts.tolist())}
-        found = attempts(results_of(named)).f1.interval
+        found = count_three_way(results_of(named)).f1.interval
         assert found is not None
         inside += found.low <= truth <= found.high
     assert inside / draws >= 0.88  # 60 draws: 95% give or take 2.8%, a standard error
@@ -135,22 +135,22 @@ def test_the_interval_of_f1_covers_the_truth(
 
 def test_samples_that_share_a_key_can_be_clustered() -> None:
     results = results_of({f"{'abcdef'[i % 6]}{i}": [(C, N)[i % 6 < 3]] for i in range(60)})
-    assert attempts(results, cluster="passage").f1.value == attempts(results).f1.value
-    clustered, alone = attempts(results, cluster="passage").f1, attempts(results).f1
+    assert count_three_way(results, cluster="passage").f1.value == count_three_way(results).f1.value
+    clustered, alone = count_three_way(results, cluster="passage").f1, count_three_way(results).f1
     assert (clustered.stderr or 0) > 2 * (alone.stderr or 0)
 
 
 def test_it_is_the_same_from_a_run_directory(tmp_path: Path) -> None:
     report = report_of({"a": [C, N], "b": [I, C], "c": [None, C]})
     report.save(tmp_path / "run")
-    assert attempts(EvalReport.load(tmp_path / "run")) == attempts(report)
+    assert count_three_way(EvalReport.load(tmp_path / "run")) == count_three_way(report)
 
 
 def test_a_judge_of_another_name_is_asked_for_by_it() -> None:
     results = results_of({"a": [C], "b": [N]}, name="fact")
-    assert attempts(results, "fact").n == 2
+    assert count_three_way(results, "fact").n == 2
     with pytest.raises(InvalidInput, match="no metric 'correct'.*fact_not_attempted"):
-        attempts(results)
+        count_three_way(results)
     assert three_way_names(summarize_results(results)) == ["fact"]
     assert three_way_names({"metric_x_not_attempted": 1.0}) == []
 
@@ -159,7 +159,7 @@ def test_items_without_such_metrics_are_counted_apart() -> None:
     other = Score((Metric("length", 3.0),))
     plain = EvalResult("z", Sample("z", {}), Trajectory((), Stop("environment")), other)
     half = EvalResult("y", Sample("y", {}), plain.trajectory, Score((Metric("correct", 1.0),)))
-    found = attempts([*one_each(C, I), plain, half])
+    found = count_three_way([*one_each(C, I), plain, half])
     assert (found.n, found.without, found.errored) == (2, 2, 0)
 
 
@@ -167,16 +167,16 @@ def test_metrics_that_are_no_three_way_verdict_are_refused_by_sample() -> None:
     names = {"correct": 1.0, "correct_incorrect": 1.0, "correct_not_attempted": 0.0}
     two = Score(tuple(Metric(name, value) for name, value in names.items()))
     odd = EvalResult("odd", Sample("odd", {}), Trajectory((), Stop("environment")), two)
-    with pytest.raises(InvalidInput, match=r"sample 'odd': .* \[1.0, 1.0, 0.0\]; exactly one"):
-        attempts([*one_each(C), odd])
+    with pytest.raises(InvalidInput, match=r"sample 'odd': .* \[1.0, 1.0, 0.0\]; .* exactly one"):
+        count_three_way([*one_each(C), odd])
 
 
 def test_where_every_item_errored_there_is_nothing_to_say() -> None:
     with pytest.raises(InvalidInput, match="no metric 'correct'"):
-        attempts(one_each(None, None))
+        count_three_way(one_each(None, None))
 
 
 def test_it_can_be_written_as_json() -> None:
-    plain = attempts(one_each(C, C, I, N)).as_dict()
+    plain = count_three_way(one_each(C, C, I, N)).as_dict()
     assert plain["f1"]["value"] == pytest.approx(4 / 7)
     assert plain["accuracy"]["n"] == 4

@@ -401,7 +401,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_played(
         raise PermissionError(13, "Permission denied", str(dir))
 
     # Root, whom tests may run as, is refused nowhere.
-    monkeypatch.setattr("heldout.cli.env.TemporaryFile", refused)
+    monkeypatch.setattr("heldout.cli.agent.TemporaryFile", refused)
     code, found, err = run(capsys, *QUICK, "--save", "runs/x")
     assert (code, found) == (1, {})
     assert "Permission denied" in err
@@ -414,7 +414,7 @@ def test_numbers_that_cannot_be_saved_are_printed(capsys: pytest.CaptureFixture[
     code, found, err = run(capsys, *QUICK, "--save", "runs/x")
     assert (code, found.get("mean_return")) == (2, 1.0)
     assert "already holds a run" in err
-    assert "the numbers printed, but not saved" in err
+    assert "the numbers are printed, but not saved" in err
 
 
 def test_a_policy_that_goes_elsewhere_is_saved_where_that_was_asked_for(
@@ -435,7 +435,7 @@ def test_a_reader_that_is_gone_does_not_keep_a_run_from_being_saved(
         raise BrokenPipeError
 
     # Taken by run_cli for standard output closed, which it then points elsewhere.
-    monkeypatch.setattr("heldout.cli.render.print_json", gone)
+    monkeypatch.setattr("heldout.cli._tables.print_json", gone)
     monkeypatch.setattr("heldout.cli.main.os.dup2", lambda *_: None)
     write_envs()
     assert run_cli(["env", *QUICK, "--save", "runs/x"]) == 0

@@ -14,7 +14,8 @@ import pytest
 
 from heldout import Message
 from heldout.analysis import JudgeCheck, check_judge, read_labels
-from heldout.analysis.labels import KINDS, Kind, labelled
+from heldout.analysis.judge_check import KINDS, Kind, parse_labels
+from heldout.cli.check import make_judge_notes
 from heldout.errors import FatalEndpointError, InvalidInput, SystemicFailure, Unreachable
 from heldout.scoring.judges import Judge
 from heldout.types import Completion, Usage
@@ -90,23 +91,23 @@ def test_a_judge_that_only_ever_says_yes_does_not_look_good(check: Any) -> None:
     assert found.kappa.value == 0.0
     assert found.balanced_f1.value < 0.5
     assert found.classes[1].recall.value == 0.0
-    notes = check(lambda messages: says("equal"), mostly_right).notes
-    assert notes == ("the judge says 'equal' of everything: it tells nothing apart",)
+    [note] = make_judge_notes(check(lambda messages: says("equal"), mostly_right))
+    assert note == "the judge says 'equal' of everything: it tells nothing apart"
 
 
 def test_labels_of_one_kind_only_are_said_to_be_no_measure(check: Any) -> None:
     found = check(compares, [row(i, True) for i in range(5)])
     assert found.against_labels.kappa.value is None
-    assert "every label is 'equal'" in found.notes[0]
+    assert "every label is 'equal'" in next(make_judge_notes(found))
 
 
 def test_a_class_of_few_labels_is_said_to_be_too_few(check: Any) -> None:
     rows = [row(i, i > 3) for i in range(20)]
-    assert check(compares, rows).notes == (
+    assert [*make_judge_notes(check(compares, rows))] == [
         "4 of 20 labels are 'different': with fewer than 5 of a class, intervals of kappa and "
-        "balanced F1 are too short",
-    )
-    assert check(compares, [*rows, row(20, False)]).notes == ()
+        "balanced F1 are too short"
+    ]
+    assert [*make_judge_notes(check(compares, [*rows, row(20, False)]))] == []
 
 
 def test_rows_of_the_table_are_labels(check: Any) -> None:
@@ -229,7 +230,7 @@ def test_what_an_endpoint_raises_is_that_items_problem(check: Any) -> None:
 
 
 def test_where_no_item_has_a_verdict_there_is_no_number(check: Any) -> None:
-    with pytest.raises(SystemicFailure, match="no verdict on any of 4 items; on 'q0': NoVerdict"):
+    with pytest.raises(SystemicFailure, match="no verdict on any of 4 answers; on 'q0': NoVerdict"):
         check(lambda messages: "A", ROWS[:4])
 
 
@@ -271,7 +272,7 @@ def test_later_draws_without_a_verdict_are_counted(check: Any) -> None:
         return "A" if number in ("3", "4") and asked[number] > 1 else compares(messages)
 
     told: list[tuple[int, int, int]] = []
-    found = check(once, ROWS[:6], max_concurrent=1, on_answer=lambda *numbers: told.append(numbers))
+    found = check(once, ROWS[:6], max_concurrent=1, on_progress=lambda *n: told.append(n))
     assert (found.later_without, found.no_verdict) == (2, ())
     assert found.as_dict()["later_draws_without_verdict"] == 2
     assert found.against_itself.n == 4
@@ -318,7 +319,7 @@ def test_a_judge_that_prefers_an_answer_says_the_same_in_both_orders(check: Any)
     found = check(judge, rows, kind="pairwise")
     assert (found.position.same.count, found.position.same.n) == (20, 20)
     assert found.against_labels.agreement.count == 9
-    assert found.judged[0].draws[0].places == ("first", "second")
+    assert found.judged[0].draws[0].positions == ("first", "second")
     assert found.verdicts == 40
 
 
@@ -382,7 +383,6 @@ def test_every_kind_has_its_shape(kind: Kind, tmp_path: Path) -> None:
         ("equality", {"label": None}, "'label' is true or false; got None"),
         ("equality", {"target": ""}, "'target' is empty"),
         ("equality", {"answer": None}, "'answer' is empty"),
-        ("equality", {"id": True}, "id is a text or a whole number"),
         ("three-way", {"label": True}, "'label' is correct, incorrect, not_attempted; got True"),
         ("three-way", {"label": "A"}, "got 'A'"),
         ("pairwise", {"label": "1"}, "'label' is first, second, tie; got '1'"),
@@ -418,11 +418,11 @@ def test_all_bad_lines_are_found_at_once(tmp_path: Path) -> None:
 
 def test_two_items_of_one_id_are_refused() -> None:
     with pytest.raises(InvalidInput, match="b: the id 'q1' is also that of a"):
-        labelled([("a", row(1, True)), ("b", row(1, False))], "equality")
+        parse_labels([("a", row(1, True)), ("b", row(1, False))], "equality")
 
 
 def test_targets_that_are_no_text_are_shown_as_json() -> None:
-    (found,) = labelled([("a", row(1, True, target=[1, "x"]))], "equality")
+    (found,) = parse_labels([("a", row(1, True, target=[1, "x"]))], "equality")
     assert found.texts["target"] == '[1,"x"]'
 
 
@@ -440,7 +440,7 @@ def test_nothing_is_asked_where_a_label_is_bad(check: Any) -> None:
         check(compares, [])
     with pytest.raises(InvalidInput, match="kind is equality"):
         check(compares, ROWS, kind="yes-no")
-    with pytest.raises(InvalidInput, match="repeats is a whole number"):
+    with pytest.raises(InvalidInput, match="repeats is 1 or more"):
         check(compares, ROWS, repeats=0)
 
 
@@ -450,15 +450,9 @@ def test_labels_that_were_made_for_another_kind_are_refused_before_anything_is_a
     def none(messages: list[Message]) -> str:
         return pytest.fail("was asked")
 
-    three_way = labelled([("a", row(1, True, label="correct"))], "three-way")
-    equality = labelled([("a", row(1, True))], "equality")
-    pairs = labelled([("a", pair(1, "first"))], "pairwise")
-    for made, kind, message in (
-        (three_way, "equality", "item 0: 'label' is true or false; got 'correct'"),
-        (equality, "three-way", "'label' is correct, incorrect, not_attempted; got 'equal'"),
-        (equality, "pairwise", "'first' is missing; there are"),
-        (equality, "criteria", "it has no criteria"),
-        (pairs, "equality", "'answer' is missing"),
-    ):
-        with pytest.raises(InvalidInput, match=message):
+    three_way = parse_labels([("a", row(1, True, label="correct"))], "three-way")
+    equality = parse_labels([("a", row(1, True))], "equality")
+    pairs = parse_labels([("a", pair(1, "first"))], "pairwise")
+    for made, kind in ((three_way, "equality"), (equality, "criteria"), (pairs, "equality")):
+        with pytest.raises(InvalidInput, match=f"item 0: it was read for kind='{made[0].kind}'"):
             check(none, made, kind=kind)

@@ -513,7 +513,7 @@ def test_a_reference_that_is_not_complete_says_so(
     server.script(ANSWERS["good"], status(401, "no more"))
     stopped = toolcalls("requests.jsonl", "--name", "stopped", "--max-concurrent", "1")
     assert stopped.code == 2
-    assert "What was done is kept in outputs/evals/stopped" in stopped.err
+    assert "Results so far are saved to outputs/evals/stopped" in stopped.err
     server.behave = by_word
     outcome = toolcalls("requests.jsonl", "--name", "whole", "--reference", "stopped")
     assert outcome.code == 0
@@ -653,8 +653,8 @@ def test_a_run_that_is_ended_in_the_middle_goes_on_to_the_same_summary(
     if how == signal.SIGINT:
         assert process.returncode == 130
         assert err == (
-            b"Interrupted. What was answered is kept in outputs/evals/run; "
-            b"the same command goes on.\n"
+            b"Interrupted. Responses so far are saved to outputs/evals/run; "
+            b"the same command continues.\n"
         )
     server.requests.clear()
     server.behave = by_word

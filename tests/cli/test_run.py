@@ -20,9 +20,9 @@ def status() -> str:
 
 
 def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished: Outcome) -> None:
-    assert "six, answered by answer" in finished.out
-    assert "6 items: 6 scored, 0 errored, 0 cut off" in finished.out
-    assert "kept in outputs/evals/six" in finished.out
+    assert "six, model: answer" in finished.out
+    assert "6 samples: 6 scored, 0 errored, 0 truncated" in finished.out
+    assert "saved to outputs/evals/six" in finished.out
     reward = next(line for line in finished.out.splitlines() if line.strip().startswith("reward"))
     assert reward.split()[1:5] == ["0.667", "0.300", "…", "0.903"]
     assert status() == "complete"
@@ -41,7 +41,7 @@ def test_a_config_without_a_name_takes_that_of_the_file(write: Write, heldout: H
 def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Heldout) -> None:
     text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn)\n"
     write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
-    assert "6 items: 6 scored" in heldout("run", "eval.py").out
+    assert "6 samples: 6 scored" in heldout("run", "eval.py").out
     write("both.py", text=f"from heldout import EvalDefinition\n{text}")
     outcome = heldout("run", "both.py")
     assert outcome.code == 1
@@ -51,7 +51,7 @@ def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Hel
 def test_max_samples_takes_the_first_ones(write: Write, heldout: Heldout) -> None:
     write()
     outcome = heldout("run", "eval.py", "--max-samples", "2")
-    assert "2 items: 2 scored" in outcome.out
+    assert "2 samples: 2 scored" in outcome.out
     assert calls() == ["word0", "word1"]
 
 
@@ -77,7 +77,7 @@ def answer(messages):
         }
     )
     outcome = heldout("run", "eval.py", "--max-concurrent", "3")
-    assert "6 items: 6 scored, 0 errored" in outcome.out
+    assert "6 samples: 6 scored, 0 errored" in outcome.out
 
 
 def test_the_main_block_of_an_eval_file_stays_quiet(write: Write, heldout: Heldout) -> None:
@@ -156,7 +156,7 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
         "stop": ["a", "b"],
         "seed": None,
     }
-    assert "12 items" in outcome.out
+    assert "12 attempts" in outcome.out
 
 
 def test_a_json_list_sets_stops_that_commas_cannot(write: Write, heldout: Heldout) -> None:
@@ -187,16 +187,16 @@ def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> N
         ("sampling.temprature=1", "did you mean sampling.temperature?"),
         ("xyzzy=1", "there is no such setting; there are endpoint, experiment_name, "),
         ("max_samples", "--set takes KEY=VALUE, got 'max_samples'"),
-        ("max_samples=ten", "--set max_samples takes a whole number or none, got 'ten'"),
-        ("max_samples=1.5", "--set max_samples takes a whole number or none, got '1.5'"),
+        ("max_samples=ten", "--set max_samples takes an integer or none, got 'ten'"),
+        ("max_samples=1.5", "--set max_samples takes an integer or none, got '1.5'"),
         ("max_samples=0", "max_samples is a whole number >= 1, got 0"),
-        ("repeats=none", "--set repeats takes a whole number, got 'none'"),
+        ("repeats=none", "--set repeats takes an integer, got 'none'"),
         ("timeout=soon", "--set timeout takes a number or none, got 'soon'"),
         ("timeout=nan", "timeout is a finite number"),
         ("progress=maybe", "--set progress takes true or false, got 'maybe'"),
         ("on_error=ignore", "--set on_error takes zero or raise, got 'ignore'"),
         ("sampling.top_p=2", "sampling.top_p is a finite number from 0 to 1, got 2.0"),
-        ("sampling.stop=[1]", "--set sampling.stop takes texts with commas between them"),
+        ("sampling.stop=[1]", "--set sampling.stop takes a comma-separated list"),
         ("experiment_name=../up", "experiment_name becomes a directory"),
         ("endpoint=nobody", "endpoint 'nobody' is not one of openai:MODEL"),
     ],
@@ -311,7 +311,7 @@ def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
     assert r"sample 'q5': endpoint: RuntimeError: no \x1b[31mGPU: word5 (eval.py, line " in (
         outcome.err
     )
-    assert "What was done is kept in outputs/evals/six" in outcome.err
+    assert "Results so far are saved to outputs/evals/six" in outcome.err
     assert "Traceback" not in outcome.err
     assert status() == "failed"
 
@@ -334,7 +334,7 @@ def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: 
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 0
-    assert "6 items: 5 scored, 1 errored, 0 cut off" in outcome.out
+    assert "6 samples: 5 scored, 1 errored, 0 truncated" in outcome.out
     scored = next(line for line in outcome.out.splitlines() if "reward, scored only" in line)
     assert "0.600" in scored
 
@@ -349,7 +349,7 @@ def test_a_missing_eval_file_is_named(heldout: Heldout) -> None:
 
 def test_a_folder_and_a_text_file_are_not_eval_files(heldout: Heldout, folder: Path) -> None:
     (folder / "notes.txt").write_text("")
-    assert "is a folder, not an eval file" in heldout("run", ".").err
+    assert "is a directory, not a Python file" in heldout("run", ".").err
     assert "notes.txt is not a Python file" in heldout("run", "notes.txt").err
 
 
@@ -495,7 +495,7 @@ async def score_fn(trajectory, sample):
 """
     )
     outcome = heldout("run", "leaves.py")
-    assert "6 items: 5 scored, 1 errored" in outcome.out
+    assert "6 samples: 5 scored, 1 errored" in outcome.out
     assert outcome.code == 0
     assert "SystemExit" in heldout("show", "six", "--failures", "1").out
 
