@@ -437,8 +437,8 @@ def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
     outcome = heldout("compare", "rl@0", "rl@100")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == (
-        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training run; its "
-        "eval is steps/00000100\n"
+        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training "
+        "run; its eval is steps/00000100\n"
     )
     assert heldout("show", "rl", "--step", "100").code == 1
     for name in ("rl@50", "rl@last"):  # that of the session that went on

@@ -188,7 +188,8 @@ def command(
             if as_json:
                 print_json(_gate_json(verdict, flips))
             else:
-                print_report(_report(verdict, flips), markdown=as_markdown)
+                report = _report(verdict, flips, markdown=as_markdown)
+                print_report(report, markdown=as_markdown)
     except BrokenPipeError:
         forget_stdout()  # the verdict stands, whether or not it is read
     raise click.exceptions.Exit(verdict.exit_code)
@@ -218,7 +219,7 @@ def _check_options(
         raise click.UsageError("--slice-no-worse-than needs --slice KEY")
 
 
-def _report(gate: Gate, flips: int | None) -> Report:
+def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
     blocks: list[Block] = []
     if gate.comparison is None:
@@ -234,10 +235,11 @@ def _report(gate: Gate, flips: int | None) -> Report:
         if check.outcome != "pass"
     ]
     if gate.comparison is not None:
-        if gate.comparison.by:
+        if gate.comparison.by and markdown:
             title = f"Slices: {count(len(gate.comparison.slices), 'slice')}"
-            blocks.append(Section(title, slice_blocks(gate.comparison), in_terminal=False))
-        blocks += [*flip_blocks(gate.comparison, flips), *remark_lines(gate.comparison)]
+            blocks.append(Section(title, slice_blocks(gate.comparison)))
+        blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
+        blocks += remark_lines(gate.comparison)
     return Report(
         blocks,
         conclusion=conclude(gate),
