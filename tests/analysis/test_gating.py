@@ -11,7 +11,7 @@ from heldout import EvalReport
 from heldout.analysis import Check, gate
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Interval
-from heldout.stats.paired import tango_interval
+from heldout.stats.differences import tango_interval
 from tests.analysis.runs import by_hand, knows, run
 
 

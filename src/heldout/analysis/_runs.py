@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Floats, Ints
-from heldout.stats.given import LARGEST
-from heldout.stats.passk import pass_at_k_by_question, pass_hat_k_by_question
-from heldout.stats.summaries import ROUNDING
+from heldout.stats._input import LARGEST, UNIT_ROUNDING
+from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.store.table import Table, table_of
@@ -221,7 +220,9 @@ def group_means(groups: Ints, values: Floats, count: int) -> Floats:
 
 def within_unit(*values: Floats) -> bool:
     """Tell whether all values lie between 0 and 1; NaN counts for nothing."""
-    return all(bool(((v >= -ROUNDING) & (v <= 1 + ROUNDING))[~np.isnan(v)].all()) for v in values)
+    return all(
+        bool(((v >= -UNIT_ROUNDING) & (v <= 1 + UNIT_ROUNDING))[~np.isnan(v)].all()) for v in values
+    )
 
 
 def is_binary(*values: Floats) -> bool:

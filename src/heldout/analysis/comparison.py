@@ -58,7 +58,7 @@ from heldout.stats import (
     slice_differences,
     unpaired_difference,
 )
-from heldout.stats.given import checked_threshold
+from heldout.stats._input import check_threshold
 from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
 from heldout.summary import has_passed
@@ -91,6 +91,7 @@ class Side:
 
     @property
     def path(self) -> Path | None:
+        """The run directory, if it has one."""
         return self.report.path
 
 
@@ -195,6 +196,7 @@ class Comparison:
 
     @property
     def paired(self) -> bool:
+        """Whether samples are paired by id."""
         return isinstance(self.overall, PairedDifference)
 
     @property
@@ -257,7 +259,7 @@ def compare(
     run_a, run_b = _distinguish_names(load_run(a, keys, name="A"), load_run(b, keys, name="B"))
     refuse_same_run(run_a, run_b)
     threshold = run_a.report.pass_threshold if pass_threshold is None else pass_threshold
-    measure = Measure(metric, checked_threshold(threshold))
+    measure = Measure(metric, check_threshold(threshold))
     shared = find_shared_samples(run_a, run_b)
     mismatches = find_mismatches(
         run_a,

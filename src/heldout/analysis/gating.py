@@ -95,14 +95,17 @@ class Check:
 
     @property
     def estimate(self) -> float | None:
+        """The difference, or the mean, without errored items; None where no sample has a score."""
         return self.scored.estimate if self.scored else None
 
     @property
     def interval(self) -> Interval | None:
+        """The interval without errored items that decided, or came nearest to it."""
         return self.scored.interval if self.scored else None
 
     @property
     def n(self) -> int:
+        """Samples with a score."""
         return self.scored.n if self.scored else 0
 
     @property
@@ -135,6 +138,7 @@ class Gate:
 
     @property
     def exit_code(self) -> int:
+        """0 for pass, 1 for fail, 2 for no verdict, 3 for inconclusive."""
         return EXIT_CODES[self.outcome]
 
 

@@ -170,10 +170,10 @@ def plan(
     if cluster is not None or has_duplicates(base.run.table):
         design_effect, clusters = _design_effect(base, other, cluster)
         variance = variance.times(design_effect)
-    needed = [
-        variance.required(repeats=count, detect=detect, power=power, alpha=alpha)
-        for count in dict.fromkeys(repeats)
-    ]
+    rows = []
+    for count in dict.fromkeys(repeats):
+        needed = variance.required(repeats=count, detect=detect, power=power, alpha=alpha)
+        rows.append(PlanRow(count, needed.samples, needed.at_least, needed.samples * count))
     n = components.samples
     mean_repeats = len(base.values) / n
     spread = variance.at(mean_repeats)[1]
@@ -193,9 +193,7 @@ def plan(
         correlation_assumed=other is None and correlation is None,
         variance_known=variance_known,
         detectable=minimum_detectable(math.sqrt(spread / n), n, power=power, alpha=alpha),
-        rows=tuple(
-            PlanRow(r.repeats, r.samples, r.at_least, r.samples * r.repeats) for r in needed
-        ),
+        rows=tuple(rows),
         repeats_for_these=variance.repeats_for(n, detect=detect, power=power, alpha=alpha),
         clusters=clusters,
         cluster=cluster,

@@ -119,12 +119,10 @@ class Section:
     Attributes:
         title: What a reader sees before opening it.
         blocks: The content.
-        in_terminal: Whether a terminal, which cannot fold, shows it too.
     """
 
     title: str
     blocks: Sequence[Line | Table]
-    in_terminal: bool = True
 
 
 Block = Line | Table | Section
@@ -224,7 +222,7 @@ def _print_block(console: Console, block: Block) -> None:
         console.print(render_line(block), soft_wrap=not block.wrap)
     elif isinstance(block, Table):
         console.print(render_table(block))
-    elif block.in_terminal:
+    else:
         console.print(as_line(f"{block.title}:"))
         for inner in block.blocks:
             _print_block(console, inner)

@@ -144,7 +144,8 @@ def command(
         if as_json:
             print_json(comparison_json(comparison, flips))
         else:
-            print_report(_report(comparison, flips), markdown=as_markdown)
+            report = _report(comparison, flips, markdown=as_markdown)
+            print_report(report, markdown=as_markdown)
 
 
 def refuse_json_and_markdown(as_json: bool, as_markdown: bool) -> None:
@@ -172,7 +173,7 @@ def name_options_in_errors(
         raise
 
 
-def _report(comparison: Comparison, flips: int | None) -> Report:
+def _report(comparison: Comparison, flips: int | None, *, markdown: bool) -> Report:
     blocks: list[Block] = [
         side_line("A", comparison.a),
         side_line("B", comparison.b),
@@ -183,7 +184,7 @@ def _report(comparison: Comparison, flips: int | None) -> Report:
     ]
     if comparison.by:
         blocks += slice_blocks(comparison)
-    blocks += [*flip_blocks(comparison, flips), *remark_lines(comparison)]
+    blocks += [*flip_blocks(comparison, flips, markdown=markdown), *remark_lines(comparison)]
     return Report(blocks, conclusion=_verdict_text(comparison))
 
 
@@ -327,11 +328,11 @@ def _differs_by_p_alone(part: SliceDifference, alpha: float) -> bool:
 # --- Flips --------------------------------------------------------------------------------------
 
 
-def flip_blocks(comparison: Comparison, flips: int | None) -> list[Block]:
+def flip_blocks(comparison: Comparison, flips: int | None, *, markdown: bool) -> list[Block]:
     """List the first samples that flipped each way; in a terminal only those asked for."""
     if flips is not None and not comparison.paired:
         return [Line("There are no flips to list: the samples are not paired.")]
-    shown = flips or MARKDOWN_FLIPS
+    shown = flips or (MARKDOWN_FLIPS if markdown else 0)
     rows = [
         (Span(label, style), code(change.id), number(change.a), number(change.b))
         for label, style, changes in (
@@ -344,7 +345,7 @@ def flip_blocks(comparison: Comparison, flips: int | None) -> list[Block]:
         return []
     columns = [Column(""), Column("sample", wrap=True), Column("A", "right"), Column("B", "right")]
     title = f"Flips: gained {len(comparison.gained)}, lost {len(comparison.lost)}"
-    return [Section(title, [Table(columns, rows)], in_terminal=flips is not None)]
+    return [Section(title, [Table(columns, rows)])]
 
 
 # --- Sentences ----------------------------------------------------------------------------------

@@ -188,7 +188,8 @@ def command(
             if as_json:
                 print_json(_gate_json(verdict, flips))
             else:
-                print_report(_report(verdict, flips), markdown=as_markdown)
+                report = _report(verdict, flips, markdown=as_markdown)
+                print_report(report, markdown=as_markdown)
     except BrokenPipeError:
         forget_stdout()  # the verdict stands, whether or not it is read
     raise click.exceptions.Exit(verdict.exit_code)
@@ -218,7 +219,7 @@ def _check_options(
         raise click.UsageError("--slice-no-worse-than needs --slice KEY")
 
 
-def _report(gate: Gate, flips: int | None) -> Report:
+def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
     blocks: list[Block] = []
     if gate.comparison is None:
@@ -234,10 +235,11 @@ def _report(gate: Gate, flips: int | None) -> Report:
         if check.outcome != "pass"
     ]
     if gate.comparison is not None:
-        if gate.comparison.by:
+        if gate.comparison.by and markdown:
             title = f"Slices: {count(len(gate.comparison.slices), 'slice')}"
-            blocks.append(Section(title, slice_blocks(gate.comparison), in_terminal=False))
-        blocks += [*flip_blocks(gate.comparison, flips), *remark_lines(gate.comparison)]
+            blocks.append(Section(title, slice_blocks(gate.comparison)))
+        blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
+        blocks += remark_lines(gate.comparison)
     return Report(
         blocks,
         conclusion=conclude(gate),
@@ -376,42 +378,16 @@ def conclude(gate: Gate) -> str:
         names += f"; {len(decisive) - CHECKS_NAMED} more"
     if gate.outcome == "fail":
         return f"Fails: {names}."
-    if gate.outcome == "errored":
-        return f"No verdict: {_undecided(gate, names)}."
-    text = f"Inconclusive at this n: {names}; {_deciding_samples(gate, decisive)}."
-    if any(check.disputed for check in decisive):
-        text += " Running the errored items again (--resume) may help."
-    return text
-
-
-def _deciding_samples(gate: Gate, checks: Sequence[Check]) -> str:
-    # Of the same samples, the check that needs most needs enough for all.
-    needed: dict[str, int] = {}
-    for check in checks:
-        if check.needed is not None:
-            of = f" of {check_name(check, gate)}" if check.kind == "slice" else ""
-            needed[of] = max(check.needed, needed.get(of, 0))
-    if not needed:
-        return "how many samples would decide is unknown"
-    counts = [f"{samples:,} samples{of}" for of, samples in needed.items()]
-    text = f"about {' and '.join(counts[:CHECKS_NAMED])} would decide at 80% power"
-    if len(counts) > CHECKS_NAMED:
-        text += f", and more for {len(counts) - CHECKS_NAMED} others"
-    if any(check.needed is None for check in checks):
-        text += "; not all are known"
-    return text
-
-
-def _undecided(gate: Gate, names: str) -> str:
+    if gate.outcome == "inconclusive":
+        help = " Running the errored items again (--resume) may help."
+        disputed = any(check.disputed for check in decisive)
+        return f"Inconclusive at this n: {names}.{help if disputed else ''}"
     sides = [gate.run] if gate.comparison is None else [gate.comparison.a, gate.comparison.b]
     errored = sum(side.errored for side in sides)
     if errored == 0:  # slices that one run lacks
-        return f"there is no value on both sides: {names}"
-    if errored == 1:
-        return f"what the errored item counts as decides: {names}. Run it again (--resume)"
-    return (
-        f"what the {errored:,} errored items count as decides: {names}. Run them again (--resume)"
-    )
+        return f"No verdict: there is no value on both sides: {names}."
+    items = f"{errored:,} errored item{'s' * (errored > 1)}"
+    return f"No verdict: it depends on what {items} count as: {names}. Run again (--resume)."
 
 
 # --- JSON ---------------------------------------------------------------------------------------

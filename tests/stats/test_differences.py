@@ -14,15 +14,16 @@ from scipy import stats as scipy_stats
 
 from heldout.errors import InvalidInput
 from heldout.stats import Moments
-from heldout.stats.paired import (
+from heldout.stats.differences import (
     PairedDifference,
+    holm,
     mcnemar_exact,
     paired_difference,
+    paired_slices,
     tango_interval,
+    unpaired_difference,
 )
-from heldout.stats.slices import holm, paired_slices
-from heldout.stats.student import student_p_value, t_quantile
-from heldout.stats.unpaired import unpaired_difference
+from heldout.stats.intervals import student_p_value, t_quantile
 
 Z = t_quantile(0.975, math.inf)
 score = st.integers(-1000, 1000).map(lambda x: x / 8)

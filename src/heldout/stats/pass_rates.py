@@ -20,16 +20,27 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats.given import Ids, check_confidence, cluster_codes
-from heldout.stats.summaries import CONFIDENCE, Floats, Interval, Ints, Moments
+from heldout.stats._input import Ids, check_confidence, cluster_codes
+from heldout.stats.intervals import CONFIDENCE, Floats, Interval, Ints
+from heldout.stats.moments import Moments
 
-NAMED = 5
-"""So many questions are named in a message; the rest is a number."""
+SAMPLES_NAMED = 5
+"""Samples that an error names; of others it has the number."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """A mean over questions. `stderr` and `interval` are None where the values cannot tell."""
+    """A mean over questions of pass@k or pass^k.
+
+    Attributes:
+        k: Attempts.
+        value: The mean.
+        stderr: Its standard error; None for fewer than two clusters.
+        interval: Its interval.
+        confidence: Of the interval.
+        questions: Questions.
+        clusters: Clusters of questions.
+    """
 
     k: int
     value: float
@@ -52,13 +63,25 @@ def pass_at_k(
     names: Sequence[str] | None = None,
     confidence: float = CONFIDENCE,
 ) -> PassRate:
-    """The chance that at least one of k attempts succeeds (Chen 2021), mean over questions.
+    """Return the probability that at least one of k attempts succeeds, as a mean over questions.
 
-    `attempts` and `successes` have a number for each question; every question counts the same,
-    however many attempts it had. `clusters` says which questions belong together (a shared
-    passage); without it each question is a cluster of its own. `names` are for messages.
+    Every question counts the same, however many attempts it had (Chen 2021).
+
+    Args:
+        attempts: Attempts at each question.
+        successes: Successes among them.
+        k: Attempts that are drawn.
+        clusters: The cluster of each question (a shared passage); None: each is independent.
+        names: Names of the questions, for errors.
+        confidence: Of the interval.
+
+    Returns:
+        The mean with its interval.
+
+    Raises:
+        InvalidInput: A question has fewer than k attempts, or counts make no sense.
     """
-    return _averaged(pass_at_k_by_question, attempts, successes, k, clusters, names, confidence)
+    return _average(pass_at_k_by_question, attempts, successes, k, clusters, names, confidence)
 
 
 def pass_hat_k(
@@ -70,14 +93,28 @@ def pass_hat_k(
     names: Sequence[str] | None = None,
     confidence: float = CONFIDENCE,
 ) -> PassRate:
-    """pass^k, the chance that all of k attempts succeed (Yao 2024), mean over questions.
+    """Return pass^k: the probability that all of k attempts succeed, as a mean over questions.
 
-    Its arguments are those of `pass_at_k`.
+    Every question counts the same, however many attempts it had (Yao 2024).
+
+    Args:
+        attempts: Attempts at each question.
+        successes: Successes among them.
+        k: Attempts that are drawn.
+        clusters: The cluster of each question (a shared passage); None: each is independent.
+        names: Names of the questions, for errors.
+        confidence: Of the interval.
+
+    Returns:
+        The mean with its interval.
+
+    Raises:
+        InvalidInput: A question has fewer than k attempts, or counts make no sense.
     """
-    return _averaged(pass_hat_k_by_question, attempts, successes, k, clusters, names, confidence)
+    return _average(pass_hat_k_by_question, attempts, successes, k, clusters, names, confidence)
 
 
-def _averaged(
+def _average(
     by_question: Callable[..., Floats],
     attempts: ArrayLike,
     successes: ArrayLike,
@@ -109,8 +146,8 @@ def _averaged(
 def pass_at_k_by_question(
     attempts: ArrayLike, successes: ArrayLike, *, k: int, names: Sequence[str] | None = None
 ) -> Floats:
-    """1 - C(n - c, k) / C(n, k) for each question (Chen 2021, eq. 1)."""
-    n, c = _checked(attempts, successes, k, names)
+    """Return 1 - C(n - c, k) / C(n, k) for each question (Chen 2021, eq. 1)."""
+    n, c = _check_counts(attempts, successes, k, names)
     # By way of the logarithm: 1 minus almost 1 would leave few digits of a small pass@k.
     # (0.0 - x rather than -x, or no success at all would be -0.0.)
     return 0.0 - np.expm1(_log_chance_to_miss(n, c, k))
@@ -119,13 +156,13 @@ def pass_at_k_by_question(
 def pass_hat_k_by_question(
     attempts: ArrayLike, successes: ArrayLike, *, k: int, names: Sequence[str] | None = None
 ) -> Floats:
-    """C(c, k) / C(n, k) for each question (Yao 2024): the k picked miss all n - c failures."""
-    n, c = _checked(attempts, successes, k, names)
+    """Return C(c, k) / C(n, k) for each question: k drawn miss all n - c failures (Yao 2024)."""
+    n, c = _check_counts(attempts, successes, k, names)
     return np.exp(_log_chance_to_miss(n, n - c, k))
 
 
 def _log_chance_to_miss(n: Ints, marked: Ints, k: int) -> Floats:
-    """log of C(n - m, k) / C(n, k): k picked of n, without replacement, are none of the m marked.
+    """Return log of C(n - m, k) / C(n, k): k drawn of n, without replacement, miss all m marked.
 
     A product of ratios, of which k and m may change places, so the shorter one is taken. No
     factorial is formed: nothing overflows, and nothing cancels as differences of lgamma would.
@@ -144,35 +181,35 @@ def _log_chance_to_miss(n: Ints, marked: Ints, k: int) -> Floats:
     return logs[where.reshape(-1)]
 
 
-def _checked(
+def _check_counts(
     attempts: ArrayLike, successes: ArrayLike, k: int, names: Sequence[str] | None
 ) -> tuple[Ints, Ints]:
-    n, c = _whole_numbers(attempts, "attempts"), _whole_numbers(successes, "successes")
+    n, c = _as_counts(attempts, "attempts"), _as_counts(successes, "successes")
     if len(n) != len(c):
         raise InvalidInput(f"attempts at {len(n)} samples, but successes of {len(c)}")
     if names is not None and len(names) != len(n):
         raise InvalidInput(f"{len(names)} names for {len(n)} samples")
     if len(n) == 0:
         raise InvalidInput("no samples; pass@k and pass^k need at least one")
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+    if k < 1:
         raise InvalidInput(f"k is {k!r}; it is a whole number, at least 1")
     wrong = np.flatnonzero((c < 0) | (c > n))
     if len(wrong):
         raise InvalidInput(
-            f"successes are not between 0 and the attempts for {_named(wrong, names)}: "
+            f"successes are not between 0 and the attempts for {_list_samples(wrong, names)}: "
             f"{c[wrong[0]]} of {n[wrong[0]]} at the first"
         )
     short = np.flatnonzero(n < k)
     if len(short):
         raise InvalidInput(
-            f"k is {k}, but fewer attempts were made at {_named(short, names)} "
+            f"k is {k}, but fewer attempts were made at {_list_samples(short, names)} "
             f"({n[short].min()} at the least): run more repeats, leave these samples out, "
             "or choose a smaller k"
         )
     return n, c
 
 
-def _whole_numbers(values: ArrayLike, what: str) -> Ints:
+def _as_counts(values: ArrayLike, what: str) -> Ints:
     array = np.asarray(values)
     if array.ndim != 1:
         raise InvalidInput(
@@ -183,10 +220,10 @@ def _whole_numbers(values: ArrayLike, what: str) -> Ints:
     return array.astype(np.int64)
 
 
-def _named(positions: Ints, names: Sequence[str] | None) -> str:
+def _list_samples(positions: Ints, names: Sequence[str] | None) -> str:
     some = [
         f"#{position}" if names is None else repr(names[position])
-        for position in positions[:NAMED].tolist()
+        for position in positions[:SAMPLES_NAMED].tolist()
     ]
     more = len(positions) - len(some)
     return f"sample{'s' if len(positions) > 1 else ''} {', '.join(some)}" + (
