@@ -15,7 +15,7 @@ from heldout.analysis.aggregation import MEANS_IN_MEMORY
 from heldout.cli.aggregate import make_notes
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import bootstrap, bootstrap_improvement
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
 from tests.analysis.runs import by_hand, exact, knows, lenient, run
 

@@ -32,7 +32,7 @@ from heldout.cli._tables import (
 )
 from heldout.cli._tables import code as code_span
 from heldout.cli.compare import comparison_json
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of
 from tests.cli.test_process import Terminal

@@ -24,7 +24,7 @@ from heldout.cli._tables import Table, render_line, render_table
 from heldout.cli.curve import build_curve_table, format_age, format_n
 from heldout.cli.watch import Dot, Follower, Series, draw_curves, draw_screen, make_ticks
 from heldout.errors import UnknownFormat
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
 from tests.cli.conftest import Heldout, command_of
 from tests.cli.conftest import Outcome as Said

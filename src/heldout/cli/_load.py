@@ -70,7 +70,7 @@ def find_run_directory(run: str) -> Path:
         InvalidInput: RUN is a curve of many evals, or what follows the @ is no step.
         RunDirectoryError: There is no such run or step.
     """
-    from heldout.store.rundir import find_run
+    from heldout.store.run_dir import find_run
 
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path("outputs/evals") / run).exists()
@@ -104,7 +104,7 @@ def find_curve(run: str | Path) -> Path | None:
     Args:
         run: A directory, or a name under outputs/evals.
     """
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
     from heldout.training.curve import CURVE_NAME
 
     for path in (Path(run), Path("outputs/evals") / run):
@@ -184,7 +184,7 @@ def _known_steps(curve: Path) -> str:
 
 def _saved_attempts(path: Path, step: int) -> list[str]:
     """Return the directories under steps/ of all attempts at a step."""
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     directories = sorted((path / "steps").glob(f"{step:08d}*"))
     return [directory.name for directory in directories if RunDir(directory).exists()]

@@ -137,7 +137,7 @@ def command(
 def _check_writable(path: Path) -> None:
     """Refuse a run directory that cannot be written, before hours are spent on what goes there."""
     from heldout.store.journal import storage_error
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     if RunDir(path).exists():
         raise InvalidInput(f"{path} already holds a run; save to another path")

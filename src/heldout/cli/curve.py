@@ -17,7 +17,7 @@ from heldout.cli._tables import Block, Column, Line, Span, Table
 from heldout.errors import InvalidInput, RunDirectoryError
 
 if TYPE_CHECKING:
-    from heldout.store.rundir import RunInfo
+    from heldout.store.run_dir import RunInfo
     from heldout.training.curve import CurvePoint
     from heldout.training.plot import NamedCurve
     from heldout.training.verdicts import StepVerdict, Terms
@@ -82,7 +82,7 @@ def open_curve(run: str | Path) -> CurveRun:
     Raises:
         RunDirectoryError: There is no such run, or it has no curve.
     """
-    from heldout.store.rundir import find_run
+    from heldout.store.run_dir import find_run
 
     path = find_curve(run)
     if path is None:
@@ -103,8 +103,8 @@ def read_curve(path: Path) -> CurveRun:
     Returns:
         The curve.
     """
-    from heldout.store.lines import has_writer
-    from heldout.store.rundir import RunDir
+    from heldout.store.jsonl import has_writer
+    from heldout.store.run_dir import RunDir
     from heldout.training.curve import CURVE_NAME, current_points, read_points
 
     live = has_writer(path / CURVE_NAME)
@@ -525,7 +525,7 @@ def _fit(columns: Sequence[_Column], width: int) -> list[_Column]:
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> None:
     """Plot the curves of one RUN or several into one picture."""
     from heldout._plotting import format_of
-    from heldout.store.rundir import replace_file
+    from heldout.store.run_dir import replace_file
     from heldout.training.plot import plot as plot_curves
 
     format = format_of(output)
@@ -567,7 +567,7 @@ def stop(run: str, reason: str) -> None:
 
     It stops at its next check, after an eval or a step. Remove RUN/stop to withdraw the request.
     """
-    from heldout.store.lines import has_writer
+    from heldout.store.jsonl import has_writer
     from heldout.training.curve import CURVE_NAME, STOP_NAME, request_stop
 
     path = find_curve(run) or open_curve(run).path  # raises: it says what is wrong

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
+    from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
-    from heldout.summary import Summary
     from heldout.types import EvalResult, Message
 
 MANY_ERRORS = 0.1
@@ -212,7 +212,7 @@ def _show_run(
 ) -> None:
     from heldout.analysis.passes import summarize_report
     from heldout.store.report import EvalReport
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     report = EvalReport.load(path)
     if selection.option:
@@ -243,7 +243,7 @@ def repair_run(path: Path) -> None:
         path: The run directory.
     """
     from heldout.store.journal import repair
-    from heldout.store.rundir import RunDir, now
+    from heldout.store.run_dir import RunDir, now
 
     run = RunDir(path)
     moved = repair(run.journal) if run.journal.exists() else []

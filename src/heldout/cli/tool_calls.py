@@ -162,7 +162,7 @@ def _send_requests(
     from heldout.analysis.tool_calls import opening_messages
     from heldout.engine import evaluate
     from heldout.scoring.calls import score_calls
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     if resume and not RunDir(run_dir).exists():
         raise RunDirectoryError(f"there is no run at {run_dir} to continue; --resume begins none")

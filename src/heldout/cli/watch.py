@@ -39,8 +39,8 @@ from heldout.cli.curve import (
     shorten_verdict,
 )
 from heldout.errors import DamagedJournal, HeldoutError, InvalidInput
-from heldout.store.lines import has_writer, open_to_read, read_header
-from heldout.store.rundir import RunDir, find_run
+from heldout.store.jsonl import has_writer, open_to_read, read_header
+from heldout.store.run_dir import RunDir, find_run
 from heldout.training.curve import CURVE, CURVE_NAME, CurvePoint, current_points, decode_point
 
 if TYPE_CHECKING:
