@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.stats import Floats, Interval, Ints, Moments
-from heldout.stats.summaries import ROUNDING, whole_numbers
+from heldout.stats._input import UNIT_ROUNDING
+from heldout.stats.moments import to_integers
 from heldout.types import METRIC_SUFFIXES
 
 BATCH = 8_192
@@ -253,7 +254,7 @@ def moments_by_group(values: Floats, groups: Ints, count: int) -> list[Moments]:
     if len(values) == 0:
         return moments
     starts = _starts(groups)
-    off = np.minimum(np.abs(values), np.abs(values - 1)) <= ROUNDING
+    off = np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING
     columns = (
         groups[starts],
         np.diff(np.append(starts, len(values))),
@@ -264,7 +265,7 @@ def moments_by_group(values: Floats, groups: Ints, count: int) -> list[Moments]:
     for group, n, low, high, binary in zip(*(c.tolist() for c in columns), strict=True):
         one = moments[group]
         one.n, one.min, one.max, one._binary = n, low, high, binary
-    whole, shifts = whole_numbers(values)
+    whole, shifts = to_integers(values)
     for shift in np.unique(shifts[whole != 0]).tolist():
         which = (shifts == shift) & (whole != 0)
         part, starts = whole[which], _starts(groups[which])
