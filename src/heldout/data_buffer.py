@@ -30,8 +30,8 @@ from heldout.errors import (
 from heldout.overlaps import content_of, overlaps, refuse_overlaps, some_of
 from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import UNENCODABLE, plain_value
-from heldout.store.lines import open_to_read, refuse_unknown, storage_error
-from heldout.store.rundir import replace_file
+from heldout.store.jsonl import open_to_read, refuse_unknown, storage_error
+from heldout.store.run_dir import replace_file
 from heldout.types import Sample
 
 FORMAT, VERSION = "heldout.buffer", 1

@@ -48,9 +48,9 @@ from heldout.rollout import (
     root_of,
 )
 from heldout.store.journal import JournalWriter
-from heldout.store.ledger import Ledger, as_stored
 from heldout.store.report import EvalReport, finish
-from heldout.store.rundir import RunDir, RunInfo, now, unused_name
+from heldout.store.resume import Ledger, as_stored
+from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
     Completion,
     EvalResult,

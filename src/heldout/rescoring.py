@@ -20,7 +20,7 @@ from heldout.engine import Item, Outcome, Run
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.rollout import EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring, score_again
 from heldout.store.report import EvalReport, repeats_of, threshold_of
-from heldout.store.rundir import RunDir, RunInfo
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.types import EvalResult, Sample, Score
 
 

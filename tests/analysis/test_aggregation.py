@@ -15,7 +15,7 @@ from heldout.analysis.aggregation import MEANS_IN_MEMORY
 from heldout.cli.aggregate import make_notes
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import bootstrap, bootstrap_improvement
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
 from tests.analysis.runs import by_hand, exact, knows, lenient, run
 
@@ -153,7 +153,7 @@ def test_errored_items_are_counted_and_are_zero_in_the_reward() -> None:
     matrix = score_matrix([report, one_run(1)], tasks="game")
     assert matrix.errored == 1
     assert matrix.scores[0, 2] == pytest.approx(0.05 / 2)
-    assert "1 of 12 results errored and count as 0" in make_notes(aggregate(matrix, repetitions=10))
+    assert "1 of 12 items errored and count as 0" in make_notes(aggregate(matrix, repetitions=10))
 
 
 def test_a_sample_without_a_task_is_named() -> None:
@@ -227,7 +227,7 @@ def test_the_share_that_passed_can_be_aggregated() -> None:
     assert score_matrix([low], metric="passed").scores.tolist() == [[0.75]]
     assert score_matrix([high], metric="passed").scores.tolist() == [[0.25]]
     notes = make_notes(aggregate(score_matrix([low], metric="passed"), repetitions=10))
-    assert "1 of 4 results errored and count as 0" in notes
+    assert "1 of 4 items errored and count as 0" in notes
 
 
 def test_pass_at_k_is_not_taken_for_the_share_that_passed() -> None:

@@ -14,10 +14,9 @@ from heldout.analysis import pass_at_k, pass_hat_k, summarize
 from heldout.analysis.passes import slices_and_total, summarize_report
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.stats import Moments
-from heldout.store.columns import FIXED, HASHES
+from heldout.store.columns import FIXED, HASHES, summarize_results
 from heldout.store.report import repeats_of
-from heldout.store.rundir import RunDir
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir
 from tests.analysis.runs import Rewards, by_hand
 
 
@@ -82,7 +81,7 @@ def test_samples_of_too_few_attempts_are_named() -> None:
 
 def test_where_nothing_has_a_score_there_is_no_pass_rate() -> None:
     report = by_hand({"a": [None, None]}, config={"repeats": 2})
-    with pytest.raises(InvalidInput, match="none of 2 attempts has a score"):
+    with pytest.raises(InvalidInput, match="none of 2 items has a score"):
         pass_hat_k(report, 1)
     assert summarize_report(report)["pass_at_2"] is None
 

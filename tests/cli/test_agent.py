@@ -410,7 +410,8 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_played(
 
 
 def test_numbers_that_cannot_be_saved_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    write_envs(there="import pathlib; pathlib.Path('runs/x/run.json').touch()")
+    taken = "os.makedirs('runs/x', exist_ok=True); open('runs/x/run.json', 'w').close()"
+    write_envs(there=f"import os; {taken}")
     code, found, err = run(capsys, *QUICK, "--save", "runs/x")
     assert (code, found.get("mean_return")) == (2, 1.0)
     assert "already holds a run" in err
@@ -435,7 +436,7 @@ def test_a_reader_that_is_gone_does_not_keep_a_run_from_being_saved(
         raise BrokenPipeError
 
     # Taken by run_cli for standard output closed, which it then points elsewhere.
-    monkeypatch.setattr("heldout.cli._tables.print_json", gone)
+    monkeypatch.setattr("heldout.cli.agent.print_json", gone)
     monkeypatch.setattr("heldout.cli.main.os.dup2", lambda *_: None)
     write_envs()
     assert run_cli(["env", *QUICK, "--save", "runs/x"]) == 0

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
 from tests.cli.conftest import Heldout, in_process_of_its_own
 
@@ -52,7 +52,7 @@ def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
     outcome = heldout("aggregate", *runs, "--tasks", "game", *FEW)
     assert outcome.code == 0, outcome.err
     assert outcome.out.splitlines()[0] == "ppo0, ppo1, ppo2, ppo3, ppo4"
-    assert "reward over 5 runs x 3 tasks (game 0, game 1, game 2), 150 results" in outcome.out
+    assert "reward over 5 runs x 3 tasks (game 0, game 1, game 2), 150 items" in outcome.out
     for label in ("interquartile mean", "mean", "median", "optimality gap to 1"):
         value, low, high = numbers(outcome.out, label)
         assert low < value < high, label
@@ -77,7 +77,7 @@ def test_one_run_directory_may_hold_several_training_runs(
     runs: list[str], heldout: Heldout
 ) -> None:
     out = heldout("aggregate", "ppo0", "--runs", "seed", *FEW).out
-    assert out.startswith("seed 0, 1, 2\nreward over 3 runs x 1 task, 30 results")
+    assert out.startswith("seed 0, 1, 2\nreward over 3 runs x 1 task, 30 items")
 
 
 def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout) -> None:
@@ -99,7 +99,7 @@ def test_saved_runs_of_episodes_need_no_keys(heldout: Heldout) -> None:
         save_episodes(f"agent{i}", [100.0 + i, 104.0])
     names = [f"agent{i}" for i in range(5)]
     out = heldout("aggregate", *names, "--metric", "return", "--optimum", "200", *FEW).out
-    assert "return over 5 runs x 1 task (CartPole-v1), 10 results in all" in out
+    assert "return over 5 runs x 1 task (CartPole-v1), 10 items in all" in out
     assert numbers(out, "mean")[0] == 103.0
     assert numbers(out, "optimality gap to 200")[0] == 97.0
 
@@ -180,4 +180,4 @@ def test_names_from_a_file_are_shown_and_not_obeyed(heldout: Heldout) -> None:
 def test_the_command_works_in_a_process_of_its_own(runs: list[str]) -> None:
     done = in_process_of_its_own("aggregate", *runs, *FEW)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "reward over 5 runs x 1 task, 150 results in all" in done.stdout
+    assert "reward over 5 runs x 1 task, 150 items in all" in done.stdout

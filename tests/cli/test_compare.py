@@ -32,7 +32,7 @@ from heldout.cli._tables import (
 )
 from heldout.cli._tables import code as code_span
 from heldout.cli.compare import comparison_json
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of
 from tests.cli.test_process import Terminal
@@ -368,6 +368,7 @@ def add_points(home: Path, *steps: int, skipped: int | None = None) -> None:
                 seconds=1.0,
                 summary=None if step == skipped else summary,
                 skipped="no memory" if step == skipped else None,
+                run={0: "steps/00000000", 50: "steps/00000050-2"}.get(step),
             )
         )
     writer.close()

@@ -78,14 +78,14 @@ def test_ctrl_c_keeps_what_was_done_and_resume_completes_it(write: Write, heldou
     )
     run = json.loads((RUN / "run.json").read_text())
     assert (run["status"], run["asked"]) == ("interrupted", 6)
-    assert "interrupted after 3 of 6 samples" in heldout("show", "six").out
+    assert "interrupted after 3 of 6 items" in heldout("show", "six").out
 
     Path("go").touch()
     Path("calls.txt").unlink()
     resumed = heldout("run", "eval.py", "--resume", "--max-concurrent", "1")
     assert resumed.code == 0
     assert calls() == ["word3", "word4", "word5"]
-    assert "6 samples: 6 scored" in resumed.out
+    assert "6 items: 6 scored" in resumed.out
 
 
 def test_a_call_that_never_returns_does_not_keep_the_process_alive(write: Write) -> None:

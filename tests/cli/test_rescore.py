@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from tests.cli.conftest import Heldout, Outcome, calls, command_of
 
 GRADERS = """
@@ -83,7 +83,7 @@ def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: 
     assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q5", "── q2"]
     for arguments, said in {
         ("--sample", "q9"): "has no sample 'q9'; there is q0, q1, q2",
-        ("--sample", "q5", "--passes", "1"): "--failures, --passes and --sample print samples",
+        ("--sample", "q5", "--passes", "1"): "--failures, --passes and --sample print items",
         ("--passes", "1", "--cluster", "topic"): "--cluster is for the report, --passes prints",
     }.items():
         found = heldout("show", "six-rescored", *arguments)
@@ -143,4 +143,4 @@ def test_one_that_was_stopped_goes_on(heldout: Heldout, by: signal.Signals) -> N
     Path("go").touch()
     done = heldout("rescore", "six", "--with", "graders:waiting", "--resume")
     assert done.code == 0, done.err
-    assert "6 samples: 6 scored" in done.out
+    assert "6 items: 6 scored" in done.out

@@ -21,7 +21,7 @@ def status() -> str:
 
 def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished: Outcome) -> None:
     assert "six, model: answer" in finished.out
-    assert "6 samples: 6 scored, 0 errored, 0 truncated" in finished.out
+    assert "6 items: 6 scored, 0 errored, 0 truncated" in finished.out
     assert "saved to outputs/evals/six" in finished.out
     reward = next(line for line in finished.out.splitlines() if line.strip().startswith("reward"))
     assert reward.split()[1:5] == ["0.667", "0.300", "…", "0.903"]
@@ -41,7 +41,7 @@ def test_a_config_without_a_name_takes_that_of_the_file(write: Write, heldout: H
 def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Heldout) -> None:
     text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn)\n"
     write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
-    assert "6 samples: 6 scored" in heldout("run", "eval.py").out
+    assert "6 items: 6 scored" in heldout("run", "eval.py").out
     write("both.py", text=f"from heldout import EvalDefinition\n{text}")
     outcome = heldout("run", "both.py")
     assert outcome.code == 1
@@ -51,7 +51,7 @@ def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Hel
 def test_max_samples_takes_the_first_ones(write: Write, heldout: Heldout) -> None:
     write()
     outcome = heldout("run", "eval.py", "--max-samples", "2")
-    assert "2 samples: 2 scored" in outcome.out
+    assert "2 items: 2 scored" in outcome.out
     assert calls() == ["word0", "word1"]
 
 
@@ -77,7 +77,7 @@ def answer(messages):
         }
     )
     outcome = heldout("run", "eval.py", "--max-concurrent", "3")
-    assert "6 samples: 6 scored, 0 errored" in outcome.out
+    assert "6 items: 6 scored, 0 errored" in outcome.out
 
 
 def test_the_main_block_of_an_eval_file_stays_quiet(write: Write, heldout: Heldout) -> None:
@@ -156,7 +156,7 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
         "stop": ["a", "b"],
         "seed": None,
     }
-    assert "12 attempts" in outcome.out
+    assert "12 items" in outcome.out
 
 
 def test_a_json_list_sets_stops_that_commas_cannot(write: Write, heldout: Heldout) -> None:
@@ -334,7 +334,7 @@ def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: 
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py")
     assert outcome.code == 0
-    assert "6 samples: 5 scored, 1 errored, 0 truncated" in outcome.out
+    assert "6 items: 5 scored, 1 errored, 0 truncated" in outcome.out
     scored = next(line for line in outcome.out.splitlines() if "reward, scored only" in line)
     assert "0.600" in scored
 
@@ -495,7 +495,7 @@ async def score_fn(trajectory, sample):
 """
     )
     outcome = heldout("run", "leaves.py")
-    assert "6 samples: 5 scored, 1 errored" in outcome.out
+    assert "6 items: 5 scored, 1 errored" in outcome.out
     assert outcome.code == 0
     assert "SystemExit" in heldout("show", "six", "--failures", "1").out
 

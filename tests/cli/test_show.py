@@ -24,9 +24,9 @@ from heldout import (
 )
 from heldout._format import printable
 from heldout.cli.slice import in_order
+from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
-from heldout.store.rundir import RunDir, now
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import RUN, Heldout, Outcome, calls, damage_line
 
@@ -125,7 +125,7 @@ def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
     path = "outputs/evals/of today"
     save(result("a", error="no"), result("b"), path=path)
     out = heldout("show", "of today").out
-    hint = re.search(r"`heldout (.*)` shows why samples errored", out)
+    hint = re.search(r"`heldout (.*)` shows why items errored", out)
     assert hint is not None
     assert shlex.split(hint[1]) == ["show", path, "--failures", "5"]
     assert heldout(*shlex.split(hint[1])).code == 0
@@ -136,7 +136,7 @@ def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> N
     run["config"]["pass_threshold"] = -1
     (RUN / "run.json").write_text(json.dumps(run))
     assert heldout("show", "six", "--failures", "3").out == (
-        "No failures: every sample is scored and has reward ≥ -1.\n"
+        "No failures: every item is scored and has reward ≥ -1.\n"
     )
 
 
@@ -412,10 +412,10 @@ def unfinished(status: str, asked: int | None, kept: int, reason: str | None = N
 @pytest.mark.parametrize(
     ("status", "asked", "reason", "said", "code"),
     [
-        ("running", None, None, "Not finished: interrupted after 3 samples; ", 0),
-        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 samples; ", 0),
-        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 samples ([b]why[/b]); ", 2),
-        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 samples", 0),
+        ("running", None, None, "Not finished: interrupted after 3 items; ", 0),
+        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 items; ", 0),
+        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); ", 2),
+        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 items", 0),
     ],
 )
 def test_an_unfinished_run_shows_as_such(
@@ -433,7 +433,7 @@ def test_an_unfinished_run_shows_as_such(
     assert heldout("show", "six", "--json").code == code
     assert heldout("show", "six", "--failures", "1").code == code
     assert said in outcome.out
-    assert "3 samples: 3 scored" in outcome.out
+    assert "3 items: 3 scored" in outcome.out
     shown = json.loads(heldout("show", "six", "--json").out)
     # Nobody is writing it, so it does not run.
     found = "interrupted" if status == "running" else status
@@ -464,7 +464,7 @@ def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> N
     unfinished("running", None, 3)
     writer = JournalWriter(RUN / "results.jsonl")
     try:
-        assert "\nStill running: 3 samples so far; the numbers are of these.\n" in (
+        assert "\nStill running: 3 items so far; the numbers are of these.\n" in (
             heldout("show", "six").out
         )
         refused = heldout("run", "eval.py", "--resume")
@@ -497,7 +497,7 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert repaired.err == (
         "Moved damaged line 3 of outputs/evals/six/results.jsonl to results.damaged.\n"
     )
-    assert "Not finished: interrupted after 5 of 6 samples" in repaired.out
+    assert "Not finished: interrupted after 5 of 6 items" in repaired.out
     assert "(1 damaged journal line moved aside)" in repaired.out
     assert (RUN / "results.damaged").read_bytes() == damaged
 

@@ -27,7 +27,7 @@ from heldout.errors import (
     RunExists,
 )
 from heldout.scoring import Rubric, grade_exact, part
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.training import (
     CurveMonitor,
     PeriodicEval,

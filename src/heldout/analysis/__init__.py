@@ -23,7 +23,8 @@ from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge
 from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize_clustered
 from heldout.analysis.power import Plan, PlanRow, plan
 from heldout.analysis.three_way import ThreeWayCounts, count_three_way
-from heldout.summary import Summary, summarize_results
+from heldout.stats.summary import Summary
+from heldout.store.columns import summarize_results
 from heldout.types import EvalResult
 
 __all__ = [

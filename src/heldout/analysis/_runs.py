@@ -21,10 +21,10 @@ from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Floats, Ints
 from heldout.stats._input import LARGEST, UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
+from heldout.stats.summary import has_passed
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.store.table import Table, table_of
-from heldout.summary import has_passed
 
 REWARD, PASSED = "reward", "passed"
 METRIC_PREFIX = "metric."

@@ -2,7 +2,7 @@
 
     aggregate(score_matrix([seed_0, seed_1, seed_2], tasks="game", metric="return"))
 
-A score is the mean of one run on one task, as `heldout.summary` computes it. Runs of one task
+A score is the mean of one run on one task, as `heldout.stats.summary` computes it. Runs of one task
 answer one question: the same samples, scored in the same way, to the end. What does not is refused,
 unless it is allowed by name. Estimates and intervals over the matrix of scores are those of R.
 Agarwal et al. (2021), "Deep Reinforcement Learning at the Edge of the Statistical Precipice", arXiv
@@ -226,7 +226,7 @@ def score_matrix(
 
 
 def _mean(cell: Cell, values: Floats, *, as_zero: bool) -> float | None:
-    """Return the mean by the denominators of `heldout.summary`; None where nothing has a value."""
+    """Return the mean by the denominators of the summary; None where nothing has a value."""
     known = ~np.isnan(values)
     if not known.any():
         return None

@@ -59,9 +59,9 @@ from heldout.stats import (
     unpaired_difference,
 )
 from heldout.stats._input import check_threshold
+from heldout.stats.summary import has_passed
 from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport
-from heldout.summary import has_passed
 
 Difference = PairedDifference | UnpairedDifference
 Verdict = Literal["b_better", "a_better", "b_higher", "a_higher", "inconclusive"]

@@ -3,7 +3,7 @@
     pass_at_k(report, 4)                           does one of four attempts pass?
     summarize_report(report, cluster="passage")    questions that share a passage are one cluster
 
-What passes and what errored attempts count as is decided in `heldout.summary`.
+What passes and what errored attempts count as is decided in `heldout.stats.summary`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from heldout import stats
 from heldout.analysis._runs import has_duplicates, sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
+from heldout.stats.summary import Batch, Summary, has_passed, summarize_batch
 from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport, repeats_of
 from heldout.store.table import Table, table_of, table_of_results
-from heldout.summary import Batch, Summary, has_passed, summarize_batch
 from heldout.types import EvalResult
 
 Results = EvalReport | Iterable[EvalResult]
@@ -84,7 +84,7 @@ def _estimate(
 ) -> PassRate:
     table, threshold = _read_table(results, cluster, pass_threshold)
     if np.isnan(table.reward).all():
-        raise InvalidInput(f"none of {len(table)} attempts has a score, so none says what passes")
+        raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
     return _estimate_from(table, estimator, k, cluster, threshold)
 
 

@@ -70,7 +70,7 @@ def find_run_directory(run: str) -> Path:
         InvalidInput: RUN is a curve of many evals, or what follows the @ is no step.
         RunDirectoryError: There is no such run or step.
     """
-    from heldout.store.rundir import find_run
+    from heldout.store.run_dir import find_run
 
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path("outputs/evals") / run).exists()
@@ -82,7 +82,7 @@ def find_run_directory(run: str) -> Path:
             f"{curve} is a curve of many evals. Name one by its step, {run}@STEP, or the last, "
             f"{run}@{LAST}: {_known_steps(curve)}"
         )
-    name, selector = _split_at_curve(run)
+    name, _, selector = run.partition("@")
     curve = find_curve(name)
     if curve is None:
         path = find_run(name)
@@ -104,7 +104,7 @@ def find_curve(run: str | Path) -> Path | None:
     Args:
         run: A directory, or a name under outputs/evals.
     """
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
     from heldout.training.curve import CURVE_NAME
 
     for path in (Path(run), Path("outputs/evals") / run):
@@ -143,22 +143,17 @@ def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path
             raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
         _refuse_several_labels(results, LAST, f"{path} has several evals")
         step = max(point.step for point in results)
-    saved = _step_directories(path, step)
+    saved = _saved_attempts(path, step)
     points = [point for point in current if point.step == step]
     _refuse_several_labels(points, str(step), f"{path} has several evals at step {step}")
     if not points:
         of_label = _with_label(path, written, label)
         superseded = [point for point in of_label if point.step == step and point.has_result]
-        raise _missing_step(path, step, current, superseded, [*saved])
-    point = points[0]
-    name = _directory_name(point)
-    if point.has_result and point.run is None:
-        # Older curves do not name the directory: it is the latest that is no other point's.
-        others = {_directory_name(other) for other in written}
-        name = next((name for name in reversed(saved) if name not in others), None)
+        raise _missing_step(path, step, current, superseded, saved)
+    name = _directory_name(points[0])
     if name in saved:
-        return saved[name]
-    why = f"; it was skipped: {point.skipped}" if point.skipped else ""
+        return path / "steps" / name
+    why = f"; it was skipped: {points[0].skipped}" if points[0].skipped else ""
     raise RunDirectoryError(
         f"there is no {path / 'steps'}/{name or f'{step:08d}'}: the conversations of step {step} "
         f"were not saved{why}"
@@ -187,23 +182,12 @@ def _known_steps(curve: Path) -> str:
     return list_result_steps(current_points(read_points(curve / CURVE_NAME)))
 
 
-def _split_at_curve(run: str) -> tuple[str, str]:
-    """Split at the last @ before which there is a curve: labels may have one, too."""
-    positions = [i for i, character in enumerate(run) if character == "@"]
-    position = next((i for i in reversed(positions) if find_curve(run[:i])), positions[-1])
-    return run[:position], run[position + 1 :]
+def _saved_attempts(path: Path, step: int) -> list[str]:
+    """Return the directories under steps/ of all attempts at a step."""
+    from heldout.store.run_dir import RunDir
 
-
-def _step_directories(path: Path, step: int) -> dict[str, Path]:
-    """Directories of all attempts at a step by name, in the order in which they were made."""
-    from heldout.store.rundir import RunDir
-
-    steps, attempts = path / "steps", []
-    for directory in steps.iterdir() if steps.is_dir() else ():
-        name = re.fullmatch("([0-9]+)(?:-([0-9]+))?", directory.name)
-        if name and int(name[1]) == step and RunDir(directory).exists():
-            attempts.append((int(name[2] or 0), directory))
-    return {directory.name: directory for _, directory in sorted(attempts)}
+    directories = sorted((path / "steps").glob(f"{step:08d}*"))
+    return [directory.name for directory in directories if RunDir(directory).exists()]
 
 
 def _directory_name(point: CurvePoint) -> str | None:

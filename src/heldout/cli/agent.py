@@ -7,8 +7,8 @@ environments print, go to standard error.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -25,6 +25,7 @@ from heldout.cli._load import (
     load_function,
     one_line,
 )
+from heldout.cli._tables import print_json
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 
 
@@ -74,60 +75,57 @@ def command(
 
     A policy that terminates an episode may have failed it, as in CartPole: --success decides.
     """
-    from heldout.cli._tables import print_json
     from heldout.isolation import untouched_random_state
     from heldout.vector import evaluate_env
 
-    with _reserve_directory(save) as directory:
-        try:
-            with redirect_stdout(sys.stderr):
-                # Seeded: a policy may draw its weights where its module is imported.
-                with untouched_random_state(seed=seed):
-                    gymnasium = import_extra(
-                        "gymnasium", "environments need gymnasium", "gymnasium"
-                    )
-                    # Modules of environments and of saved models are found here, too.
-                    add_working_directory()
-                    policy_fn = _load_policy(policy, device, vec_normalize)
-                    success_fn = None if success is None else load_function(success, "--success")
-                    # Last: the modules just imported may register the environment.
-                    make_env = _find_environment(gymnasium, env)
-                report = evaluate_env(
-                    make_env,
-                    policy_fn,
-                    episodes,
-                    num_envs=num_envs,
-                    seed=seed,
-                    max_steps=max_steps,
-                    success=success_fn,
-                    trajectory=dump_trajectory,
-                )
-        except MissingDependency as missing:
-            if not skip_missing:
-                raise
-            print_json({"skipped": str(missing)})
-            return
-        except HeldoutError:
+    directory = None if save is None else Path(save).absolute()  # a policy may change directory
+    if directory is not None:
+        _check_writable(directory)
+    try:
+        with redirect_stdout(sys.stderr):
+            # Seeded: a policy may draw its weights where its module is imported.
+            with untouched_random_state(seed=seed):
+                gymnasium = import_extra("gymnasium", "environments need gymnasium", "gymnasium")
+                # Modules of environments and of saved models are found here, too.
+                add_working_directory()
+                policy_fn = _load_policy(policy, device, vec_normalize)
+                success_fn = None if success is None else load_function(success, "--success")
+                # Last: the modules just imported may register the environment.
+                make_env = _find_environment(gymnasium, env)
+            report = evaluate_env(
+                make_env,
+                policy_fn,
+                episodes,
+                num_envs=num_envs,
+                seed=seed,
+                max_steps=max_steps,
+                success=success_fn,
+                trajectory=dump_trajectory,
+            )
+    except MissingDependency as missing:
+        if not skip_missing:
             raise
-        except SystemExit as exit:
-            # Let through, it would end this process with its own code: 0, as if all were well.
-            raise EvalFailed(
-                f"the policy or the environment left the program: {describe_error(exit)}; there is "
-                "no number to report. Take that exit out, or let only __main__ reach it"
-            ) from exit
-        except Exception as problem:
-            raise EvalFailed(
-                f"{describe_error(problem)}; there is no number to report"
-            ) from problem
-        unsaved: Exception | None = None
-        if directory is not None:
-            try:
-                report.save(directory)
-            except Exception as problem:  # noqa: BLE001 - the numbers are printed first
-                unsaved = problem
-        print_json({"env": env, "policy": policy, **report.summary})
-        for note in report.notes:
-            click.echo(f"Note: {note}", err=True)
+        print_json({"skipped": str(missing)})
+        return
+    except HeldoutError:
+        raise
+    except SystemExit as exit:
+        # Let through, it would end this process with its own code: 0, as if all were well.
+        raise EvalFailed(
+            f"the policy or the environment left the program: {describe_error(exit)}; there is "
+            "no number to report. Take that exit out, or let only __main__ reach it"
+        ) from exit
+    except Exception as problem:
+        raise EvalFailed(f"{describe_error(problem)}; there is no number to report") from problem
+    unsaved: Exception | None = None
+    if directory is not None:
+        try:
+            report.save(directory)
+        except Exception as problem:  # noqa: BLE001 - the numbers are printed first
+            unsaved = problem
+    print_json({"env": env, "policy": policy, **report.summary})
+    for note in report.notes:
+        click.echo(f"Note: {note}", err=True)
     if unsaved is not None:
         raise EvalFailed(
             f"all episodes ran, and the numbers are printed, but not saved: "
@@ -136,35 +134,22 @@ def command(
         ) from unsaved
 
 
-@contextmanager
-def _reserve_directory(save: str | None) -> Iterator[Path | None]:
-    """Make the run directory and try to write to it before hours are spent on what goes there."""
-    if save is None:
-        yield None
-        return
+def _check_writable(path: Path) -> None:
+    """Refuse a run directory that cannot be written, before hours are spent on what goes there."""
     from heldout.store.journal import storage_error
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
-    path = Path(save).absolute()  # a policy may change the working directory
-    created: list[Path] = []
+    if RunDir(path).exists():
+        raise InvalidInput(f"{path} already holds a run; save to another path")
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
     try:
-        try:
-            if RunDir(path).exists():
-                raise InvalidInput(f"{save} already holds a run; save to another path")
-            created += [folder for folder in (path, *path.parents) if not folder.exists()]
-            path.mkdir(parents=True, exist_ok=True)
-            # Permissions alone do not tell (root, read-only disks, quotas).
-            with TemporaryFile(dir=path):
-                pass
-        except OSError as problem:
-            raise storage_error(
-                path, problem, "; no episode was run. --save to another path"
-            ) from problem
-        yield path
-    finally:
-        for folder in created:
-            with suppress(OSError):  # not empty: something was saved there
-                folder.rmdir()
+        # Permissions alone do not tell (root, read-only disks, quotas).
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as problem:
+        raise storage_error(
+            path, problem, "; no episode was run. --save to another path"
+        ) from problem
 
 
 def _find_environment(gymnasium: Any, env: str) -> Callable[[], Any]:

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 import click
 
 from heldout._format import count, interval, number
-from heldout.cli._tables import Block, Column, Line, Report, Table
+from heldout.cli._load import load_report
+from heldout.cli._tables import Block, Column, Line, Report, Table, print_json, print_report
+from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
+from heldout.cli.main import writing
 
 if TYPE_CHECKING:
     from heldout.analysis.aggregation import Aggregates, ScoreMatrix
@@ -75,13 +78,8 @@ def command(
     samples, scorer, environment, threshold or incomplete.
     """
     from heldout.analysis.aggregation import aggregate, score_matrix
-    from heldout.cli._load import load_report
-    from heldout.cli._tables import print_json, print_report
-    from heldout.cli.compare import name_options_in_errors
-    from heldout.cli.main import writing
 
-    if as_json and markdown:
-        raise click.UsageError("--json or --markdown, not both")
+    refuse_json_and_markdown(as_json, markdown)
 
     def load_matrix(names: tuple[str, ...]) -> ScoreMatrix:
         reports = [load_report(name) for name in names]
@@ -158,7 +156,7 @@ def _make_matrix_notes(matrix: ScoreMatrix) -> Iterator[str]:
     yield from _describe_allowed(matrix)
     if matrix.errored:
         counted = "count as 0" if matrix.metric in ("reward", "passed") else "are in no mean"
-        yield f"{matrix.errored} of {count(matrix.items, 'result')} errored and {counted}"
+        yield f"{matrix.errored} of {count(matrix.items, 'item')} errored and {counted}"
     runs = len(matrix.runs)
     if runs > 1 and (matrix.scores == matrix.scores[0]).all():
         yield "on each task all runs scored the same, so there is no interval"
@@ -187,4 +185,4 @@ def _describe_matrix(matrix: ScoreMatrix, runs_key: str | None, prefix: str) -> 
     yield Line(prefix + (f"{runs_key} {names}" if runs_key else names), style="bold")
     over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"
     tasks = "" if matrix.tasks == (SINGLE_TASK,) else f" ({some_of(matrix.tasks)})"
-    yield Line(f"{matrix.metric} over {over}{tasks}, {count(matrix.items, 'result')} in all")
+    yield Line(f"{matrix.metric} over {over}{tasks}, {count(matrix.items, 'item')} in all")

@@ -11,8 +11,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heldout._format import count, interval, number, printable
-from heldout.cli._tables import Block, Column, Line, Report, Span, Table
-from heldout.errors import InvalidInput
+from heldout.cli._load import load_object
+from heldout.cli._tables import (
+    Block,
+    Column,
+    Line,
+    Report,
+    Span,
+    Table,
+    as_line,
+    as_text,
+    make_console,
+    print_json,
+    print_report,
+)
+from heldout.cli.main import writing
+from heldout.cli.show import describe_model, print_labelled, shorten
+from heldout.errors import InvalidInput, SystemicFailure
 
 if TYPE_CHECKING:
     from heldout.analysis.judge_check import JudgeCheck, JudgedAnswer, Kind, Label, LabelledAnswer
@@ -114,9 +129,6 @@ def judge(
     optional.
     """
     from heldout.analysis.judge_check import read_labels
-    from heldout.cli._tables import print_json, print_report
-    from heldout.cli.main import writing
-    from heldout.errors import SystemicFailure
 
     items = read_labels(labels, kind)
     options = {
@@ -152,7 +164,6 @@ def _load_judge(
     name: str, options: Mapping[str, Any], *, max_concurrent: int, timeout: float
 ) -> tuple[Judge, HTTPEndpoint | None]:
     """Load a judge with the given options, and the endpoint that was opened for it, if any."""
-    from heldout.cli._load import load_object
     from heldout.config import Sampling, check_endpoint
     from heldout.models.http import HTTPEndpoint
     from heldout.scoring.judges import Judge
@@ -250,8 +261,6 @@ def _run_check(
 
 
 def _build_judge_report(check: JudgeCheck) -> Report:
-    from heldout.cli.show import describe_model
-
     times = {1: "once", 2: "twice"}.get(check.repeats, f"{check.repeats} times")
     orders = " in each order" if check.kind == "pairwise" else ""
     about = f", {check.kind}: {count(len(check.judged), 'answer')}, each judged {times}{orders}"
@@ -395,9 +404,6 @@ def _judged_as_dict(answer: JudgedAnswer) -> dict[str, Any]:
 def _print_differences(shown: Sequence[JudgedAnswer], total: int) -> None:
     from rich.text import Text
 
-    from heldout.cli._tables import as_line, as_text, make_console
-    from heldout.cli.show import print_labelled, shorten
-
     console = make_console()
     if not shown:
         console.print("No differences: every verdict is the label.")
@@ -468,7 +474,6 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
     TOKENIZER is a directory, or a name on the Hugging Face hub that has been downloaded before.
     Exits with 1 if no mode supports all kinds of conversation that the template does.
     """
-    from heldout.cli._tables import print_json, print_report
     from heldout.rendering.chat_templates import ChatRenderer
     from heldout.rendering.examine import examine
     from heldout.types import Message

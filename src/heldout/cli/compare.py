@@ -135,7 +135,7 @@ def command(
         )
     if plot is not None and format is not None:
         from heldout.analysis.plot import plot_comparison
-        from heldout.store.rundir import replace_file
+        from heldout.store.run_dir import replace_file
 
         order = [part.label for part in sort_slices(comparison.slices)]
         replace_file(plot, plot_comparison(comparison, order=order, format=format))

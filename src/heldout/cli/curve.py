@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-import msgspec
 
 from heldout._format import count, cut, interval, number, printable
 from heldout.cli._load import find_curve
@@ -18,7 +17,7 @@ from heldout.cli._tables import Block, Column, Line, Span, Table
 from heldout.errors import InvalidInput, RunDirectoryError
 
 if TYPE_CHECKING:
-    from heldout.store.rundir import RunInfo
+    from heldout.store.run_dir import RunInfo
     from heldout.training.curve import CurvePoint
     from heldout.training.plot import NamedCurve
     from heldout.training.verdicts import StepVerdict, Terms
@@ -26,7 +25,9 @@ if TYPE_CHECKING:
 NOTE_CHARACTERS = 300
 """Characters of a reason that are shown: a traceback would bury the table."""
 NOTE_WIDTH = 16
-"""Width of the narrowest column of notes; below that they stand under the table."""
+"""Columns of the terminal that are left for notes."""
+ALWAYS_SHOWN = 7
+"""Rank of columns that are never left out: step, reward and interval."""
 CORRECTED_EVALS = 500
 """Evals up to which the best is corrected for the choice: with more it takes minutes."""
 VERDICT_STYLES = {
@@ -81,7 +82,7 @@ def open_curve(run: str | Path) -> CurveRun:
     Raises:
         RunDirectoryError: There is no such run, or it has no curve.
     """
-    from heldout.store.rundir import find_run
+    from heldout.store.run_dir import find_run
 
     path = find_curve(run)
     if path is None:
@@ -102,8 +103,8 @@ def read_curve(path: Path) -> CurveRun:
     Returns:
         The curve.
     """
-    from heldout.store.lines import has_writer
-    from heldout.store.rundir import RunDir
+    from heldout.store.jsonl import has_writer
+    from heldout.store.run_dir import RunDir
     from heldout.training.curve import CURVE_NAME, current_points, read_points
 
     live = has_writer(path / CURVE_NAME)
@@ -190,10 +191,10 @@ def describe_point(point: CurvePoint) -> str:
     if point.partial is not None:
         notes.append(f"partial: {point.partial}")
     elif point.has_result and point.budget is not None and point.asked < point.of:
-        notes.append("fewer samples, to keep its budget")
+        notes.append("fewer items, to keep its budget")
     scored = point.number("mean_scored")
     if point.number("n_errors") and scored is not None:
-        notes.append(f"{number(scored)} without errored samples")
+        notes.append(f"{number(scored)} without errored items")
     if postponed := _count_postponed(point):
         notes.append(f"{postponed} before it postponed, to keep its budget")
     if point.stop is not None:
@@ -267,6 +268,8 @@ def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
     Returns:
         Plain values for JSON.
     """
+    import msgspec
+
     from heldout.training.verdicts import stored_kind
 
     plain = msgspec.structs.asdict(point)
@@ -335,6 +338,8 @@ def judge_curve(
         The points, with verdicts where they have none (evals in the background are written before
         they are judged), and lines with the last verdict and the best eval.
     """
+    import msgspec
+
     from heldout.training.verdicts import best_as_dict, best_checkpoint, verdicts
 
     terms = options.terms_for(points)
@@ -400,21 +405,16 @@ class CurveTable:
 
     Attributes:
         table: One row per point.
-        notes: Notes on points, where the table has no room for them.
         hidden: Metrics that the table has no room for.
     """
 
     table: Table
-    notes: list[str]
     hidden: list[str]
 
     def blocks(self) -> list[Block]:
-        """Return the table with the notes below it."""
-        blocks: list[Block] = [self.table, *(Line(note, style="yellow") for note in self.notes)]
-        if self.hidden:
-            hidden = ", ".join(self.hidden)
-            blocks.append(Line(f"No room for {hidden}; --json has all.", style="dim"))
-        return blocks
+        """Return the table, and a line that names the hidden metrics."""
+        hidden = Line(f"No room for {', '.join(self.hidden)}; --json has all.", style="dim")
+        return [self.table, hidden] if self.hidden else [self.table]
 
 
 def build_curve_table(
@@ -437,28 +437,19 @@ def build_curve_table(
     """
     notes = [describe_point(point) for point in points]
     columns = _make_columns(points, metric)
-    shown = _fit(columns, width)
-    room = width - sum(column.width + 3 for column in shown)
-    within = any(notes) and room >= min(NOTE_WIDTH, max(map(len, notes)))
-    if any(notes) and not within:
-        # Numbers about the eval itself make room for the notes before the notes leave the table.
-        slim = _fit(columns, width - NOTE_WIDTH - 3)
-        if {column.heading for column in slim} >= {"step", "reward", "95% interval", "n"}:
-            shown, within = slim, True
-            room = width - sum(column.width + 3 for column in shown)
+    shown = _fit(columns, width - (NOTE_WIDTH + 3 if any(notes) else 0))
     headings = [Column(column.heading, column.align) for column in shown]
-    if within:
+    if any(notes):
         headings.append(Column("note", wrap=not one_line))
+        if one_line:
+            room = width - sum(column.width + 3 for column in shown)
+            notes = [cut(note, max(1, room)) for note in notes]
     rows = []
-    for i, (point, note) in enumerate(zip(points, notes, strict=True)):
-        cells = [column.cells[i] for column in shown]
-        if within:
-            cells.append(cut(note, max(1, room)) if one_line else note)
-        style = "" if point.has_result else "dim"
-        rows.append([Span(text, style) for text in cells])
-    below = [f"step {p.step}: {note}" for p, note in zip(points, notes, strict=True) if note]
+    for i, point in enumerate(points):
+        cells = [column.cells[i] for column in shown] + ([notes[i]] if any(notes) else [])
+        rows.append([Span(text, "" if point.has_result else "dim") for text in cells])
     hidden = [column.heading for column in columns if column.rank == 0 and column not in shown]
-    return CurveTable(Table(headings, rows), [] if within else below, hidden)
+    return CurveTable(Table(headings, rows), hidden)
 
 
 def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[_Column]:
@@ -508,7 +499,7 @@ def _fit(columns: Sequence[_Column], width: int) -> list[_Column]:
     chosen: list[_Column] = []
     for column in sorted(columns, key=lambda column: -column.rank):
         needed = sum(other.width + 3 for other in chosen) + column.width
-        if needed <= width:
+        if needed <= width or column.rank >= ALWAYS_SHOWN:
             chosen.append(column)
         elif column.rank:
             break  # a less important one must not take its place
@@ -534,7 +525,7 @@ def _fit(columns: Sequence[_Column], width: int) -> list[_Column]:
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> None:
     """Plot the curves of one RUN or several into one picture."""
     from heldout._plotting import format_of
-    from heldout.store.rundir import replace_file
+    from heldout.store.run_dir import replace_file
     from heldout.training.plot import plot as plot_curves
 
     format = format_of(output)
@@ -576,7 +567,7 @@ def stop(run: str, reason: str) -> None:
 
     It stops at its next check, after an eval or a step. Remove RUN/stop to withdraw the request.
     """
-    from heldout.store.lines import has_writer
+    from heldout.store.jsonl import has_writer
     from heldout.training.curve import CURVE_NAME, STOP_NAME, request_stop
 
     path = find_curve(run) or open_curve(run).path  # raises: it says what is wrong

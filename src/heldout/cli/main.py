@@ -9,7 +9,7 @@ Scripts go by the exit code of `heldout gate`, so there 1 means one thing only:
 
 0    passes
 1    fails
-2    no verdict: whatever is 1 elsewhere, an error in heldout itself, or what errored samples count
+2    no verdict: whatever is 1 elsewhere, an error in heldout itself, or what errored items count
      as decides
 3    inconclusive: too few samples
 

@@ -8,6 +8,11 @@ from typing import Any
 
 import click
 
+from heldout.cli._load import find_run_directory, load_function
+from heldout.cli.run import print_run, report_interrupt, stdout_for_json
+from heldout.config import base_config
+from heldout.errors import RunExists
+
 
 @click.command("rescore")
 @click.argument("run")
@@ -20,8 +25,8 @@ import click
     "it runs its code.",
 )
 @click.option("--name", metavar="NAME", help="Name of the new run.  [default: RUN-rescored]")
-@click.option("--max-concurrent", type=int, metavar="N", help="Samples in flight at once.")
-@click.option("--timeout", type=float, metavar="S", help="Seconds one sample may take.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
+@click.option("--timeout", type=float, metavar="S", help="Seconds one item may take.")
 @click.option("--resume", is_flag=True, help="Continue an unfinished run of this name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 def command(
@@ -40,10 +45,6 @@ def command(
     """
     import asyncio
 
-    from heldout.cli._load import find_run_directory, load_function
-    from heldout.cli.run import print_run, report_interrupt, stdout_for_json
-    from heldout.config import base_config
-    from heldout.errors import RunExists
     from heldout.rescoring import rescore
 
     parent = find_run_directory(run)

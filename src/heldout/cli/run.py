@@ -41,7 +41,7 @@ class _RunCommand(click.Command):
 )
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--max-samples", type=int, metavar="N", help="Only the first N samples.")
-@click.option("--max-concurrent", type=int, metavar="N", help="Samples in flight at once.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
 @click.option(
     "--endpoint",
     metavar="E",
@@ -86,6 +86,8 @@ def command(
         if repair:
             if not config.resume:
                 raise click.UsageError("--repair goes with --resume, which runs moved lines again")
+            from heldout.cli.show import repair_run
+
             repair_run(run_dir)
         samples = eval_file.load_samples()
         try:
@@ -145,38 +147,6 @@ def _name_exits(file: Path) -> Iterator[None]:
         raise EvalFailed(
             f"code of {file} ended the process (SystemExit: {exit}); there is no report"
         ) from exit
-
-
-def repair_run(path: Path) -> int:
-    """Move damaged journal lines of a run aside and say so.
-
-    Args:
-        path: The run directory.
-
-    Returns:
-        How many lines were damaged.
-    """
-    from heldout.store.journal import repair
-    from heldout.store.rundir import RunDir
-
-    journal = RunDir(path).journal
-    moved = repair(journal) if journal.exists() else []
-    report_repair(journal, moved)
-    return len(moved)
-
-
-def report_repair(path: Path, moved: Sequence[int]) -> None:
-    """Say on standard error which damaged lines of a file were moved aside.
-
-    Args:
-        path: The file.
-        moved: Numbers of the lines.
-    """
-    text = f"{path} has no damaged line."
-    if moved:
-        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
-        text = f"Moved damaged {lines} of {path} to {path.with_suffix('.damaged').name}."
-    click.echo(printable(text), err=True)
 
 
 # --- Eval files ---------------------------------------------------------------------------------

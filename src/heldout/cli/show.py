@@ -2,30 +2,55 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from heldout._format import count, interval, number, printable
-from heldout.cli._tables import Block, Column, Line, Report, Span, Table
+from heldout.cli._load import find_curve, find_run_directory, find_step, list_result_steps
+from heldout.cli._tables import (
+    PIPE_WIDTH,
+    Block,
+    Column,
+    Line,
+    Report,
+    Span,
+    Table,
+    as_line,
+    as_text,
+    make_console,
+    print_json,
+    print_report,
+)
+from heldout.cli.curve import (
+    CurveRun,
+    VerdictOptions,
+    build_curve_table,
+    describe_status,
+    group_by_label,
+    judge_curve,
+    point_as_dict,
+    read_curve,
+)
+from heldout.cli.main import writing
+from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from heldout.cli.curve import CurveRun, VerdictOptions
+    from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
-    from heldout.summary import Summary
     from heldout.types import EvalResult, Message
 
 MANY_ERRORS = 0.1
-"""Share of errored attempts above which a report says what that does to its means."""
+"""Share of errored items above which a report says what that does to its means."""
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
@@ -37,10 +62,10 @@ LABEL_WIDTH = 11
     "--failures",
     type=click.IntRange(1),
     metavar="N",
-    help="N samples that did not pass, those that errored first.",
+    help="N items that did not pass, those that errored first.",
 )
-@click.option("--passes", type=click.IntRange(1), metavar="N", help="N samples that passed.")
-@click.option("--sample", "samples", multiple=True, metavar="ID", help="The sample with this id.")
+@click.option("--passes", type=click.IntRange(1), metavar="N", help="N items that passed.")
+@click.option("--sample", "samples", multiple=True, metavar="ID", help="The items of this sample.")
 @click.option(
     "--pass-at",
     type=click.IntRange(1),
@@ -54,13 +79,11 @@ LABEL_WIDTH = 11
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON: a summary, or one line per sample or point.",
+    help="Print JSON: a summary, or one line per item or point.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
-@click.option(
-    "--outcomes", is_flag=True, help="Of a curve, with --json: each sample's reward, too."
-)
+@click.option("--outcomes", is_flag=True, help="Of a curve, with --json: each item's reward, too.")
 @click.option("--effect", type=float, help="Of a curve: the gain over a window worth having.")
 @click.option("--alpha", type=float, help="Of a curve: the chance of a false verdict, over all.")
 @click.option("--window", type=int, metavar="EVALS", help="Of a curve: how far verdicts look back.")
@@ -85,10 +108,6 @@ def command(
     For a training run, that is its curve, one line per point, and its verdict; --step prints the
     whole report of one point, as RUN@STEP does.
     """
-    from heldout.cli._load import find_curve, find_run_directory, find_step
-    from heldout.cli.curve import VerdictOptions
-    from heldout.errors import InvalidInput
-
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")
     selection = _Selection(failures, passes, samples)
@@ -96,7 +115,7 @@ def command(
     report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
     if report_option and selection.option:
         raise InvalidInput(
-            f"{report_option} is for the report, {selection.option} prints samples: ask for one"
+            f"{report_option} is for the report, {selection.option} prints items: ask for one"
         )
     if curve is not None and (step is None or outcomes):
         if report_option:
@@ -105,7 +124,9 @@ def command(
             )
         verdicts = VerdictOptions(effect, alpha, window)
         if repair:
-            _repair_curve(curve)
+            from heldout.training.curve import CURVE_NAME, repair_curve
+
+            _report_repair(curve / CURVE_NAME, repair_curve(curve / CURVE_NAME))
         _show_curve(curve, selection, verdicts, step, outcomes, as_json=as_json, markdown=markdown)
         return
     if curve is None:
@@ -118,34 +139,31 @@ def command(
     else:
         path = find_step(curve, step)
     if repair:
-        _repair_run(path)
+        repair_run(path)
     _show_run(path, selection, pass_at, cluster, as_json=as_json, markdown=markdown)
 
 
-@dataclass(frozen=True, slots=True)
-class _Selection:
-    """Which conversations to show, if any."""
+class _Selection(NamedTuple):
+    """Which conversations to show; at most one of these."""
 
     failures: int | None
     passes: int | None
     samples: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        if (self.failures is not None) + (self.passes is not None) + bool(self.samples) > 1:
-            raise click.UsageError("--failures, --passes and --sample print samples: ask for one")
-
     @property
     def option(self) -> str | None:
-        if self.failures is not None:
-            return "--failures"
-        if self.passes is not None:
-            return "--passes"
-        return "--sample" if self.samples else None
+        """The option that selects; None for the report itself."""
+        options = ("--failures", "--passes", "--sample")
+        chosen = [option for option, value in zip(options, self, strict=True) if value]
+        if len(chosen) > 1:
+            raise click.UsageError("--failures, --passes and --sample print items: ask for one")
+        return chosen[0] if chosen else None
 
     def select(self, report: EvalReport) -> list[EvalResult]:
-        if self.failures is not None:
+        """Find the results of a report that are selected."""
+        if self.failures:
             return _select_failures(report, self.failures)
-        if self.passes is not None:
+        if self.passes:
             passed = (r for r in report.results if r.ok and r.score.reward >= report.pass_threshold)
             return list(islice(passed, self.passes))
         return _select_samples(report, self.samples)
@@ -167,10 +185,6 @@ def _select_failures(report: EvalReport, most: int) -> list[EvalResult]:
 
 
 def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
-    import difflib
-
-    from heldout.errors import InvalidInput
-
     selected: dict[str, list[EvalResult]] = {id: [] for id in ids}
     others: dict[str, None] = {}
     for result in report.results:
@@ -197,10 +211,8 @@ def _show_run(
     markdown: bool,
 ) -> None:
     from heldout.analysis.passes import summarize_report
-    from heldout.cli._tables import print_json, print_report
-    from heldout.cli.main import writing
     from heldout.store.report import EvalReport
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     report = EvalReport.load(path)
     if selection.option:
@@ -224,18 +236,31 @@ def _show_run(
         raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
 
 
-def _repair_run(path: Path) -> None:
-    from heldout.cli.run import repair_run
-    from heldout.store.rundir import RunDir, now
+def repair_run(path: Path) -> None:
+    """Move damaged journal lines of a run aside, after which it is no longer complete.
 
-    moved = repair_run(path)
+    Args:
+        path: The run directory.
+    """
+    from heldout.store.journal import repair
+    from heldout.store.run_dir import RunDir, now
+
+    run = RunDir(path)
+    moved = repair(run.journal) if run.journal.exists() else []
+    _report_repair(run.journal, moved)
     if moved:
-        # It lacks results now, so it is not complete any more.
-        run = RunDir(path)
         info = run.read_info()
         info.status, info.finished = "interrupted", now()
-        info.reason = f"{count(moved, 'damaged journal line')} moved aside"
+        info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
         run.write_info(info)
+
+
+def _report_repair(path: Path, moved: Sequence[int]) -> None:
+    text = f"{path} has no damaged line."
+    if moved:
+        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
+        text = f"Moved damaged {lines} of {path} to {path.with_suffix('.damaged').name}."
+    click.echo(printable(text), err=True)
 
 
 # --- Report -------------------------------------------------------------------------------------
@@ -286,29 +311,22 @@ def build_report(
 
     if summary is None:
         summary = summarize_report(report)
-    noun = _attempt_noun(report)
     blocks: list[Block] = [
         describe_report(report),
         *_describe_unfinished(report, reason),
         _build_summary_table(summary, report.pass_threshold),
         *_describe_three_way(report, summary),
-        _describe_counts(summary, noun),
+        _describe_counts(summary),
         *_describe_clusters(summary),
-        *(Line(note, style="yellow") for note in _make_notes(summary, noun)),
+        *(Line(note, style="yellow") for note in _make_notes(summary)),
     ]
     if summary["n_errors"]:
         run = "RUN" if report.path is None else shlex.quote(str(report.path))
-        hint = f"`heldout show {run} --failures 5` shows why {noun}s errored"
+        hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
     if report.path is not None:
         blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
     return Report(blocks)
-
-
-def _attempt_noun(report: EvalReport) -> str:
-    from heldout.store.report import repeats_of
-
-    return "attempt" if repeats_of(report.config) > 1 else "sample"
 
 
 def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
@@ -352,8 +370,8 @@ def _describe_unfinished(report: EvalReport, reason: str | None) -> list[Line]:
     summary = report.summary
     if summary.get("complete") is not False:
         return []
-    asked, noun = summary.get("n_asked"), _attempt_noun(report)
-    done = count(summary["n"], noun) if asked is None else f"{summary['n']} of {count(asked, noun)}"
+    asked = summary.get("n_asked")
+    done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
     states = {
         "running": f"Still running: {done} so far",
         "complete": f"Its journal is not the one it was finished with: {done}",
@@ -368,7 +386,6 @@ def _describe_unfinished(report: EvalReport, reason: str | None) -> list[Line]:
 
 def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
     from heldout.analysis.three_way import count_three_way, three_way_names
-    from heldout.errors import InvalidInput
 
     for name in three_way_names(summary):
         try:
@@ -386,32 +403,32 @@ def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
         yield Line(line if name == "correct" else f"{name}: {line}")
 
 
-def _describe_counts(summary: Summary, noun: str) -> Line:
+def _describe_counts(summary: Summary) -> Line:
     errors, truncated = summary["n_errors"], summary["n_truncated"]
     return Line(
-        f"{count(summary['n'], noun)}: {summary['n_scored']} scored, ",
+        f"{count(summary['n'], 'item')}: {summary['n_scored']} scored, ",
         Span(f"{errors} errored", "red" if errors else ""),
         ", ",
         Span(f"{truncated} truncated", "yellow" if truncated else ""),
     )
 
 
-def _make_notes(summary: Summary, noun: str) -> Iterator[str]:
+def _make_notes(summary: Summary) -> Iterator[str]:
     """Yield what a reader of the table must know to read it right."""
     n, errors = summary["n"], summary["n_errors"]
     if unweighted := summary.get("n_unweighted"):
         yield (
-            f"{count(unweighted, noun)} without a metric of a weight above 0: their reward is 0 by "
-            "definition, not by measurement"
+            f"{count(unweighted, 'item')} without a metric of a weight above 0: their reward is 0 "
+            "by definition, not by measurement"
         )
     if errors > MANY_ERRORS * n and summary["n_scored"]:
         yield (
-            f"{errors} of {count(n, noun)} errored, too many for either mean to say much about the "
-            "policy: the first counts them as 0, the second leaves them out"
+            f"{errors} of {count(n, 'item')} errored, too many for either mean to say much about "
+            "the policy: the first counts them as 0, the second leaves them out"
         )
     if errors and (summary["min"] or 0) < 0:
         yield (
-            f"errored {noun}s count as 0 in the reward, which is more than others scored: "
+            "errored items count as 0 in the reward, which is more than others scored: "
             "read the scored only"
         )
     for key, label in _pass_rates(summary):
@@ -514,8 +531,6 @@ def print_results(
     """
     from rich.text import Text
 
-    from heldout.cli._tables import as_line, as_text, make_console
-
     console = make_console()
     if not results:
         console.print(_explain_no_results(report, passed=passed))
@@ -544,14 +559,14 @@ def print_results(
 
 
 def _explain_no_results(report: EvalReport, *, passed: bool) -> str:
-    threshold, noun = report.pass_threshold, _attempt_noun(report)
+    threshold = report.pass_threshold
     if passed:
-        return f"No {noun} has reward ≥ {threshold:g}."
-    done = f"every {noun}"
+        return f"No item has reward ≥ {threshold:g}."
+    done = "every item"
     if report.summary.get("complete") is False:
         if not report.summary["n"]:
-            return f"No failures, since no {noun} is done."
-        done = f"each of the {count(report.summary['n'], noun)} done so far"
+            return "No failures, since no item is done."
+        done = f"each of the {count(report.summary['n'], 'item')} done so far"
     return f"No failures: {done} is scored and has reward ≥ {threshold:g}."
 
 
@@ -607,8 +622,6 @@ def print_labelled(console: Console, label: str, content: Text, style: str = "bo
     """
     from rich.text import Text
 
-    from heldout.cli._tables import PIPE_WIDTH, as_text
-
     lines = content.split("\n", allow_blank=True)
     if console.width < PIPE_WIDTH:
         lines = content.wrap(console, max(20, console.width - LABEL_WIDTH))
@@ -639,11 +652,6 @@ def _show_curve(
     as_json: bool,
     markdown: bool,
 ) -> None:
-    from heldout.cli._load import list_result_steps
-    from heldout.cli._tables import PIPE_WIDTH, make_console, print_json, print_report
-    from heldout.cli.curve import group_by_label, judge_curve, point_as_dict, read_curve
-    from heldout.errors import InvalidInput
-
     run = read_curve(path)
     steps = list_result_steps(run.points)
     if selection.option:
@@ -666,8 +674,6 @@ def _show_curve(
 
 
 def _build_curve_report(run: CurveRun, verdicts: VerdictOptions, width: int) -> Report:
-    from heldout.cli.curve import build_curve_table, describe_status, group_by_label, judge_curve
-
     groups = group_by_label(run.points)
     config = run.info.config if run.info else {}
     blocks: list[Block] = []
@@ -688,10 +694,3 @@ def _build_curve_report(run: CurveRun, verdicts: VerdictOptions, width: int) -> 
         blocks.append(Line(text, style="yellow"))
     blocks += [describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
     return Report(blocks)
-
-
-def _repair_curve(path: Path) -> None:
-    from heldout.cli.run import report_repair
-    from heldout.training.curve import CURVE_NAME, repair_curve
-
-    report_repair(path / CURVE_NAME, repair_curve(path / CURVE_NAME))

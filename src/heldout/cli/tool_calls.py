@@ -19,11 +19,14 @@ from urllib.parse import urlsplit
 import click
 
 from heldout._format import count, cut, interval, number, printable
-from heldout.cli._tables import Block, Column, Line, Report, Span, Table
+from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
+from heldout.cli.main import writing
+from heldout.cli.show import describe_report
+from heldout.config import EvalConfig
+from heldout.errors import ResumeMismatch, RunDirectoryError
 
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet
-    from heldout.config import EvalConfig
     from heldout.models.requests import RequestsEndpoint
     from heldout.scoring.triggers import CallReport, TriggerAgreement
     from heldout.stats import Rate
@@ -100,9 +103,6 @@ def command(
         load_requests,
         read_reference,
     )
-    from heldout.cli._tables import print_json, print_report
-    from heldout.cli.main import writing
-    from heldout.config import EvalConfig
     from heldout.models.requests import open_requests
 
     if len(references) > 2:
@@ -161,9 +161,8 @@ def _send_requests(
 
     from heldout.analysis.tool_calls import opening_messages
     from heldout.engine import evaluate
-    from heldout.errors import ResumeMismatch, RunDirectoryError
     from heldout.scoring.calls import score_calls
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     if resume and not RunDir(run_dir).exists():
         raise RunDirectoryError(f"there is no run at {run_dir} to continue; --resume begins none")
@@ -198,7 +197,6 @@ def _build_report(
     compared: CallReport | None,
 ) -> Report:
     from heldout.analysis.tool_calls import count_problems
-    from heldout.cli.show import describe_report
     from heldout.scoring.triggers import finish_reasons
 
     requests, errored = len(candidate.answers), candidate.errored

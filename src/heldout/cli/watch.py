@@ -39,8 +39,8 @@ from heldout.cli.curve import (
     shorten_verdict,
 )
 from heldout.errors import DamagedJournal, HeldoutError, InvalidInput
-from heldout.store.lines import has_writer, open_to_read, read_header
-from heldout.store.rundir import RunDir, find_run
+from heldout.store.jsonl import has_writer, open_to_read, read_header
+from heldout.store.run_dir import RunDir, find_run
 from heldout.training.curve import CURVE, CURVE_NAME, CurvePoint, current_points, decode_point
 
 if TYPE_CHECKING:
@@ -284,10 +284,7 @@ def draw_screen(follower: Follower, metric: str, console: Console) -> Renderable
         shown = build_curve_table(points[-rows:], width, metric=metric, one_line=True)
         table = render_table(shown.table)
         table.show_edge = False
-        notes = [as_line(note, "yellow") for note in shown.notes]
-        for line in notes:
-            line.no_wrap, line.overflow = True, "ellipsis"
-        foot = [Text(""), table, *notes]
+        foot = [Text(""), table]
         if room - _count_rows(foot, console) >= CURVE_ROWS:
             break
     else:

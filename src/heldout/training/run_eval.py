@@ -40,10 +40,11 @@ from heldout.isolation import (
     wait_for_device,
 )
 from heldout.models.batch import Answered, BatchEndpoint, Request
+from heldout.stats.summary import Summary
+from heldout.store.columns import summarize_results
 from heldout.store.journal import UNENCODABLE, Record, plain_value
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir
-from heldout.summary import Summary, summarize_results
+from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import EvalHistory
 from heldout.training.distributed import Alone, Ranks, RanksApart

@@ -11,7 +11,7 @@ from heldout.errors import InvalidInput
 from heldout.rollout import EvalDefinition
 from heldout.samples import distinct, ordered_by_id
 from heldout.store.journal import plain_value
-from heldout.store.ledger import as_stored
+from heldout.store.resume import as_stored
 from heldout.types import Sample
 
 
