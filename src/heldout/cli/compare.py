@@ -30,7 +30,7 @@ from heldout.cli._tables import (
 )
 
 if TYPE_CHECKING:
-    from heldout.analysis import Change, Comparison, Side
+    from heldout.analysis import Comparison, Side
     from heldout.analysis.comparison import Difference
     from heldout.stats import Interval, SliceDifference
 
@@ -191,9 +191,9 @@ def _report(comparison: Comparison, flips: int | None, *, markdown: bool) -> Rep
 # --- Numbers ------------------------------------------------------------------------------------
 
 
-def interval_text(interval_: Interval | None) -> str:
+def interval_text(around: Interval | None) -> str:
     """Format an interval; a dash where there is none."""
-    return "–" if interval_ is None else interval(interval_.low, interval_.high)
+    return "–" if around is None else interval(around.low, around.high)
 
 
 def _number_columns(comparison: Comparison) -> list[Column]:
@@ -205,13 +205,13 @@ def _number_columns(comparison: Comparison) -> list[Column]:
 
 
 def _number_cells(
-    difference: Difference, interval_: Interval | None, p: float | None
+    difference: Difference, around: Interval | None, p: float | None
 ) -> tuple[Cell, ...]:
     return (
         number(difference.mean_a),
         number(difference.mean_b),
         number(difference.difference, sign=True),
-        interval_text(interval_),
+        interval_text(around),
         p_value(p),
         samples_text(difference),
     )
@@ -293,8 +293,8 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
             )
             rows.append((*(code(_value_text(value)) for value in label), *numbers))
         blocks.append(Table(columns, rows))
-    every = [part for _, slices in readings for part in slices]
-    return [*blocks, *map(Line, _slice_notes(comparison, every))]
+    shown = [part for _, slices in readings for part in slices]
+    return [*blocks, *map(Line, _slice_notes(comparison, shown))]
 
 
 def _slice_notes(comparison: Comparison, slices: Sequence[SliceDifference]) -> list[str]:
@@ -449,8 +449,8 @@ def _verdict_text(comparison: Comparison) -> str:
 def remark_lines(comparison: Comparison) -> list[Line]:
     """List what was allowed to differ, and what else limits the comparison."""
     allowed = [
-        Line(f"allowed to differ: {one.kind}: {one.text}", style="yellow", bullet=True)
-        for one in comparison.mismatches
+        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow", bullet=True)
+        for mismatch in comparison.mismatches
     ]
     return [*allowed, *(Line(f"note: {note}", bullet=True) for note in notes(comparison))]
 
@@ -533,8 +533,8 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
         "slices_not_compared": [
             dict(zip(by, label, strict=True)) for label in comparison.slices_not_compared
         ],
-        "gained": _changes_json(comparison.gained[:shown]),
-        "lost": _changes_json(comparison.lost[:shown]),
+        "gained": [asdict(change) for change in comparison.gained[:shown]],
+        "lost": [asdict(change) for change in comparison.lost[:shown]],
         "mismatches": [asdict(mismatch) for mismatch in comparison.mismatches],
         "notes": notes(comparison),
         "gained_total": len(comparison.gained),
@@ -552,10 +552,6 @@ def side_json(side: Side) -> dict[str, Any]:
         "errored": side.errored,
         "left_out": side.left_out,
     }
-
-
-def _changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
-    return [{"id": change.id, "a": change.a, "b": change.b} for change in changes]
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:
