@@ -30,7 +30,6 @@ from heldout.cli._tables import (
 )
 from heldout.cli.curve import (
     CurveRun,
-    VerdictOptions,
     build_curve_table,
     describe_status,
     group_by_label,
@@ -111,6 +110,8 @@ def command(
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")
     selection = _Selection(failures, passes, samples)
+    terms = {"effect": effect, "alpha": alpha, "window": window}
+    verdicts = {name: value for name, value in terms.items() if value is not None}
     curve = find_curve(run)
     report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
     if report_option and selection.option:
@@ -122,7 +123,6 @@ def command(
             raise InvalidInput(
                 f"{report_option} of which eval? {curve} is a curve of many: add --step N"
             )
-        verdicts = VerdictOptions(effect, alpha, window)
         if repair:
             from heldout.training.curve import CURVE_NAME, repair_curve
 
@@ -131,11 +131,9 @@ def command(
         return
     if curve is None:
         path = find_run_directory(run)
-        options = {"step": step, "effect": effect, "alpha": alpha, "window": window}
-        options["outcomes"] = outcomes or None
-        for name, value in options.items():
-            if value is not None:
-                raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
+        options = [*(["step"] if step is not None else []), *(["outcomes"] * outcomes), *verdicts]
+        for name in options:
+            raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
     else:
         path = find_step(curve, step)
     if repair:
@@ -645,7 +643,7 @@ def _result_as_dict(result: EvalResult) -> dict[str, Any]:
 def _show_curve(
     path: Path,
     selection: _Selection,
-    verdicts: VerdictOptions,
+    verdicts: Mapping[str, Any],
     step: int | None,
     outcomes: bool,
     *,
@@ -673,7 +671,7 @@ def _show_curve(
         print_json(point_as_dict(point, outcomes=outcomes))
 
 
-def _build_curve_report(run: CurveRun, verdicts: VerdictOptions, width: int) -> Report:
+def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
     groups = group_by_label(run.points)
     config = run.info.config if run.info else {}
     blocks: list[Block] = []
