@@ -37,7 +37,6 @@ from heldout.cli.curve import (
     point_as_dict,
     read_curve,
 )
-from heldout.cli.main import writing
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -215,21 +214,19 @@ def _show_run(
     report = EvalReport.load(path)
     if selection.option:
         results = selection.select(report)
-        with writing():
-            if as_json:
-                for result in results:
-                    print_json(_result_as_dict(result))
-            else:
-                print_results(results, report, passed=selection.passes is not None)
+        if as_json:
+            for result in results:
+                print_json(_result_as_dict(result))
+        else:
+            print_results(results, report, passed=selection.passes is not None)
     else:
         reason = RunDir(path).read_info().reason
         summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
-        with writing():
-            if as_json:
-                about = {"status": report.status, "reason": reason}
-                print_json({**about, "config": report.config, "summary": summary})
-            else:
-                print_report(build_report(report, summary, reason=reason), markdown=markdown)
+        if as_json:
+            about = {"status": report.status, "reason": reason}
+            print_json({**about, "config": report.config, "summary": summary})
+        else:
+            print_report(build_report(report, summary, reason=reason), markdown=markdown)
     if report.status == "failed":
         raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
 
