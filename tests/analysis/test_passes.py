@@ -14,7 +14,7 @@ from heldout.analysis import pass_at_k, pass_hat_k, summarize
 from heldout.analysis.passes import slices_and_total, summarize_report
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.stats import Moments
-from heldout.store.columns import FIXED, HASHES, summarize_results
+from heldout.store.columns import summarize_results
 from heldout.store.report import repeats_of
 from heldout.store.run_dir import RunDir
 from tests.analysis.runs import Rewards, by_hand
@@ -194,22 +194,6 @@ def test_slices_by_what_differs_between_repeats_can_be_clustered(tmp_path: Path)
     loaded = EvalReport.load(tmp_path / "run")
     slices, _ = slices_and_total(loaded, "repeat", cluster="passage")
     assert {label: s["n"] for label, s in slices.items()} == {(0,): 96, (1,): 96}
-
-
-def test_columns_without_hashes_are_enough_for_pass_rates_and_clusters(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    report = passages(repeats=2)
-    with monkeypatch.context() as before:
-        for name in HASHES:
-            before.delitem(FIXED, name)
-        report.save(tmp_path / "old")
-    loaded = EvalReport.load(tmp_path / "old")
-    monkeypatch.setattr("heldout.store.table.in_order", lambda *given: pytest.fail("was read"))
-    assert summarize_report(loaded, cluster="passage") == summarize_report(
-        report, cluster="passage"
-    )
-    assert slices_and_total(loaded, "half", cluster="passage")[1]["n_clusters"] == 24
 
 
 # --- The summary of a report --------------------------------------------------------------------

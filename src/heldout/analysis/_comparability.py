@@ -20,7 +20,7 @@ from heldout.analysis._runs import LoadedRun
 from heldout.config import result_changing
 from heldout.errors import InvalidInput, NotComparable
 from heldout.stats import Ints
-from heldout.store.table import Labels
+from heldout.store.columns import Labels
 
 Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

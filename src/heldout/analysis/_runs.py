@@ -22,9 +22,9 @@ from heldout.stats import Floats, Ints
 from heldout.stats._input import LARGEST, UNIT_ROUNDING
 from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summary import has_passed
+from heldout.store.columns import Table, table_of
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir
-from heldout.store.table import Table, table_of
 
 REWARD, PASSED = "reward", "passed"
 METRIC_PREFIX = "metric."

@@ -41,8 +41,8 @@ from heldout.stats import (
     bootstrap_improvement,
 )
 from heldout.stats.resampling import REPETITIONS
+from heldout.store.columns import Labels
 from heldout.store.report import EvalReport
-from heldout.store.table import Labels
 
 SINGLE_TASK = "all"
 """The task of reports that are not divided into tasks."""

@@ -19,9 +19,8 @@ from heldout.analysis._runs import has_duplicates, sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.stats.summary import Batch, Summary, has_passed, summarize_batch
-from heldout.store.columns import places_by_code
+from heldout.store.columns import Table, places_by_code, table_of, table_of_results
 from heldout.store.report import EvalReport, repeats_of
-from heldout.store.table import Table, table_of, table_of_results
 from heldout.types import EvalResult
 
 Results = EvalReport | Iterable[EvalResult]

@@ -31,8 +31,8 @@ from numpy.typing import NDArray
 from heldout.analysis._runs import sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import CONFIDENCE, Moments, Rate
+from heldout.store.columns import table_of, table_of_results
 from heldout.store.report import EvalReport
-from heldout.store.table import table_of, table_of_results
 from heldout.types import EvalResult
 
 INCORRECT, NOT_ATTEMPTED = "_incorrect", "_not_attempted"

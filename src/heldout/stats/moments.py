@@ -71,7 +71,7 @@ def degrees_of_freedom(sizes: Iterable[tuple[int, int]]) -> float:
 _UNIT = 1126
 
 
-def _to_integers(values: Floats) -> tuple[Ints, Ints]:
+def to_integers(values: Floats) -> tuple[Ints, Ints]:
     """Return each value as an integer times 2 ** (shift - _UNIT), and the shifts."""
     mantissa, exponent = np.frexp(values)
     return np.ldexp(mantissa, 53).astype(np.int64), exponent.astype(np.int64) + (_UNIT - 53)
@@ -79,7 +79,7 @@ def _to_integers(values: Floats) -> tuple[Ints, Ints]:
 
 def _exact_sums(values: Floats) -> tuple[int, int]:
     """Return the sum in units of 2 ** -_UNIT, and that of squares in 2 ** (-2 * _UNIT)."""
-    whole, shifts = _to_integers(values)
+    whole, shifts = to_integers(values)
     total = squares = 0
     for shift in np.unique(shifts).tolist():
         part = whole[shifts == shift]
@@ -161,7 +161,7 @@ class Moments:
         singles = values[starts[alone]]
         self._close(1, len(singles), *_exact_sums(singles))
         rest = np.repeat(~alone, sizes)
-        integers, shifts = _to_integers(values[rest])
+        integers, shifts = to_integers(values[rest])
         whole = [n << s for n, s in zip(integers.tolist(), shifts.tolist(), strict=True)]
         used = 0
         for start, size in zip(starts[~alone].tolist(), sizes[~alone].tolist(), strict=True):

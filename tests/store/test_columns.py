@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,13 +14,12 @@ import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Stop, Trajectory
 from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.stats.summary import Tally
 from heldout.store import columns
-from heldout.store.columns import summarize_results
-from heldout.store.journal import JournalWriter, content_of, in_order
-from heldout.store.parquet import ParquetFile
+from heldout.store.columns import Labels, Table, summarize_results, table_of, table_of_results
+from heldout.store.journal import JournalWriter, content_of, id_hash, row_of
 from heldout.store.report import finish
 from heldout.store.run_dir import RunDir
-from heldout.store.table import Labels, Table, table_of, table_of_results
 
 
 @dataclass(frozen=True)
@@ -137,19 +136,103 @@ def test_batches_of_a_run_are_put_together(tmp_path: Path, monkeypatch: pytest.M
     expected = table_of_results(many, ["topic"])
     monkeypatch.setattr(columns, "BATCH", 4)  # a sample's repeats are in two of them
     report = saved(tmp_path / "run", many, repeats=3)
-    assert ParquetFile(RunDir(tmp_path / "run").columns)._groups[0][0] == 4
     assert_same(table_of(report, ["topic"]), expected)
     assert_same(table_of(from_journal(report), ["topic"]), expected)
 
 
-def test_rows_that_are_too_much_for_one_group_keep_their_contents(
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 0.5, 3], [True, True, "true", False], [1, 2, "easy", [3]], ["1", "2", 3, None]],
+    ids=["numbers", "flags and texts", "anything", "texts and numbers"],
+)
+def test_a_key_whose_values_become_others_later_has_one_kind_throughout(
+    values: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)]
+    expected = table_of_results(given, ["level"])
+    monkeypatch.setattr(columns, "BATCH", 2)
+    report = saved(tmp_path / "run", given, repeats=1)
+    assert RunDir(tmp_path / "run").columns.exists()
+    assert_same(table_of(report, ["level"]), expected)
+    assert_same(table_of(from_journal(report), ["level"]), expected)
+
+
+def test_keys_that_differ_in_case_alone_or_are_not_printable_are_columns_of_their_own(
+    tmp_path: Path,
+) -> None:
+    keys = {"kind": "a", "Kind": "b", "KIND": "c", "kind_2": "d", "": "e", "a\"\x00\n'": "f"}
+    given = [result("s", metadata=keys), result("t")]
+    report = saved(tmp_path / "run", given, repeats=1)
+    table = table_of(report, [*keys])
+    assert listed(table.keys) == {key: [value, None] for key, value in keys.items()}
+    assert_same(table_of(from_journal(report), [*keys]), table)
+
+
+def test_a_small_run_has_no_parquet_file_and_a_resumed_one_that_shrank_none_of_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = table_of_results(results())
-    monkeypatch.setattr("heldout.store.parquet._MAX_ROWS", 2)
+    monkeypatch.setattr(columns, "PARQUET_FROM", 5)
     report = saved(tmp_path / "run", results())
-    assert len(ParquetFile(RunDir(tmp_path / "run").columns)._groups) == 3
-    assert_same(table_of(report), expected)
+    run = RunDir(tmp_path / "run")
+    assert run.columns.exists()
+    monkeypatch.setattr(columns, "PARQUET_FROM", 6)
+    finish(run, run.read_info(), 5)
+    assert not run.columns.exists()
+    assert_same(table_of(EvalReport.load(run.path)), table_of_results(results()))
+    assert report.summary == EvalReport.load(run.path).summary
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_slices_of_copies_are_those_of_results_in_memory_from_columns_and_from_the_journal(
+    repeats: int, tmp_path: Path
+) -> None:
+    """Samples of equal content are one cluster, wherever they stand in the dataset."""
+    given = [
+        result(
+            f"s{i}",
+            repeat,
+            value=None if i == 5 else (i * 7 + repeat) % 11 / 10,
+            input={"question": i % 8},
+            metadata={"half": i % 2},
+            extra=() if i == 5 else (Metric("length", i * 0.3),),
+        )
+        for i in range(24)
+        for repeat in range(repeats)
+    ]
+    for each in given:
+        object.__setattr__(each.sample, "ground_truth", None)
+    report = saved(tmp_path / "run", given, repeats=repeats)
+    slices, total = report.slices_and_total("half")
+    assert total == report.summary == summarize_results(given)
+    assert total["n_clusters"] == 8
+    for half in (0, 1):
+        own = [each for each in given if each.metadata["half"] == half]
+        assert slices[(half,)] == summarize_results(own)
+    assert from_journal(report).slices_and_total("half") == (slices, total)
+
+
+def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(3)
+    values = [0.1, 1 / 3, 1e-300, 5e-324, -7.25, 1e15 + 0.5, 0.0, 1.0]
+    given = [
+        result(
+            f"s{i}",
+            value=float(numbers.choice(values)),
+            metadata={"key": int(numbers.integers(40))},
+            extra=(Metric("other", numbers.normal()),) if i % 3 else (),
+        )
+        for i in range(400)
+    ]
+    slices = saved(tmp_path / "run", given, repeats=1).slice("key")
+    for (key,), summary in slices.items():
+        own = [each for each in given if each.metadata["key"] == key]
+        assert summary == summarize_results(own)
+        tally = Tally(0.5)  # one at a time, as a stream comes
+        for each in own:
+            tally.add(
+                columns.Part([row_of(len(tally._clusters), each, id_hash(each.sample_id))]).batch()
+            )
+        assert {k: summary[k] for k in tally.summary()} == tally.summary()
 
 
 def test_an_unfinished_run_is_what_it_has(tmp_path: Path) -> None:
@@ -337,114 +420,31 @@ def test_metadata_in_memory_is_what_the_journal_gives_back(value: Any, tmp_path:
     assert_same(in_memory, table_of_results(report.results, ["level", "odd"]))
 
 
-def old_run(path: Path, monkeypatch: pytest.MonkeyPatch, *missing: str) -> EvalReport:
-    with monkeypatch.context() as before:
-        for name in missing:
-            before.delitem(columns.FIXED, name)
-        report = saved(path, results())
-    assert not set(missing) & ParquetFile(RunDir(path).columns).schema.keys()
-    return report
-
-
-@pytest.mark.parametrize("missing", [["content"], ["id_hash"], ["content", "id_hash"]])
-def test_a_parquet_file_from_before_there_were_hashes_takes_them_from_the_journal(
-    missing: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    expected = table_of(saved(tmp_path / "new", results()), ["level"])
-    old = old_run(tmp_path / "old", monkeypatch, *missing)
-    assert_same(table_of(old, ["level"]), expected)
-
-
-def test_the_journal_is_read_for_hashes_only_when_they_are_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    old = old_run(tmp_path / "old", monkeypatch, *columns.HASHES)
-    monkeypatch.setattr("heldout.store.table.in_order", lambda *given: pytest.fail("was read"))
-    table = table_of(old, ["level"])
-    assert table.sample_ids == ["b", "a", "c"]
-    with pytest.raises(pytest.fail.Exception, match="was read"):
-        _ = table.content
-
-
-def test_a_parquet_file_of_other_columns_is_passed_over(tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    expected = table_of(report)
-    run = RunDir(tmp_path / "run")
-    with run.columns.open("wb") as file:
-        writer = columns.ParquetWriter(
-            file, {"sample_id": "int", "index": "string"}, metadata={"heldout.whole": "True"}
-        )
-        writer.write_group({"sample_id": [1], "index": ["x"]})
-        writer.close()
-    assert_same(table_of(EvalReport.load(run.path)), expected)
-
-
 # --- Files that say something else ---------------------------------------------------------------
 
 
-def rewrite(
-    report: EvalReport, change: Callable[[dict[str, list[Any]]], dict[str, list[Any]]]
-) -> EvalReport:
-    """The report with its columns changed, and nothing beside them."""
-    assert report.path is not None
-    path = RunDir(report.path).columns
-    file = ParquetFile(path)
-    lists: dict[str, list[Any]] = {name: [] for name in file.schema}
-    for group in file.groups(list(lists)):
-        for name, column in group.items():
-            texts = column.dictionary
-            values = [texts[i] for i in column.values] if texts else column.values.tolist()
-            pairs = zip(values, column.valid, strict=True)
-            lists[name] += [value if valid else None for value, valid in pairs]
-    with path.open("wb") as out:
-        writer = columns.ParquetWriter(out, file.schema, metadata=file.metadata)
-        writer.write_group(change(lists))
-        writer.close()
-    return EvalReport.load(report.path)
-
-
-@pytest.mark.parametrize("few", [2, 4])
-def test_columns_that_are_short_of_rows_are_passed_over(few: int, tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    expected, slices = table_of(report), report.slices_and_total("topic")
-    short = rewrite(report, lambda lists: {name: v[:few] for name, v in lists.items()})
-    assert ParquetFile(RunDir(tmp_path / "run").columns).num_rows == few
-    assert_same(table_of(short), expected)
-    assert short.slices_and_total("topic") == slices
-
-
-@pytest.mark.parametrize("name", ["index", "repeat", "truncated", "weighted", "content", "id_hash"])
-def test_columns_that_lack_what_every_row_has_are_passed_over(name: str, tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    expected, slices = table_of(report), report.slices_and_total("topic")
-    nulls = [None] * 2
-    odd = rewrite(report, lambda lists: {**lists, name: [*lists[name][:-2], *nulls]})
-    assert_same(table_of(odd), expected)
-    assert odd.slices_and_total("topic") == slices
-
-
-def test_columns_with_a_sample_twice_are_passed_over(tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    expected = table_of(report)
-    twice = rewrite(report, lambda lists: {**lists, "id_hash": [1, 1, 2, 2, 1]})
-    assert_same(table_of(twice), expected)
-
-
-def test_groups_of_columns_that_go_back_in_the_dataset_are_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("spoil", ["other bytes", "another file", "cut off", "gone"])
+def test_a_parquet_file_that_is_not_the_one_that_was_written_is_passed_over(
+    spoil: str, tmp_path: Path
 ) -> None:
     report = saved(tmp_path / "run", results())
-    expected = table_of(report)
-    batches = columns.batched(in_order(RunDir(tmp_path / "run").journal, 2))
-    (rows,) = list(batches)
-    assert [row.index for row in rows] == [0, 0, 1, 1, 2]
-    schema = columns.schema_of(rows)
-    with RunDir(tmp_path / "run").columns.open("wb") as file:
-        writer = columns.ParquetWriter(file, schema, metadata={"heldout.whole": "True"})
-        writer.write_group(columns.column_lists(rows[2:], schema))
-        writer.write_group(columns.column_lists(rows[:2], schema))
-        writer.close()
-    assert_same(table_of(EvalReport.load(tmp_path / "run")), expected)
+    expected, slices = table_of(report), report.slices_and_total("topic")
+    run = RunDir(tmp_path / "run")
+    whole = run.columns.read_bytes()
+    saved(tmp_path / "other", results()[:2])
+    run.columns.write_bytes(
+        {
+            "other bytes": whole[:40] + bytes(20) + whole[60:],
+            "another file": RunDir(tmp_path / "other").columns.read_bytes(),
+            "cut off": whole[:-20],
+            "gone": b"",
+        }[spoil]
+    )
+    if spoil == "gone":
+        run.columns.unlink()
+    again = EvalReport.load(run.path)
+    assert_same(table_of(again), expected)
+    assert again.slices_and_total("topic") == slices
 
 
 def journal_of(path: Path, *items: tuple[int, EvalResult]) -> EvalReport:
@@ -487,15 +487,6 @@ def test_a_journal_with_an_item_twice_is_refused(tmp_path: Path) -> None:
         table_of(report)
 
 
-def test_a_damaged_parquet_file_is_passed_over(tmp_path: Path) -> None:
-    report = saved(tmp_path / "run", results())
-    expected = table_of(report)
-    run = RunDir(tmp_path / "run")
-    whole = run.columns.read_bytes()
-    run.columns.write_bytes(whole[:40] + bytes(20) + whole[60:])
-    assert_same(table_of(EvalReport.load(run.path)), expected)
-
-
 def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: Path) -> None:
     saved(tmp_path / "one", results())
     journal = RunDir(tmp_path / "one").journal
@@ -503,5 +494,5 @@ def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: P
     other = RunDir(tmp_path / "other")
     shutil.copytree(tmp_path / "one", other.path)
     other.journal.write_bytes(head + b"".join(reversed(lines)))
-    columns.derive(other, repeats=2, pass_threshold=0.5)
+    columns.derive(other, n=5, repeats=2, pass_threshold=0.5)
     assert other.columns.read_bytes() == RunDir(tmp_path / "one").columns.read_bytes()
