@@ -117,7 +117,6 @@ def command(
     from heldout._plotting import format_of
     from heldout.analysis import compare
     from heldout.cli._load import load_report
-    from heldout.cli.main import writing
 
     refuse_json_and_markdown(as_json, as_markdown)
     format = None if plot is None else format_of(plot)  # refused before anything is read
@@ -140,12 +139,11 @@ def command(
         order = [part.label for part in sort_slices(comparison.slices)]
         replace_file(plot, plot_comparison(comparison, order=order, format=format))
         click.echo(printable(f"Wrote {plot}."), err=True)
-    with writing():
-        if as_json:
-            print_json(comparison_json(comparison, flips))
-        else:
-            report = _report(comparison, flips, markdown=as_markdown)
-            print_report(report, markdown=as_markdown)
+    if as_json:
+        print_json(comparison_json(comparison, flips))
+    else:
+        report = _report(comparison, flips, markdown=as_markdown)
+        print_report(report, markdown=as_markdown)
 
 
 def refuse_json_and_markdown(as_json: bool, as_markdown: bool) -> None:

@@ -29,7 +29,6 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
     from heldout.cli._tables import print_json, print_report
     from heldout.cli.compare import name_options_in_errors
-    from heldout.cli.main import writing
     from heldout.cli.show import build_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
@@ -49,12 +48,11 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
 
             found, total = slices_and_total(report, *by, cluster=cluster)
     slices = {values: found[values] for values in in_order(found)}
-    with writing():
-        if as_json:
-            for values, summary in slices.items():
-                print_json({"slice": dict(zip(by, values, strict=True)), **summary})
-        else:
-            print_report(build_slices(by, slices, total, report))
+    if as_json:
+        for values, summary in slices.items():
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+    else:
+        print_report(build_slices(by, slices, total, report))
     if report.status == "failed":
         raise click.exceptions.Exit(2)  # as `heldout show` does
 
