@@ -437,8 +437,10 @@ def _has_current_parquet(run: RunDir) -> bool:
     if not info.columns_hash or not run.derived_are_current(info):
         return False
     try:
-        return hash_of_file(run.columns) == info.columns_hash
-    except (FileNotFoundError, RunDirectoryError):
+        # The size first: what else stands there may be without end.
+        size = f"{run.columns.stat().st_size}:"
+        return info.columns_hash.startswith(size) and hash_of_file(run.columns) == info.columns_hash
+    except (OSError, RunDirectoryError):
         return False
 
 

@@ -122,14 +122,15 @@ def hash_of_file(path: Path) -> str:
         path: An ordinary file.
 
     Returns:
-        32 hexadecimal digits.
+        Its size, a colon, and 32 hexadecimal digits.
 
     Raises:
         FileNotFoundError: There is none.
         RunDirectoryError: It is not an ordinary file, or cannot be read.
     """
     with open_to_read(path) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+        return f"{file.tell()}:{digest}"
 
 
 class ParquetWriter:
