@@ -96,7 +96,7 @@ def compare(folder: Path, count: int) -> dict[str, Any]:
             start = time.perf_counter()
             found = compare(folder / "run", folder / "other", by=by)
             rounds.append(time.perf_counter() - start)
-            if found.verdict != "better" or found.overall.wins != sum(
+            if found.verdict != "b_better" or found.overall.wins != sum(
                 i % 4 == 3 and i % 7 != 3 for i in range(count)
             ):
                 sys.exit(f"wrong comparison: {found.overall}")
