@@ -291,8 +291,8 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
             )
             rows.append((*(code(_value_text(value)) for value in label), *numbers))
         blocks.append(Table(columns, rows))
-    every = [part for _, slices in readings for part in slices]
-    return [*blocks, *map(Line, _slice_notes(comparison, every))]
+    shown = [part for _, slices in readings for part in slices]
+    return [*blocks, *map(Line, _slice_notes(comparison, shown))]
 
 
 def _slice_notes(comparison: Comparison, slices: Sequence[SliceDifference]) -> list[str]:
@@ -447,8 +447,8 @@ def _verdict_text(comparison: Comparison) -> str:
 def remark_lines(comparison: Comparison) -> list[Line]:
     """List what was allowed to differ, and what else limits the comparison."""
     allowed = [
-        Line(f"allowed to differ: {one.kind}: {one.text}", style="yellow", bullet=True)
-        for one in comparison.mismatches
+        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow", bullet=True)
+        for mismatch in comparison.mismatches
     ]
     return [*allowed, *(Line(f"note: {note}", bullet=True) for note in notes(comparison))]
 
