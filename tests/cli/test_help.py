@@ -58,14 +58,3 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     assert rows["sampling.temperature"] == "0 is greedy. [default: 0]"
     assert rows["sampling.stop"] == "Texts that end a model turn."
     assert max(map(len, out.splitlines())) <= 80
-
-
-def test_without_its_source_the_help_still_names_the_settings(
-    monkeypatch: pytest.MonkeyPatch, heldout: Heldout
-) -> None:
-    def no_source(_: object) -> str:
-        raise OSError
-
-    monkeypatch.setattr("heldout.cli.run.inspect.getsource", no_source)
-    out = heldout("run", "--help").out
-    assert re.search(r"^  max_concurrent +\[default: 16\]$", out, re.MULTILINE)

@@ -41,7 +41,7 @@ _NOT_SETTINGS = {*_EPISODE_SETTINGS, "kind", "num_envs", "seeded", "notes", "sam
 
 @dataclass(frozen=True, slots=True)
 class Mismatch:
-    """Something that differs between two runs beside the policy.
+    """Something that differs between two runs other than the policy.
 
     Attributes:
         kind: What `allow` calls it.
@@ -237,7 +237,7 @@ def _describe_rubric_changes(function_a: Any, function_b: Any) -> list[str]:
 
 
 def find_changed_settings(a: LoadedRun, b: LoadedRun) -> dict[str, tuple[Any, Any]]:
-    """Return the settings beside the policy that differ, with both values."""
+    """Return the settings other than the policy that differ, with both values."""
     settings_a, settings_b = _comparable_settings(a), _comparable_settings(b)
     return {
         name: (settings_a.get(name), settings_b.get(name))
@@ -249,10 +249,11 @@ def find_changed_settings(a: LoadedRun, b: LoadedRun) -> dict[str, tuple[Any, An
 def find_model_versions(a: LoadedRun, b: LoadedRun) -> tuple[str, str | None, str | None] | None:
     """Return a model's name and its two versions, where one name stands for two models."""
     endpoints = [run.config.get("endpoint") for run in (a, b)]
-    one, other = (endpoint if isinstance(endpoint, dict) else {} for endpoint in endpoints)
-    if one.get("model") != other.get("model") or one.get("version") == other.get("version"):
+    model_a, model_b = (endpoint if isinstance(endpoint, dict) else {} for endpoint in endpoints)
+    versions = model_a.get("version"), model_b.get("version")
+    if model_a.get("model") != model_b.get("model") or versions[0] == versions[1]:
         return None
-    return str(one.get("model")), one.get("version"), other.get("version")
+    return str(model_a.get("model")), *versions
 
 
 def find_unknown_scorers(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:

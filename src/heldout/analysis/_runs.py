@@ -144,7 +144,7 @@ class Measure:
 
     @property
     def metric(self) -> str | None:
-        """The name of a metric, of which nobody knows whether more is better; else None."""
+        """The name of a metric, for which more need not be better; None for other measures."""
         if self.name == REWARD or self.counts_passes:
             return None
         return self.name.removeprefix(METRIC_PREFIX)

@@ -172,7 +172,7 @@ def score_matrix(
 
     Raises:
         InvalidInput: A run has no results on a task, or arguments contradict each other.
-        NotReportOrPath: Runs of one task differ in more than their policy.
+        NotComparable: Runs of one task differ in more than their policy.
     """
     if Measure(metric, 0).k is not None:
         raise InvalidInput(
@@ -299,12 +299,12 @@ def _identify(report: EvalReport) -> object:
 
 def _make_distinct(names: Iterable[object]) -> tuple[str, ...]:
     """Add a number to names that come again, such that no other name has it."""
-    given = [str(name) for name in names]
+    texts = [str(name) for name in names]
     distinct: dict[str, None] = {}
-    for position, name in enumerate(given, start=1):
+    for position, name in enumerate(texts, start=1):
         if name in distinct:
             numbered = (f"{name} ({number})" for number in count(position))
-            name = next(n for n in numbered if n not in given and n not in distinct)
+            name = next(n for n in numbered if n not in texts and n not in distinct)
         distinct[name] = None
     return tuple(distinct)
 
@@ -371,7 +371,9 @@ def _index_values(labels: Sequence[Labels]) -> tuple[list[Ints], tuple[str, ...]
     present = present[np.argsort(first)]
     indexes = np.empty(len(values), dtype=np.int64)
     indexes[present] = np.arange(len(present))
-    return [indexes[some] for some in codes], _make_distinct(values[i] for i in present.tolist())
+    return [indexes[column] for column in codes], _make_distinct(
+        values[i] for i in present.tolist()
+    )
 
 
 def _refuse_missing(layout: _Layout) -> None:
@@ -506,7 +508,7 @@ def aggregate(
 
     Raises:
         InvalidInput: An argument is out of range, or the sides have other tasks or metrics.
-        NotReportOrPath: The sides differ in more than their policy.
+        NotComparable: The sides differ in more than their policy.
     """
     if not math.isfinite(optimum):
         raise InvalidInput(f"optimum is a finite number, the best score there is; got {optimum!r}")

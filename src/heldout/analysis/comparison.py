@@ -161,7 +161,7 @@ class Comparison:
         shared_samples: Samples that both runs have.
         unseeded: Runs whose episodes had no seeds, so that they cannot be paired.
         duplicates: Whether samples of equal content were clustered.
-        changed_settings: Settings beside the policy that differ, with both values.
+        changed_settings: Settings other than the policy that differ, with both values.
         model_versions: A model's name and its two versions, where the name is the same.
         unknown_scorers: Runs of which it is not recorded how they were scored.
         same_answers: Whether both score the same trajectories: a difference is the scorer's.
@@ -203,8 +203,8 @@ class Comparison:
     def verdict(self) -> Verdict:
         """The side of 0 that the whole interval lies on, with and without errored items.
 
-        "higher" instead of "better" for a metric, of which nobody knows whether more is better,
-        and for the same answers scored twice.
+        "higher" instead of "better" for a metric, for which more need not be better, and for the
+        same answers scored twice.
         """
         signs = {_sign(reading) for reading in (self.overall, self.with_errors) if reading}
         has_better = Measure(self.metric, self.pass_threshold).metric is None

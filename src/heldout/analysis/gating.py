@@ -45,7 +45,7 @@ EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "errored": 2, "inconclus
 CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
 
 USABLE_SAMPLES = 1e7
-"""A larger number of samples is no advice that anybody could follow."""
+"""A larger number of samples is no usable advice."""
 POWER = 0.8
 """How often the samples that `Check.needed` names would decide."""
 

@@ -86,7 +86,7 @@ class Plan:
         alpha: Detected is p below this.
         correlation: Of the samples' expected scores in this run and the next; None with `against`.
         correlation_assumed: Whether that is the cautious default.
-        variance_known: Whether repeats told the variance within samples from that between them.
+        variance_known: Whether repeats separate the variance within samples from that between them.
         detectable: The minimum detectable effect of these samples; None where nothing varies.
         rows: What each number of repeats needs.
         repeats_for_these: Repeats that make these samples enough; None where no number does.

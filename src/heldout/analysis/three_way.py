@@ -71,7 +71,7 @@ class ThreeWayCounts:
 
     @property
     def attempted(self) -> int:
-        """correct + incorrect."""
+        """Number of results that are correct or incorrect."""
         return self.correct + self.incorrect
 
     def as_dict(self) -> dict[str, Any]:

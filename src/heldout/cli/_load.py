@@ -319,7 +319,9 @@ def load_module(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as problem:
-        raise locate_error(path, "could not be loaded", problem) from problem
+        raise EvalFileError(
+            f"{path} could not be loaded: {describe_error(problem, path)}"
+        ) from problem
     return module
 
 
@@ -381,30 +383,15 @@ def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: s
 # --- Errors in loaded code ----------------------------------------------------------------------
 
 
-def locate_error(path: Path, what: str, problem: Exception) -> EvalFileError:
-    """Return an error that names the last line of a file that led to a problem.
+def describe_error(problem: BaseException, path: Path | None = None) -> str:
+    """Return on one line what was raised and where.
 
     Args:
-        path: The file that was loaded.
-        what: What failed.
         problem: What was raised.
+        path: A file whose line is named rather than one of the code that it calls.
     """
-    file = path.resolve()
-    if isinstance(problem, SyntaxError) and problem.filename and problem.lineno:
-        # In the file itself, or in one that it imports.
-        where = path if Path(problem.filename).resolve() == file else problem.filename
-        kind = type(problem).__name__
-        return EvalFileError(f"{where}, line {problem.lineno}: {what}: {kind}: {problem.msg}")
-    frames = traceback.extract_tb(problem.__traceback__)
-    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file]
-    where = f"{path}, line {lines[-1]}" if lines else f"{path}"
     kind = "" if isinstance(problem, HeldoutError) else f"{type(problem).__name__}: "
-    return EvalFileError(f"{where}: {what}: {kind}{problem}")
-
-
-def describe_error(problem: BaseException) -> str:
-    """Return on one line what was raised and where."""
-    text = f"{type(problem).__name__}: {one_line(problem)}"
+    text = kind + one_line(problem)
     if isinstance(problem, SyntaxError):  # its message names the line
         return text
     first = problem
@@ -415,9 +402,11 @@ def describe_error(problem: BaseException) -> str:
         for frame in traceback.extract_tb(first.__traceback__)
         if not frame.filename.startswith("<frozen ")  # the machinery of import
     ]
+    own = [frame for frame in frames if path and Path(frame.filename).resolve() == path.resolve()]
     if not frames:
         return text
-    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
+    frame = (own or frames)[-1]
+    return f"{text} ({Path(frame.filename).name}, line {frame.lineno})"
 
 
 def one_line(problem: BaseException) -> str:

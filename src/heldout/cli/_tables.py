@@ -193,14 +193,6 @@ def make_console() -> Console:
     return PipeConsole(highlight=False, width=PIPE_WIDTH)
 
 
-def make_table() -> RichTable:
-    """Return an empty rich table in the style of all tables."""
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table as RichTable
-
-    return RichTable(box=SIMPLE_HEAD, pad_edge=False)
-
-
 def as_text(value: object, style: str = "") -> Text:
     """Return a value as rich text that is shown and never obeyed."""
     from rich.text import Text
@@ -223,7 +215,7 @@ def _print_block(console: Console, block: Block) -> None:
     elif isinstance(block, Table):
         console.print(render_table(block))
     else:
-        console.print(as_line(f"{block.title}:"))
+        console.print(as_line(block.title))
         for inner in block.blocks:
             _print_block(console, inner)
 
@@ -238,7 +230,10 @@ def render_line(line: Line) -> Text:
 
 def render_table(table: Table) -> RichTable:
     """Return a table as a rich table."""
-    made = make_table()
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table as RichTable
+
+    made = RichTable(box=SIMPLE_HEAD, pad_edge=False)
     for column in table.columns:
         made.add_column(
             _cell_text(column.heading),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +11,6 @@ from heldout._format import count, interval, number
 from heldout.cli._load import load_report
 from heldout.cli._tables import Block, Column, Line, Report, Table, print_json, print_report
 from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
-from heldout.cli.main import writing
 
 if TYPE_CHECKING:
     from heldout.analysis.aggregation import Aggregates, ScoreMatrix
@@ -22,6 +21,8 @@ LABELS = {
     "median": "median",
     "optimality_gap": "optimality gap",
 }
+LISTED = 5
+"""Runs, and tasks, that are listed by name."""
 FEW_RUNS = 5
 """Percentile intervals from fewer runs are too narrow: three cannot show how far others differ."""
 FEW_RUNS_FOR_MEDIAN = 50
@@ -94,11 +95,10 @@ def command(
             repetitions=repetitions,
             allow=allow,
         )
-    with writing():
-        if as_json:
-            print_json({**aggregates.as_dict(), "notes": list(make_notes(aggregates))})
-        else:
-            print_report(_build_report(aggregates, runs_key), markdown=markdown)
+    if as_json:
+        print_json({**aggregates.as_dict(), "notes": list(make_notes(aggregates))})
+    else:
+        print_report(_build_report(aggregates, runs_key), markdown=markdown)
 
 
 def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
@@ -179,10 +179,14 @@ def _describe_allowed(checked: ScoreMatrix | Aggregates) -> Iterator[str]:
 
 def _describe_matrix(matrix: ScoreMatrix, runs_key: str | None, prefix: str) -> Iterator[Line]:
     from heldout.analysis.aggregation import SINGLE_TASK
-    from heldout.overlaps import some_of
 
-    names = some_of(matrix.runs)
+    names = _list_names(matrix.runs)
     yield Line(prefix + (f"{runs_key} {names}" if runs_key else names), style="bold")
     over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"
-    tasks = "" if matrix.tasks == (SINGLE_TASK,) else f" ({some_of(matrix.tasks)})"
+    tasks = "" if matrix.tasks == (SINGLE_TASK,) else f" ({_list_names(matrix.tasks)})"
     yield Line(f"{matrix.metric} over {over}{tasks}, {count(matrix.items, 'item')} in all")
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

@@ -25,7 +25,6 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.main import writing
 from heldout.cli.show import describe_model, print_labelled, shorten
 from heldout.errors import InvalidInput, SystemicFailure
 
@@ -150,14 +149,13 @@ def judge(
         click.echo(f"Interrupted. {printable(saved)}", err=True)
         raise click.exceptions.Exit(130) from None
     shown = check.differences[: failures or 0]
-    with writing():
-        if as_json:
-            more = {} if failures is None else {"failures": [_judged_as_dict(j) for j in shown]}
-            print_json({**check.as_dict(), "notes": list(make_judge_notes(check)), **more})
-        else:
-            print_report(_build_judge_report(check))
-            if failures is not None:
-                _print_differences(shown, len(check.differences))
+    if as_json:
+        more = {} if failures is None else {"failures": [_judged_as_dict(j) for j in shown]}
+        print_json({**check.as_dict(), "notes": list(make_judge_notes(check)), **more})
+    else:
+        print_report(_build_judge_report(check))
+        if failures is not None:
+            _print_differences(shown, len(check.differences))
 
 
 def _load_judge(
@@ -486,21 +484,21 @@ def template(tokenizer: str, template: str | None, as_json: bool) -> None:
             f"the chat template of {template or tokenizer} cannot render a user's question: "
             f"{type(problem).__name__}: {problem}"
         ) from None
-    found = examine(render, render.decode)
+    examination = examine(render, render.decode)
     if as_json:
         print_json(
             {
                 "tokenizer": tokenizer,
-                "end_of_turn": [render.spell([end]) for end in found.ends],
+                "end_of_turn": [render.spell([end]) for end in examination.ends],
                 "as_text": render.dialect.as_text,
-                "recommended": found.recommended,
-                "advice": found.advice,
-                "findings": found.findings,
+                "recommended": examination.recommended,
+                "advice": examination.advice,
+                "findings": examination.findings,
             }
         )
     else:
-        print_report(_build_template_report(tokenizer, found, render))
-    if found.recommended is None:
+        print_report(_build_template_report(tokenizer, examination, render))
+    if examination.recommended is None:
         raise click.exceptions.Exit(1)
 
 
@@ -536,7 +534,9 @@ def _read_template(template: str | None) -> str | None:
         raise InvalidInput(f"cannot read the template {template}: {problem}") from None
 
 
-def _build_template_report(tokenizer: str, found: Examination, render: ChatRenderer) -> Report:
+def _build_template_report(
+    tokenizer: str, examination: Examination, render: ChatRenderer
+) -> Report:
     modes = ("suffix", "boundary")
     states = {
         True: Span("works", "green"),
@@ -544,23 +544,25 @@ def _build_template_report(tokenizer: str, found: Examination, render: ChatRende
         None: Span("not supported", "dim"),
     }
     rows: list[list[str | Span]] = []
-    for kind in dict.fromkeys(finding.kind for finding in found.findings):
-        states_by_mode = {str(f.segments): states[f.ok] for f in found.findings if f.kind == kind}
+    for kind in dict.fromkeys(finding.kind for finding in examination.findings):
+        states_by_mode = {
+            str(f.segments): states[f.ok] for f in examination.findings if f.kind == kind
+        }
         rows.append([kind, *(states_by_mode[mode] for mode in modes)])
-    ends = " or ".join(render.spell([end]) for end in found.ends)
+    ends = " or ".join(render.spell([end]) for end in examination.ends)
     blocks: list[Block] = [
         Line(tokenizer, style="bold", wrap=False),
         Table([Column("", wrap=True), *map(Column, modes)], rows),
         Line(f"A turn ends in {ends or 'nothing that could be detected'}"),
     ]
-    if any(end != render.tokenizer.eos_token_id for end in found.ends):
+    if any(end != render.tokenizer.eos_token_id for end in examination.ends):
         text = "Generation has to stop there; the tokenizer's own end token is "
         blocks.append(Line(f"{text}{render.tokenizer.eos_token}", style="yellow"))
     if render.dialect.as_text:
         parts = ", ".join(render.dialect.as_text)
         blocks.append(Line(f"Written as text, not by the template: {parts}"))
     reasons: dict[str, dict[str, None]] = {}
-    for finding in found.findings:
+    for finding in examination.findings:
         if not finding.ok:
             mode = f"{finding.segments}: " if finding.ok is False else ""
             change = f", {finding.so_far!r} becomes {finding.rendered!r}"
@@ -568,6 +570,6 @@ def _build_template_report(tokenizer: str, found: Examination, render: ChatRende
             reasons.setdefault(reason, {})[finding.kind] = None
     for reason, kinds in reasons.items():
         blocks.append(Line(f"{reason} ({', '.join(kinds)})", style="dim", wrap=False))
-    style = "bold" if found.recommended else "bold red"
-    blocks.append(Line(found.advice, style=style, wrap=False))
+    style = "bold" if examination.recommended else "bold red"
+    blocks.append(Line(examination.advice, style=style, wrap=False))
     return Report(blocks)

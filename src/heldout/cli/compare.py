@@ -30,7 +30,7 @@ from heldout.cli._tables import (
 )
 
 if TYPE_CHECKING:
-    from heldout.analysis import Change, Comparison, Side
+    from heldout.analysis import Comparison, Side
     from heldout.analysis.comparison import Difference
     from heldout.stats import Interval, SliceDifference
 
@@ -119,7 +119,6 @@ def command(
     from heldout._plotting import format_of
     from heldout.analysis import compare
     from heldout.cli._load import describe_selection, load_report, select_results
-    from heldout.cli.main import writing
 
     refuse_json_and_markdown(as_json, as_markdown)
     format = None if plot is None else format_of(plot)  # refused before anything is read
@@ -142,20 +141,19 @@ def command(
         order = [part.label for part in sort_slices(comparison.slices)]
         replace_file(plot, plot_comparison(comparison, order=order, format=format))
         click.echo(printable(f"Wrote {plot}."), err=True)
-    with writing():
-        if as_json:
-            selected = [report.summary["n_of"] for report in reports if report.selection]
-            condition = {"where": where, "n_of": selected} if selected else {}
-            print_json(comparison_json(comparison, flips) | condition)
-        else:
-            report = _report(comparison, flips, markdown=as_markdown)
-            lines = [
-                Line(f"{side}: {describe_selection(picked)}", style="yellow")
-                for side, picked in zip("AB", reports, strict=True)
-                if picked.selection is not None
-            ]
-            report = replace(report, blocks=[*lines, *report.blocks])
-            print_report(report, markdown=as_markdown)
+    if as_json:
+        selected = [report.summary["n_of"] for report in reports if report.selection]
+        condition = {"where": where, "n_of": selected} if selected else {}
+        print_json(comparison_json(comparison, flips) | condition)
+    else:
+        report = _report(comparison, flips, markdown=as_markdown)
+        lines = [
+            Line(f"{side}: {describe_selection(picked)}", style="yellow")
+            for side, picked in zip("AB", reports, strict=True)
+            if picked.selection is not None
+        ]
+        report = replace(report, blocks=[*lines, *report.blocks])
+        print_report(report, markdown=as_markdown)
 
 
 def refuse_json_and_markdown(as_json: bool, as_markdown: bool) -> None:
@@ -201,9 +199,9 @@ def _report(comparison: Comparison, flips: int | None, *, markdown: bool) -> Rep
 # --- Numbers ------------------------------------------------------------------------------------
 
 
-def interval_text(interval_: Interval | None) -> str:
+def interval_text(around: Interval | None) -> str:
     """Format an interval; a dash where there is none."""
-    return "–" if interval_ is None else interval(interval_.low, interval_.high)
+    return "–" if around is None else interval(around.low, around.high)
 
 
 def _number_columns(comparison: Comparison) -> list[Column]:
@@ -215,13 +213,13 @@ def _number_columns(comparison: Comparison) -> list[Column]:
 
 
 def _number_cells(
-    difference: Difference, interval_: Interval | None, p: float | None
+    difference: Difference, around: Interval | None, p: float | None
 ) -> tuple[Cell, ...]:
     return (
         number(difference.mean_a),
         number(difference.mean_b),
         number(difference.difference, sign=True),
-        interval_text(interval_),
+        interval_text(around),
         p_value(p),
         samples_text(difference),
     )
@@ -303,8 +301,8 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
             )
             rows.append((*(code(_value_text(value)) for value in label), *numbers))
         blocks.append(Table(columns, rows))
-    every = [part for _, slices in readings for part in slices]
-    return [*blocks, *map(Line, _slice_notes(comparison, every))]
+    shown = [part for _, slices in readings for part in slices]
+    return [*blocks, *map(Line, _slice_notes(comparison, shown))]
 
 
 def _slice_notes(comparison: Comparison, slices: Sequence[SliceDifference]) -> list[str]:
@@ -459,8 +457,8 @@ def _verdict_text(comparison: Comparison) -> str:
 def remark_lines(comparison: Comparison) -> list[Line]:
     """List what was allowed to differ, and what else limits the comparison."""
     allowed = [
-        Line(f"allowed to differ: {one.kind}: {one.text}", style="yellow", bullet=True)
-        for one in comparison.mismatches
+        Line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", style="yellow", bullet=True)
+        for mismatch in comparison.mismatches
     ]
     return [*allowed, *(Line(f"note: {note}", bullet=True) for note in notes(comparison))]
 
@@ -543,8 +541,8 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
         "slices_not_compared": [
             dict(zip(by, label, strict=True)) for label in comparison.slices_not_compared
         ],
-        "gained": _changes_json(comparison.gained[:shown]),
-        "lost": _changes_json(comparison.lost[:shown]),
+        "gained": [asdict(change) for change in comparison.gained[:shown]],
+        "lost": [asdict(change) for change in comparison.lost[:shown]],
         "mismatches": [asdict(mismatch) for mismatch in comparison.mismatches],
         "notes": notes(comparison),
         "gained_total": len(comparison.gained),
@@ -562,10 +560,6 @@ def side_json(side: Side) -> dict[str, Any]:
         "errored": side.errored,
         "left_out": side.left_out,
     }
-
-
-def _changes_json(changes: Iterable[Change]) -> list[dict[str, Any]]:
-    return [{"id": change.id, "a": change.a, "b": change.b} for change in changes]
 
 
 def _difference_json(difference: Difference) -> dict[str, Any]:

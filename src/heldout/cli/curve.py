@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from os.path import realpath
 from pathlib import Path
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from heldout.store.run_dir import RunInfo
     from heldout.training.curve import CurvePoint
     from heldout.training.plot import NamedCurve
-    from heldout.training.verdicts import StepVerdict, Terms
+    from heldout.training.verdicts import StepVerdict
 
 NOTE_CHARACTERS = 300
 """Characters of a reason that are shown: a traceback would bury the table."""
@@ -285,36 +285,6 @@ def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
 # --- Verdicts -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictOptions:
-    """Options that replace the terms of the verdicts that a curve was written with.
-
-    Attributes:
-        effect: The gain over a window worth having.
-        alpha: The chance of a false verdict over the whole curve.
-        window: Evals that a verdict looks back on.
-    """
-
-    effect: float | None = None
-    alpha: float | None = None
-    window: int | None = None
-
-    def __bool__(self) -> bool:
-        return (self.effect, self.alpha, self.window) != (None, None, None)
-
-    def terms_for(self, points: Sequence[CurvePoint]) -> Terms:
-        """Return these options, or else the terms of the curve's last verdict."""
-        from heldout.training.verdicts import Terms, terms_of
-
-        known = terms_of(points)
-        return Terms(
-            known.effect if self.effect is None else self.effect,
-            known.alpha if self.alpha is None else self.alpha,
-            known.window if self.window is None else self.window,
-            known.bounds,
-        )
-
-
 def shorten_verdict(verdict: StepVerdict, width: int) -> str:
     """Return as much of a verdict's sentence as fits, rather than half a number."""
     sentence = verdict.sentence()
@@ -325,14 +295,14 @@ def shorten_verdict(verdict: StepVerdict, width: int) -> str:
 
 
 def judge_curve(
-    points: Sequence[CurvePoint], options: VerdictOptions
+    points: Sequence[CurvePoint], options: Mapping[str, Any]
 ) -> tuple[list[CurvePoint], list[Line]]:
     """Judge a curve of one label.
 
     Args:
         points: Its points.
-        options: Terms that replace those the curve was written with; then every stored verdict is
-            replaced, too.
+        options: effect, alpha or window that replace those the curve was written with; then every
+            stored verdict is replaced, too.
 
     Returns:
         The points, with verdicts where they have none (evals in the background are written before
@@ -340,9 +310,9 @@ def judge_curve(
     """
     import msgspec
 
-    from heldout.training.verdicts import best_as_dict, best_checkpoint, verdicts
+    from heldout.training.verdicts import best_as_dict, best_checkpoint, terms_of, verdicts
 
-    terms = options.terms_for(points)
+    terms = replace(terms_of(points), **options)
     try:
         judged = verdicts(
             points,

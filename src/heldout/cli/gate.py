@@ -7,6 +7,7 @@ empty.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -162,7 +163,7 @@ def command(
     """
     from heldout.analysis import gate
     from heldout.cli._load import load_report
-    from heldout.cli.main import forget_stdout, writing
+    from heldout.cli.main import forget_stdout
 
     refuse_json_and_markdown(as_json, as_markdown)
     has_mean = min_mean is not None or max_mean is not None
@@ -184,12 +185,12 @@ def command(
             confidence=confidence,
         )
     try:
-        with writing():
-            if as_json:
-                print_json(_gate_json(verdict, flips))
-            else:
-                report = _report(verdict, flips, markdown=as_markdown)
-                print_report(report, markdown=as_markdown)
+        if as_json:
+            print_json(_gate_json(verdict, flips))
+        else:
+            report = _report(verdict, flips, markdown=as_markdown)
+            print_report(report, markdown=as_markdown)
+        sys.stdout.flush()
     except BrokenPipeError:
         forget_stdout()  # the verdict stands, whether or not it is read
     raise click.exceptions.Exit(verdict.exit_code)
@@ -236,7 +237,7 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     ]
     if gate.comparison is not None:
         if gate.comparison.by and markdown:
-            title = f"Slices: {count(len(gate.comparison.slices), 'slice')}"
+            title = count(len(gate.comparison.slices), "slice")
             blocks.append(Section(title, slice_blocks(gate.comparison)))
         blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += remark_lines(gate.comparison)
@@ -331,8 +332,10 @@ def _footnotes(gate: Gate) -> list[str]:
 def _reason(check: Check, gate: Gate) -> str:
     """Say why a check has its outcome, and how many samples would decide it."""
     text = _reason_of_outcome(check, gate)
-    if check.needed is None:
+    if check.outcome != "inconclusive":
         return text
+    if check.needed is None:
+        return f"{text}; how many samples would decide is unknown"
     of = " of that slice" if check.kind == "slice" else ""
     return f"{text}; about {check.needed:,} samples{of} would decide at 80% power"
 

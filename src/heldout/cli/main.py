@@ -19,11 +19,11 @@ Where it is not known which command was meant (`heldout gat`), the exit code is 
 from __future__ import annotations
 
 import difflib
+import errno
 import os
 import sys
 import traceback
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
 from typing import NoReturn
@@ -54,6 +54,8 @@ COMMANDS = {
 }
 """The module of each command in this package, with the function's name unless it is `command`, and
 its help on one line: the module is imported when the command runs."""
+OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
+"""Errors of standard output: a full disk, or a stream that was closed."""
 VERDICT_COMMANDS = ("gate",)
 """Commands whose exit code is a verdict: 1 means "fails", so any error exits with 2."""
 
@@ -93,7 +95,7 @@ class LazyGroup(click.Group):
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heldout", message="heldout %(version)s")
 def cli() -> None:
-    """heldout tells you whether a policy is really getting better."""
+    """Tell whether a policy is really getting better."""
 
 
 def main() -> NoReturn:
@@ -122,12 +124,14 @@ def run_cli(arguments: list[str]) -> int:
         if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks for completions
             cli.main(arguments, prog_name="heldout")
         # Not by cli.main, which handles broken pipes and interrupts in its own way.
-        with cli.make_context("heldout", arguments) as context:
-            cli.invoke(context)
-        with writing():
-            return 0
-    except click.exceptions.Exit as exit:
-        return exit.exit_code
+        code = 0
+        try:
+            with cli.make_context("heldout", arguments) as context:
+                cli.invoke(context)
+        except click.exceptions.Exit as exit:
+            code = exit.exit_code
+        sys.stdout.flush()
+        return code
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message())
         return 0
@@ -151,9 +155,14 @@ def run_cli(arguments: list[str]) -> int:
     except BrokenPipeError:  # `heldout show … | head`
         forget_stdout()
         return 0
-    except OSError as problem:  # of a file that was named, or that is in a run directory
-        text = f"cannot use {problem.filename}: {problem.strerror}"
-        _print_error(f"Error: {text if problem.filename else problem}")
+    except OSError as problem:
+        text = str(problem)
+        if problem.filename:  # it was named, or is in a run directory
+            text = f"cannot use {problem.filename}: {problem.strerror}"
+        elif problem.errno in OUTPUT_ERRORS:
+            forget_stdout()
+            text = f"cannot write the output: {problem.strerror}"
+        _print_error(f"Error: {text}")
         return _input_error_code(context)
     except Exception:
         if _input_error_code(context) == 1:
@@ -173,19 +182,6 @@ def _input_error_code(context: click.Context | None, unknown: int = 1) -> int:
     if context is None or context.invoked_subcommand is None:
         return unknown
     return 2 if context.invoked_subcommand in VERDICT_COMMANDS else 1
-
-
-@contextmanager
-def writing() -> Iterator[None]:
-    """Flush standard output at the end, or say that the output could not be written."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        raise
-    except OSError as problem:
-        forget_stdout()
-        raise click.ClickException(f"cannot write the output: {problem.strerror}") from None
 
 
 def forget_stdout() -> None:

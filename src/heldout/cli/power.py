@@ -67,7 +67,6 @@ def command(
     from heldout.analysis import plan
     from heldout.analysis.power import REPEATS
     from heldout.cli._load import load_report
-    from heldout.cli.main import writing
 
     refuse_json_and_markdown(as_json, as_markdown)
     if against is not None and correlation is not None:
@@ -88,11 +87,10 @@ def command(
             repeats=repeats or REPEATS,
             correlation=correlation,
         )
-    with writing():
-        if as_json:
-            print_json({**asdict(made), "notes": notes(made)})
-        else:
-            print_report(_report(made, report), markdown=as_markdown)
+    if as_json:
+        print_json({**asdict(made), "notes": notes(made)})
+    else:
+        print_report(_report(made, report), markdown=as_markdown)
 
 
 def _report(plan: Plan, report: EvalReport) -> Report:

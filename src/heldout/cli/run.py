@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import click
 import msgspec
 
 from heldout._format import printable
-from heldout.cli._load import load_module, locate_error
+from heldout.cli._load import describe_error, load_module
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import EvalFailed, EvalFileError, InvalidInput
 from heldout.types import Sample
@@ -184,7 +184,7 @@ class EvalFile:
         try:
             samples = self.load_dataset()
         except Exception as problem:
-            raise locate_error(self.path, "load_dataset failed", problem) from problem
+            raise self._blame(problem) from problem
         if isinstance(samples, str | dict) or not isinstance(samples, Iterable):
             raise EvalFileError(
                 f"{self.path}: load_dataset returns a list of samples, got {type(samples).__name__}"
@@ -195,7 +195,12 @@ class EvalFile:
         try:
             yield from samples
         except Exception as problem:
-            raise locate_error(self.path, "load_dataset failed", problem) from problem
+            raise self._blame(problem) from problem
+
+    def _blame(self, problem: Exception) -> EvalFileError:
+        return EvalFileError(
+            f"{self.path}: load_dataset failed: {describe_error(problem, self.path)}"
+        )
 
 
 def load_eval_file(path: Path) -> EvalFile:
@@ -344,7 +349,10 @@ def _parse_setting(owner: Owner, name: str, text: str, key: str) -> Any:
             return tuple(text.split(",")) if text else ()
         return msgspec.convert(text, kind, strict=False)
     except msgspec.MsgspecError:
-        raise InvalidInput(f"--set {key} takes {_describe_type(kind)}, got {text!r}") from None
+        name = kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
+        raise InvalidInput(
+            f"--set {key} takes {name.removeprefix('typing.')}, got {text!r}"
+        ) from None
 
 
 def _field_types(owner: Owner) -> dict[str, Any]:
@@ -354,25 +362,6 @@ def _field_types(owner: Owner) -> dict[str, Any]:
     if "endpoint" in types:
         types["endpoint"] = str
     return types
-
-
-_TYPE_WORDS = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "a string",
-    type(None): "none",
-}
-
-
-def _describe_type(kind: Any) -> str:
-    if kind in _TYPE_WORDS:
-        return _TYPE_WORDS[kind]
-    if typing.get_origin(kind) is Literal:
-        return " or ".join(typing.get_args(kind))
-    if typing.get_origin(kind) is tuple:
-        return "a comma-separated list, or a JSON list of strings"
-    return " or ".join(_describe_type(inner) for inner in typing.get_args(kind))
 
 
 def list_settings() -> list[tuple[str, str]]:
@@ -388,8 +377,8 @@ def list_settings() -> list[tuple[str, str]]:
             default = _format_default(getattr(defaults, name))
             if name == "experiment_name":  # load_eval_file fills it in
                 default = "the name of FILE"
-            parts = [docstrings.get(name, ""), f"[default: {default}]" if default else ""]
-            rows.append((prefix + name, " ".join(filter(None, parts))))
+            text = f" [default: {default}]" if default else ""
+            rows.append((prefix + name, docstrings[name] + text))
     return rows
 
 
@@ -406,12 +395,9 @@ def field_docstrings(owner: type) -> dict[str, str]:
         owner: The class.
 
     Returns:
-        The docstrings by field, on one line each; empty where the source is not installed.
+        The docstrings by field, on one line each.
     """
-    try:
-        definition = ast.parse(inspect.getsource(owner)).body[0]
-    except OSError:
-        return {}
+    definition = ast.parse(inspect.getsource(owner)).body[0]
     assert isinstance(definition, ast.ClassDef)
     docstrings = {}
     for statement, following in zip(definition.body, definition.body[1:], strict=False):

@@ -37,7 +37,6 @@ from heldout.cli._tables import (
 )
 from heldout.cli.curve import (
     CurveRun,
-    VerdictOptions,
     build_curve_table,
     describe_status,
     group_by_label,
@@ -45,7 +44,6 @@ from heldout.cli.curve import (
     point_as_dict,
     read_curve,
 )
-from heldout.cli.main import writing
 from heldout.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -120,6 +118,8 @@ def command(
     if as_json and markdown:
         raise click.UsageError("--json or --markdown, not both")
     selection = _Selection(failures, passes, samples)
+    terms = {"effect": effect, "alpha": alpha, "window": window}
+    verdicts = {name: value for name, value in terms.items() if value is not None}
     curve = find_curve(run)
     report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
     if report_option and selection.option:
@@ -132,7 +132,6 @@ def command(
                 f"{report_option or '--where'} of which eval? {curve} is a curve of many: add "
                 "--step N"
             )
-        verdicts = VerdictOptions(effect, alpha, window)
         if repair:
             from heldout.training.curve import CURVE_NAME, repair_curve
 
@@ -141,11 +140,9 @@ def command(
         return
     if curve is None:
         path = find_run_directory(run)
-        options = {"step": step, "effect": effect, "alpha": alpha, "window": window}
-        options["outcomes"] = outcomes or None
-        for name, value in options.items():
-            if value is not None:
-                raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
+        options = [*(["step"] if step is not None else []), *(["outcomes"] * outcomes), *verdicts]
+        for name in options:
+            raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
     else:
         path = find_step(curve, step)
     if repair:
@@ -229,24 +226,22 @@ def _show_run(
     report = select_results(EvalReport.load(path), where, report_option)
     if selection.option:
         results = selection.select(report)
-        with writing():
-            if as_json:
-                for result in results:
-                    print_json(_result_as_dict(result))
-            else:
-                print_results(results, report, passed=selection.passes is not None)
+        if as_json:
+            for result in results:
+                print_json(_result_as_dict(result))
+        else:
+            print_results(results, report, passed=selection.passes is not None)
     else:
         reason = RunDir(path).read_info().reason
         summary = report.summary
         if report.selection is None or not report.selection.by_outcome:
             summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
         summary = report.mark_selected(summary)
-        with writing():
-            if as_json:
-                about = {"status": report.status, "reason": reason}
-                print_json({**about, "config": report.config, "summary": summary})
-            else:
-                print_report(build_report(report, summary, reason=reason), markdown=markdown)
+        if as_json:
+            about = {"status": report.status, "reason": reason}
+            print_json({**about, "config": report.config, "summary": summary})
+        else:
+            print_report(build_report(report, summary, reason=reason), markdown=markdown)
     if report.status == "failed":
         raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
 
@@ -666,7 +661,7 @@ def _result_as_dict(result: EvalResult) -> dict[str, Any]:
 def _show_curve(
     path: Path,
     selection: _Selection,
-    verdicts: VerdictOptions,
+    verdicts: Mapping[str, Any],
     step: int | None,
     outcomes: bool,
     *,
@@ -694,7 +689,7 @@ def _show_curve(
         print_json(point_as_dict(point, outcomes=outcomes))
 
 
-def _build_curve_report(run: CurveRun, verdicts: VerdictOptions, width: int) -> Report:
+def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
     groups = group_by_label(run.points)
     config = run.info.config if run.info else {}
     blocks: list[Block] = []

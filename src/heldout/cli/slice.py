@@ -33,7 +33,6 @@ def command(
     from heldout.cli._load import select_results
     from heldout.cli._tables import print_json, print_report
     from heldout.cli.compare import name_options_in_errors
-    from heldout.cli.main import writing
     from heldout.cli.show import build_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
@@ -54,12 +53,11 @@ def command(
             found, total = slices_and_total(report, *by, cluster=cluster)
             found = {values: report.mark_selected(part) for values, part in found.items()}
     slices = {values: found[values] for values in in_order(found)}
-    with writing():
-        if as_json:
-            for values, summary in slices.items():
-                print_json({"slice": dict(zip(by, values, strict=True)), **summary})
-        else:
-            print_report(build_slices(by, slices, total, report))
+    if as_json:
+        for values, summary in slices.items():
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+    else:
+        print_report(build_slices(by, slices, total, report))
     if report.status == "failed":
         raise click.exceptions.Exit(2)  # as `heldout show` does
 

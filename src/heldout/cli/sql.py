@@ -25,10 +25,9 @@ def command(run: str, query: str, as_json: bool) -> None:
     """
     from heldout.cli._load import load_report
     from heldout.cli._tables import Column, Line, Report, Table, print_json, print_report
-    from heldout.cli.main import writing
     from heldout.store.sql import query as run_query
 
-    with run_query(load_report(run), query) as result, writing():
+    with run_query(load_report(run), query) as result:
         if as_json:
             for row in result.rows:
                 values = [_as_json(value) for value in row]

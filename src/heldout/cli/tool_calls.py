@@ -20,7 +20,6 @@ import click
 
 from heldout._format import count, cut, interval, number, printable
 from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
-from heldout.cli.main import writing
 from heldout.cli.show import describe_report
 from heldout.config import EvalConfig
 from heldout.errors import ResumeMismatch, RunDirectoryError
@@ -132,11 +131,10 @@ def command(
     report = _send_requests(samples, server, config, run_dir, resume=resume)
     candidate = load_call_sets(report)[0]
     compared = compare_call_sets(candidate, *reference_sets) if reference_sets else None
-    with writing():
-        if as_json:
-            print_json(_calls_as_dict(report, candidate, reference_sets, compared))
-        else:
-            print_report(_build_report(report, candidate, reference_sets, compared))
+    if as_json:
+        print_json(_calls_as_dict(report, candidate, reference_sets, compared))
+    else:
+        print_report(_build_report(report, candidate, reference_sets, compared))
 
 
 def _make_name(file: Path, server: RequestsEndpoint) -> str:

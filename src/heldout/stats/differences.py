@@ -42,7 +42,7 @@ from heldout.stats.intervals import (
 from heldout.stats.moments import Moments, degrees_of_sizes, leave_out_weights
 
 ROUNDING = 1e-12
-"""Relative to a value: more than sums of a thousand values lose, less than anybody means."""
+"""Relative to a value: more than a sum of a thousand values loses, less than any score differs."""
 
 # --- Paired -------------------------------------------------------------------------------------
 
@@ -544,7 +544,7 @@ def mover_interval(a: Moments, b: Moments, confidence: float) -> Interval:
 
 
 def _mover_p_value(a: Moments, b: Moments) -> float:
-    """Bisect the logarithm of 1 - confidence; below 1e-12 nothing is told apart."""
+    """Bisect the logarithm of 1 - confidence; values below 1e-12 are 1e-12."""
     if a.mean == b.mean:
         return 1.0
 
