@@ -4,6 +4,7 @@
     ├── InvalidInput            a value the caller gave is wrong; nothing ran
     │   ├── DuplicateSampleId
     │   ├── NotComparable       two reports do not answer the same question
+    │   ├── InvalidQuery        SQL over a run's results is not one that can be run
     │   ├── EvalFileError       the file given to `heldout run` is not an eval file
     │   ├── SnapshotMismatch    a snapshot is of another kind of environment, or another version
     │   └── SnapshotNeedsMore   … is not enough: functions, say, have to be given beside it
@@ -49,6 +50,10 @@ class HeldoutError(Exception):
 
 class InvalidInput(HeldoutError, ValueError):
     """A sample, metric, config or argument is not valid."""
+
+
+class InvalidQuery(InvalidInput):
+    """SQL over the results of a run is refused; the message is DuckDB's."""
 
 
 class DuplicateSampleId(InvalidInput):
