@@ -33,10 +33,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
-from heldout.stats.given import Ids, cluster_codes
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import Floats, Interval, Ints
+from heldout.stats._input import Ids, cluster_codes
+from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
+from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
 Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
@@ -125,18 +124,22 @@ class Verdict:
 
     @property
     def reference(self) -> Reference | None:
+        """What the deciding comparison was with; None where nothing was compared."""
         return self.decided.reference if self.decided else None
 
     @property
     def estimate(self) -> float | None:
+        """The gain of the deciding comparison."""
         return self.decided.estimate if self.decided else None
 
     @property
     def interval(self) -> Interval | None:
+        """The interval of that gain."""
         return self.decided.interval if self.decided else None
 
     @property
     def minimum_detectable(self) -> float | None:
+        """The gain that the deciding comparison detects with 80% power."""
         return self.decided.minimum_detectable if self.decided else None
 
 
@@ -363,8 +366,10 @@ _Block = tuple[int, int]
 
 
 def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block, int]]:
-    """The older and the newer points of each comparison, and how many blocks the older one was
-    picked from. Shorter ones while the curve is shorter than its windows."""
+    """Return the older and newer points of each comparison, and the candidates for the older.
+
+    Blocks are shorter while the curve is shorter than its windows.
+    """
     points = len(table)
     last, half = points - 1, min(window, points) // 2
     found: dict[Reference, tuple[_Block, _Block, int]] = {}
@@ -436,7 +441,7 @@ def gain_interval(
 ) -> Gain | None:
     """Mean of paired differences with a t interval that few samples do not break.
 
-    The standard error is clustered (see `clustered.py`). To its square is added
+    The standard error is clustered (see `moments.py`). To its square is added
     2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
     one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
     changed, or all by the same little, the spread seen is zero and says nothing about changes too
