@@ -36,8 +36,8 @@ from heldout.training import (
     read_points,
 )
 from heldout.training.curve import request_stop
-from heldout.training.monitor import Judgement
 from heldout.training.runner import score_answer
+from heldout.training.verdicts import Judgement
 from tests.training.test_verdicts import CLIMB, curve
 from tests.training.toys import (
     Clock,

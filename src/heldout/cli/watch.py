@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from heldout.cli.braille import Series
     from heldout.cli.curves import CurveRun
     from heldout.training.curve import CurvePoint
-    from heldout.training.monitor import CurveMonitor
+    from heldout.training.verdicts import CurveMonitor
 
 TICK = 0.2
 """Seconds between looks at the size of the terminal."""
@@ -122,8 +122,7 @@ class Follower:
 
     def _note(self, point: CurvePoint) -> None:
         from heldout.errors import InvalidInput
-        from heldout.training.monitor import CurveMonitor
-        from heldout.training.verdicts import terms_of
+        from heldout.training.verdicts import CurveMonitor, terms_of
 
         monitor = self.monitors.setdefault(point.label, CurveMonitor())
         if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:

@@ -91,7 +91,7 @@ class Budget:
         return replace(self, spent=self.spent + seconds, cost=cost)
 
 
-# --- Where the time of a training goes: so many seconds of training, so many of waiti -------------
+# --- Where the time of a training run goes -------------------------------------------------------
 
 
 class Spending:

@@ -46,7 +46,6 @@ from heldout.isolation import thread_local_capture_mode
 from heldout.training.curve import CurvePoint, pending_points, read_points
 from heldout.training.curve_file import CurveFile, leave_curve_file, open_curve_file
 from heldout.training.distributed import is_first_process
-from heldout.training.event_loop import EventLoop
 from heldout.training.loggers import Logger
 from heldout.training.loggers.base import Loggers, checked_loggers
 from heldout.training.metrics import heartbeat_fields
@@ -59,7 +58,7 @@ from heldout.training.results import (
     skip_of,
 )
 from heldout.training.run_eval import Known, describe
-from heldout.training.trainer_thread import TrainerThread
+from heldout.training.threads import EventLoop, TrainerThread
 
 log = logging.getLogger("heldout")
 

@@ -32,6 +32,7 @@ import msgspec
 from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
 from heldout.isolation import is_background_thread, modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
+from heldout.samples import ordered_by_id
 from heldout.store.rundir import now
 from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
@@ -54,16 +55,23 @@ from heldout.training.distributed import (
     is_first_process,
 )
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
-from heldout.training.monitor import CurveMonitor, Judgement
 from heldout.training.results import SAME_WEIGHTS, pending_point, skip_of
-from heldout.training.run_eval import Known, Measured, Task, describe, measure, measure_snapshot
+from heldout.training.run_eval import (
+    Known,
+    Measured,
+    Task,
+    check_samples,
+    describe,
+    hash_samples,
+    measure,
+    measure_snapshot,
+)
 from heldout.training.runner import (
     EpisodeRunner,
     KnownBuilder,
     RunnerBuilder,
     describe_builder,
 )
-from heldout.training.samples import checked, digest, fixed_order
 from heldout.training.settings import (
     DEFAULT_NUM,
     DEFAULT_PASS_THRESHOLD,
@@ -73,6 +81,7 @@ from heldout.training.settings import (
     check_threshold,
     first_set,
 )
+from heldout.training.verdicts import CurveMonitor, Judgement
 from heldout.types import Sample
 from heldout.weights import fingerprint
 
@@ -188,7 +197,7 @@ class PeriodicEval:
         self.model_getter = model_getter
         self.in_rollout_phase = False
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
-        self.samples = fixed_order(checked(samples), seed)[:num]
+        self.samples = ordered_by_id(check_samples(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
         self.runner_builder, self.worker = runner_builder, worker
         self._monitor, self._curve_monitor = monitor, CurveMonitor()
@@ -445,7 +454,7 @@ class PeriodicEval:
             "kind": "midrun",
             "label": self.label,
             "n": len(self.samples),
-            "samples": digest(self.samples),
+            "samples": hash_samples(self.samples),
             "seed": self._seed,
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,

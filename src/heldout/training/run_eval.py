@@ -8,10 +8,11 @@ samples there will be, and where the parts are merged.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -40,7 +41,10 @@ from heldout.isolation import (
     wait_for_device,
 )
 from heldout.models.batch import Answered, BatchEndpoint, Request
+from heldout.rollout import EvalDefinition
+from heldout.samples import distinct
 from heldout.store.journal import UNENCODABLE, Record, plain_value
+from heldout.store.ledger import as_stored
 from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.summary import Summary, summarize_results
@@ -54,7 +58,7 @@ from heldout.training.runner import (
     RunnerBuilder,
     describe_runner,
 )
-from heldout.training.trainer_thread import TrainerGone
+from heldout.training.threads import TrainerGone
 from heldout.types import EvalResult, Sample
 from heldout.weights import fingerprint
 
@@ -76,6 +80,24 @@ KeepGoing = Callable[[int, int], bool]
 RunInTrainer = Callable[[Callable[[], Any]], Any]
 """Calls a function in the trainer's thread. Raises TrainerGone where training is over, or where the
 result is not wanted any more."""
+
+
+def check_samples(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
+    """Return the held-out samples as a run directory holds them; InvalidInput where none are."""
+    if isinstance(samples, EvalDefinition):
+        samples = samples.samples
+    checked = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
+    if not checked:
+        raise InvalidInput("there are no samples to evaluate")
+    return checked
+
+
+def hash_samples(samples: Sequence[Sample]) -> str:
+    """Hash the content of samples, the same after a restart."""
+    content = hashlib.sha256()
+    for sample in samples:
+        content.update(msgspec.json.encode(sample, enc_hook=plain_value) + b"\n")
+    return content.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

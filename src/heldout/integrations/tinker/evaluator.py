@@ -46,8 +46,7 @@ from heldout.training.curve_file import CurveFile, open_curve_file
 from heldout.training.dispatcher import Scheduled, get_async_eval_dispatcher
 from heldout.training.metrics import number_fields
 from heldout.training.results import pending_point, point_of, skip_of
-from heldout.training.run_eval import describe
-from heldout.training.samples import checked
+from heldout.training.run_eval import check_samples, describe
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
@@ -139,7 +138,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             max_error_rate=max_error_rate,
             pass_threshold=pass_threshold,
         )
-        self._definition = replace(definition, samples=tuple(checked(definition)))
+        self._definition = replace(definition, samples=tuple(check_samples(definition)))
         self._endpoint = partial(
             TinkerEndpoint, renderer=renderer, max_tokens=max_tokens, context_window=context_window
         )
