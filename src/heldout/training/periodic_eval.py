@@ -738,15 +738,13 @@ class PeriodicEval:
                 return None
             self.curve.check_current()
             take = self._pool().try_take if self.worker is None else self.worker.try_snapshot
-            handles: list[Scheduled] = []
             handle = dispatcher.schedule_on(
                 self.curve.file,
-                partial(self._run_snapshot, dispatcher, step, final, handles),
+                partial(self._run_snapshot, dispatcher, final),
                 pending_point(self.label, step, self.curve.session, saved_at=saved_at),
                 snapshot=partial(take, model, step=step),
                 deadline=deadline,
             )
-            handles.append(handle)
             self._scheduled.append(handle)
             return handle
         except Exception as problem:
@@ -760,24 +758,15 @@ class PeriodicEval:
             self._spending.waited(self._clock() - began)
 
     def _run_snapshot(
-        self,
-        dispatcher: AsyncEvalDispatcher,
-        step: int,
-        final: bool,
-        handles: list[Scheduled],
-        snapshot: Any,
+        self, dispatcher: AsyncEvalDispatcher, final: bool, scheduled: Scheduled, snapshot: Any
     ) -> CurvePoint | Known:
-        """In a thread of its own. `handles` has the eval's own, once it is scheduled."""
-
-        def is_given_up() -> bool:
-            return any(handle.done() for handle in handles)
-
-        began, size = self._clock(), len(self.samples)
-        task = self._task(step, size, began, whole=final, final=final, is_given_up=is_given_up)
+        """In a thread of its own."""
+        step, began, size = scheduled.step, self._clock(), len(self.samples)
+        task = self._task(step, size, began, whole=final, final=final, is_given_up=scheduled.done)
         if self.worker is not None:
             measured = self.worker.measure(task, snapshot)
         else:
-            run_in_trainer = partial(dispatcher.call_in_trainer, is_given_up=is_given_up)
+            run_in_trainer = partial(dispatcher.trainer.call, is_given_up=scheduled.done)
             measured = measure_snapshot(task, snapshot, run_in_trainer)
         if isinstance(measured, Known):
             return measured
