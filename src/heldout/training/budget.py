@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
 from heldout.training.run_eval import Measured
 
@@ -125,12 +124,6 @@ class Spending:
     def affordable(self) -> int:
         """How many samples may be evaluated now."""
         return self._total if self._budget is None else self._budget.plan(self.trained)
-
-    def afford(self) -> int:
-        """How many samples may be evaluated now; InvalidInput says why none may."""
-        if (samples := self.affordable) == 0:
-            raise InvalidInput(self.why_not)
-        return samples
 
     @property
     def why_not(self) -> str:

@@ -76,12 +76,6 @@ class CurveFile:
             )
         if not resume:
             self._refuse_points()
-        if (self.run.path / "pending.json").exists():
-            log.warning(
-                "%s has a pending.json of an earlier version of heldout; the evals that it names "
-                "were lost, and are not listed any more",
-                self.run.path,
-            )
         self.run.make()
         with self._lock:
             writer = self._open()
@@ -90,7 +84,7 @@ class CurveFile:
                 if read_points(self.run.curve):
                     # Nothing but skips of a training run that never got a result.
                     shutil.copy(self.run.curve, self.run.path / "curve.failed.jsonl")
-                    writer.clear()
+                    writer.lines.clear()
 
     def _refuse_points(self) -> None:
         if has_points(self.run.path):
@@ -154,7 +148,7 @@ class CurveFile:
                 self._unwritten.append(line)
                 writer = self._write()
             if not point.pending:
-                writer.sync()  # without the lock: a slow disk would hold up write-ahead lines
+                writer.lines.sync()  # without the lock: a slow disk would hold up write-ahead lines
         except (RunDirectoryError, OSError) as problem:
             log.error(
                 "%s: the point at step %s could not be written to the curve in %s; it is tried "
@@ -173,7 +167,7 @@ class CurveFile:
         return writer
 
     def _open(self) -> CurveWriter:
-        if self._writer is None or not self._writer.is_current:
+        if self._writer is None or not self._writer.lines.is_current:
             self._writer = CurveWriter(self.run.curve)
         return self._writer
 
@@ -250,7 +244,7 @@ def _forget_files() -> None:
     for file in list(_open_files.values()):
         file._lock = threading.RLock()
         if file._writer is not None:
-            file._writer.let_go()
+            file._writer.lines.let_go()
     _open_files.clear()
 
 

@@ -27,13 +27,12 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import anyio
 import anyio.abc
@@ -59,6 +58,12 @@ from heldout.training.results import (
 from heldout.training.run_eval import Known, describe
 from heldout.training.threads import EventLoop, TrainerThread
 
+if TYPE_CHECKING:
+    from heldout.training.snapshot import WeightSnapshot
+    from heldout.training.worker.client import WorkerSnapshot
+
+    Snapshot = WeightSnapshot | WorkerSnapshot
+
 log = logging.getLogger("heldout")
 
 EXIT_GRACE_SECONDS = 2.0
@@ -78,25 +83,7 @@ Waits = Iterator[tuple[int, float | None]]
 resumed, by a thread or a coroutine, at the next one, or after so many seconds."""
 WhenFull = Literal["wait", "skip", "newest"]
 Evaluator = Callable[..., Result | Known | Awaitable[Result]]
-
-
-class Snapshot(Protocol):
-    """Weights that stay what they are while training goes on (`heldout.training.snapshot`)."""
-
-    def in_use(self) -> AbstractContextManager[Any]:
-        """Entered in the thread that evaluates it."""
-
-    def version(self) -> Any:
-        """Has `weights`, a hash of their content, or None."""
-
-    def why_changed(self) -> str | None:
-        """Why it is not what it was when it was taken, where that can happen."""
-
-    def release(self) -> None:
-        """It is not needed any more."""
-
-
-TakeSnapshot = Callable[[], Snapshot | None]
+TakeSnapshot = Callable[[], "Snapshot | None"]
 
 
 class Ended(NamedTuple):
@@ -358,7 +345,7 @@ class AsyncEvalDispatcher:
         self.trainer = TrainerThread(self._notify)
         """What evals need run in the trainer's thread."""
         self._threads = Threads()
-        self._loop: EventLoop[Job] = EventLoop(self._run, self._abandon_all)
+        self._loop: EventLoop[Job] = EventLoop(self._run, self._on_breakdown)
         if self.is_first:
             _living.add(self)
             atexit.register(self.end_with_process)
@@ -775,7 +762,7 @@ class AsyncEvalDispatcher:
             log.warning("eval %r of step %s is abandoned: %s", job.name, job.step, reason)
         return ours
 
-    def _abandon_all(self) -> None:
+    def _on_breakdown(self) -> None:
         self._abandon(self._pending(), "the event loop that it ran in is gone")
 
     def _claim(self, job: Job) -> bool:
@@ -995,12 +982,12 @@ class AsyncEvalDispatcher:
         trace: TracebackType | None,
     ) -> None:
         self._leave_context()
-        timeout = self._timeout_after(problem)
+        timeout, logger_seconds = self._limits_after(problem)
         if isinstance(problem, Exception):
             # It will not be seen before the wait is over.
             ended = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
             _log_wait(self._pending(), timeout, because=f"{ended}; ")
-        self._close(timeout, _logger_seconds(problem), complete=problem is None)
+        self._close(timeout, logger_seconds, complete=problem is None)
 
     async def __aenter__(self) -> AsyncEvalDispatcher:
         if self._is_ours("async with"):
@@ -1017,14 +1004,12 @@ class AsyncEvalDispatcher:
         self._leave_context()
         if not self._is_ours("async with"):
             return
-        timeout = self._timeout_after(problem)
+        timeout, logger_seconds = self._limits_after(problem)
         try:
             await self._adrain(timeout, f"not finished {timeout} s after the end of training")
         finally:
             if self._stop():
-                close = partial(
-                    self._close_files, _logger_seconds(problem), complete=problem is None
-                )
+                close = partial(self._close_files, logger_seconds, complete=problem is None)
                 with anyio.CancelScope(shield=True):
                     await self._threads.run(close)
                 self._threads.close()
@@ -1074,8 +1059,11 @@ class AsyncEvalDispatcher:
             reason = "the process ended before it was finished"
             self._close(EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS, complete=False, reason=reason)
 
-    def _timeout_after(self, problem: BaseException | None) -> float | None:
-        return EXIT_GRACE_SECONDS if _is_interruption(problem) else self.drain_timeout
+    def _limits_after(self, problem: BaseException | None) -> tuple[float | None, float]:
+        """How long evals and loggers are waited for: not long after Ctrl-C, or a cancellation."""
+        if problem is None or isinstance(problem, Exception | SystemExit):
+            return self.drain_timeout, LOGGER_SECONDS
+        return EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS
 
     def _stop(self) -> bool:
         """Let no eval join any more. False where it was stopped before."""
@@ -1148,15 +1136,6 @@ def _drained(jobs: list[Job], abandoned: list[Job], seconds: float) -> Drained:
     return drained
 
 
-def _is_interruption(problem: BaseException | None) -> bool:
-    """Whoever presses Ctrl-C, or cancels a training run, does not want to wait for evals."""
-    return problem is not None and not isinstance(problem, Exception | SystemExit)
-
-
-def _logger_seconds(problem: BaseException | None) -> float:
-    return EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
-
-
 # --- SIGTERM ------------------------------------------------------------------------------------
 
 _living: set[AsyncEvalDispatcher] = set()
@@ -1164,36 +1143,18 @@ _living: set[AsyncEvalDispatcher] = set()
 
 
 def _handle_sigterm(seconds: float) -> None:
-    """Install a SIGTERM handler, unless ours is installed."""
-    before: Any = signal.getsignal(signal.SIGTERM)
-    if getattr(before, "is_heldouts", False):
-        return
-    if before is None:
-        log.warning("handle_sigterm: there is a handler that is not Python's; it is left alone")
-        return
-    entered = False
+    """Close dispatchers at a SIGTERM, and end the process then.
+
+    Where there is another handler, that one decides whether and how the process ends.
+    """
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
-        """Close dispatchers before the default handler ends the process.
+        _close_all(seconds)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
-        Where there is another handler, that one decides whether and how the process ends.
-        """
-        nonlocal entered
-        if entered:  # by one that was set after ours, and calls it, and is called by it
-            return
-        entered = True
-        try:
-            if callable(before):
-                before(number, frame)
-            elif before == signal.SIG_DFL:
-                _close_all(seconds)
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-        finally:
-            entered = False
-
-    on_sigterm.is_heldouts = True  # type: ignore[attr-defined]
-    signal.signal(signal.SIGTERM, on_sigterm)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _close_all(seconds: float) -> None:

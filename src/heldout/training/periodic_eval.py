@@ -37,6 +37,7 @@ from heldout.store.rundir import now
 from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
     CurvePoint,
+    check_step,
     encode_point,
     outcomes_of,
     request_stop,
@@ -64,7 +65,6 @@ from heldout.training.run_eval import (
     describe,
     hash_samples,
     measure,
-    measure_snapshot,
 )
 from heldout.training.runner import (
     EpisodeRunner,
@@ -273,7 +273,7 @@ class PeriodicEval:
             The point; None where none is due, or where the eval runs in the background.
         """
         self.begin()
-        step = _whole_step(step)
+        step = check_step(step)
         if self._history is not None and self._seen is not None and step < self._seen:
             self._history.begin_attempt()
         dispatcher = self._poll_dispatcher(step)
@@ -304,7 +304,7 @@ class PeriodicEval:
         Returns:
             The point; None where another process evaluates.
         """
-        step = _whole_step(step)
+        step = check_step(step)
         return self._run(step, self._model_getter(model), size=len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
@@ -323,7 +323,7 @@ class PeriodicEval:
         if self.every_steps <= 0:
             return None
         self.begin()
-        step = _whole_step(step)
+        step = check_step(step)
         get_model = self._model_getter(model)
         dispatcher, point = self._poll_dispatcher(step), None
         self.collect()
@@ -763,11 +763,13 @@ class PeriodicEval:
         """In a thread of its own."""
         step, began, size = scheduled.step, self._clock(), len(self.samples)
         task = self._task(step, size, began, whole=final, final=final, is_given_up=scheduled.done)
+        measured: Measured | Known | None
         if self.worker is not None:
             measured = self.worker.measure(task, snapshot)
         else:
             run_in_trainer = partial(dispatcher.trainer.call, is_given_up=scheduled.done)
-            measured = measure_snapshot(task, snapshot, run_in_trainer)
+            measured = measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
+            assert measured is not None
         if isinstance(measured, Known):
             return measured
         return self._point(step, measured, self._clock() - began, final=final, charged=False)
@@ -932,17 +934,6 @@ class PeriodicEval:
             self._heartbeat(name, fields)
         except Exception as problem:
             log.warning("%s: heartbeat_fn failed", self.label, exc_info=problem)
-
-
-def _whole_step(step: Any) -> int:
-    """The step as an int. A counter may be a numpy integer, or a float without a fraction."""
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if number != step or not 0 <= number <= 2**53:
-        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
-    return number
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:

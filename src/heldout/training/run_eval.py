@@ -1,9 +1,9 @@
 """One eval of one model: get the model, isolate it, hash it, run the samples, merge the ranks.
 
-`measure` is what training waits for, `measure_snapshot` what runs in a thread on a snapshot of the
-weights. Both have no side effects on training. With several ranks each takes its part of the
-samples, and all meet at two places whatever has happened to them: where the first says how many
-samples there will be, and where the parts are merged.
+`measure` has no side effects on training, which waits for it, or goes on where it is of a snapshot
+of the weights. With several ranks each takes its part of the samples, and all meet at two places
+whatever has happened to them: where the first says how many samples there will be, and where the
+parts are merged.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from heldout.store.rundir import RunDir
 from heldout.summary import Summary, summarize_results
 from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import EvalHistory
-from heldout.training.distributed import Alone, Ranks, RanksApart
+from heldout.training.distributed import Ranks, RanksApart
 from heldout.training.runner import (
     Answer,
     EpisodeRunner,
@@ -191,20 +191,38 @@ class Part(msgspec.Struct):
     has_passes: bool = True
 
 
-def measure(task: Task, get_model: Callable[[], Any], ranks: Ranks) -> Measured | Known | None:
-    """Evaluate the model in training, while training waits.
+def measure(
+    task: Task,
+    get_model: Callable[[], Any],
+    ranks: Ranks,
+    snapshot: WeightSnapshot | None = None,
+    run_in_trainer: RunInTrainer | None = None,
+) -> Measured | Known | None:
+    """Evaluate the model in training, while training waits; or a snapshot of it, in a thread.
 
     Args:
         task: What to measure.
         get_model: Gives the model.
         ranks: The processes that evaluate, each its part.
+        snapshot: The snapshot whose model it is, while training goes on.
+        run_in_trainer: Calls a function in the trainer's thread: what a thread that evaluates a
+            snapshot may not do itself.
 
     Returns:
         The results, or why there are none; the point that these weights have already; None on
-        other ranks than the first.
+        other ranks than the first, and where there is time for no sample.
     """
     try:
-        return _measure(task, get_model, ranks)
+        part, size, weights, known = _run_here(task, get_model, ranks, snapshot, run_in_trainer)
+        if size == 0:
+            return known
+        parts = [part]
+        if ranks.world > 1:
+            gathered = ranks.gather(_encode_part(part))
+            if ranks.rank != 0:
+                return None
+            parts = [msgspec.json.decode(each, type=Part) for each in gathered]
+        return _merge(task, parts, size, weights, ranks)
     except RanksApart as problem:
         if ranks.rank == 0:
             return Measured(0, skipped=str(problem))
@@ -212,34 +230,19 @@ def measure(task: Task, get_model: Callable[[], Any], ranks: Ranks) -> Measured 
         return None
 
 
-def measure_snapshot(
-    task: Task, snapshot: WeightSnapshot, run_in_trainer: RunInTrainer
-) -> Measured | Known:
-    """Evaluate a snapshot, in a thread, while training goes on.
-
-    Args:
-        task: What to measure.
-        snapshot: A copy of the model that keeps its weights.
-        run_in_trainer: Calls a function in the trainer's thread, for what may not run elsewhere.
-
-    Returns:
-        The results, or why there are none; the point that these weights have already.
-    """
-    measured = _measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
-    assert measured is not None
-    return measured
-
-
-def _measure(
+def _run_here(
     task: Task,
     get_model: Callable[[], Any],
     ranks: Ranks,
-    snapshot: WeightSnapshot | None = None,
-    run_in_trainer: RunInTrainer | None = None,
-) -> Measured | Known | None:
+    snapshot: WeightSnapshot | None,
+    run_in_trainer: RunInTrainer | None,
+) -> tuple[Part, int, str | None, Known | None]:
+    """Run this rank's part: what came of it, of how many samples, and the hash of the weights.
+
+    No rank may leave before the others: they would wait for it.
+    """
     part, size, weights = Part(), 0, None
     known: Known | None = None
-    # Past this point no rank may leave before the others: they would wait for it.
     try:
         with ExitStack() as stack:
             model, runner = None, None
@@ -278,15 +281,7 @@ def _measure(
     except Exception as problem:
         log.error("after the eval at step %s", task.step, exc_info=problem)
         part.skipped = describe(problem)
-    if size == 0:
-        return known
-    parts = [part]
-    if ranks.world > 1:
-        gathered = ranks.gather(_encode_part(part))
-        if ranks.rank != 0:
-            return None
-        parts = [msgspec.json.decode(each, type=Part) for each in gathered]
-    return _merge(task, parts, size, weights, ranks)
+    return part, size, weights, known
 
 
 def _encode_part(part: Part) -> bytes:

@@ -10,7 +10,7 @@ environments, single- or multi-turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,7 +26,7 @@ from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages,
 from heldout.scoring.rubrics import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
-from heldout.types import Message, Metric, Sample, Score, Trajectory
+from heldout.types import Message, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
 
 KEPT_MODELS = 4
@@ -190,46 +190,14 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
 
 
 def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajectory:
-    messages = list(trajectory.messages)
-    for place in range(len(messages) - 1, -1, -1):
-        message = messages[place]
-        if message is trajectory.last_turn:
-            if isinstance(message.content, str):
-                messages[place] = replace(message, content=answer_filter(message.content))
-            break
+    last = trajectory.last_turn
+    messages = [
+        replace(message, content=answer_filter(message.content))
+        if message is last and isinstance(message.content, str)
+        else message
+        for message in trajectory.messages
+    ]
     return replace(trajectory, messages=tuple(messages))
-
-
-Judgement = Score | float | bool | Mapping[str, float]
-
-
-def score_answer(
-    judge: Callable[[str, Sample], Judgement | Awaitable[Judgement]],
-) -> ScoreFn:
-    """A score function of a function of the answer's text and the sample.
-
-    It returns a Score, a number (the reward), or numbers by name: `reward` counts, the others
-    are tracked beside it.
-    """
-
-    async def score(trajectory: Trajectory, sample: Sample) -> Score:
-        return as_score(await settle(judge(trajectory.answer, sample)))
-
-    score.__wrapped__ = judge  # type: ignore[attr-defined]
-    return score
-
-
-def as_score(given: Any) -> Score:
-    if isinstance(given, Score):
-        return given
-    if isinstance(given, Mapping):
-        if "reward" not in given:
-            raise InvalidInput(f"a score by name has a 'reward', got {sorted(map(str, given))}")
-        metrics = [Metric(n, v, float(n == "reward")) for n, v in given.items()]
-        return Score(tuple(metrics))
-    if isinstance(given, bool | int | float):
-        return Score((Metric("reward", float(given), 1.0),))
-    raise InvalidInput(f"a score is a Score, a number, or numbers by name, got {given!r:.100}")
 
 
 # --- Builders -----------------------------------------------------------------------------------
@@ -389,6 +357,5 @@ __all__ = [
     "RunnerBuilder",
     "from_functions",
     "live_model",
-    "score_answer",
     "without_reasoning",
 ]

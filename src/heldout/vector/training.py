@@ -26,12 +26,11 @@ from heldout._fingerprint import describe_callable
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.isolation import modules_of, reached
 from heldout.vector.drivers import layers
-from heldout.vector.episodes import episode_seed
+from heldout.vector.episodes import check_whole, episode_seed
 from heldout.vector.evaluation import (
     PolicyFn,
     SuccessFn,
     check_arguments,
-    check_whole,
     evaluate_env,
 )
 from heldout.vector.report import Reward, VectorReport, episode_sample

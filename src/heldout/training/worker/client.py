@@ -69,7 +69,7 @@ class TimeIsUp(HeldoutError):
     """An eval ran out of time before it began. The worker is kept for the next one."""
 
 
-class Snapshot:
+class WorkerSnapshot:
     """Weights of one step in shared memory. `release` it once its eval is over."""
 
     def __init__(self, step: int, slot: int, buffer: WeightBuffer, free: deque[int]) -> None:
@@ -156,7 +156,7 @@ class EvalWorker:
         """Of the worker's process, where one is running."""
         return None if self._process is None else self._process.pid
 
-    def try_snapshot(self, model: Any, *, step: int) -> Snapshot | None:
+    def try_snapshot(self, model: Any, *, step: int) -> WorkerSnapshot | None:
         """Copy the weights to shared memory, in the trainer's thread; None: no slot is free."""
         if self._closed:
             raise InvalidInput("the eval worker was closed")
@@ -165,7 +165,7 @@ class EvalWorker:
         if not self._free:
             return None
         slot = self._free.popleft()
-        snapshot = Snapshot(step, slot, self._buffers[slot], self._free)
+        snapshot = WorkerSnapshot(step, slot, self._buffers[slot], self._free)
         try:
             snapshot.buffer.write(model)
         except BaseException:
@@ -173,7 +173,7 @@ class EvalWorker:
             raise
         return snapshot
 
-    def measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
+    def measure(self, task: Task, snapshot: WorkerSnapshot) -> Measured | Known:
         """Evaluate the weights of a snapshot, in any thread. What goes wrong is a skip."""
         with self._lock:
             try:
@@ -207,7 +207,7 @@ class EvalWorker:
 
     # --- One eval ---
 
-    def _measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
+    def _measure(self, task: Task, snapshot: WorkerSnapshot) -> Measured | Known:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
         layout = snapshot.buffer.wait()
