@@ -42,10 +42,10 @@ class Budget:
 
     def sizes(self) -> list[int]:
         """List the nested subsets, largest first: all, a half, a quarter … down to `smallest`."""
-        found, size = [self.total], self.total
-        while (size := (size + 1) // 2) >= max(self.smallest, 1) and size < found[-1]:
-            found.append(size)
-        return found
+        sizes, size = [self.total], self.total
+        while (size := (size + 1) // 2) >= max(self.smallest, 1) and size < sizes[-1]:
+            sizes.append(size)
+        return sizes
 
     def seconds(self, samples: int) -> float | None:
         """Estimate how long that many samples take; None before the first eval."""

@@ -42,7 +42,12 @@ from heldout._aio import Threads, is_async, settle, waker
 from heldout.errors import InvalidInput, RunDirectoryError, printable_error
 from heldout.isolation import thread_local_capture_mode
 from heldout.training.curve import CurvePoint, pending_points, read_points
-from heldout.training.curve_file import CurveFile, leave_curve_file, open_curve_file
+from heldout.training.curve_file import (
+    CurveFile,
+    leave_curve_file,
+    numbered_names,
+    open_curve_file,
+)
 from heldout.training.distributed import is_first_process
 from heldout.training.loggers import Logger
 from heldout.training.loggers.base import Loggers, checked_loggers
@@ -159,7 +164,6 @@ class Job(Scheduled):
     """If given, it waits for a place, whatever the policy is, but no longer than to this time."""
     again: bool = False
     """Whether it was lost before; if it fails, it stays pending."""
-    written_ahead: bool = False
     claimed: bool = False
     """Whether its end is being written: it has only one."""
     weights: str | None = None
@@ -172,6 +176,11 @@ class Job(Scheduled):
     def pool(self) -> Any:
         """What its snapshot is taken from: only the same pool can make use of it once released."""
         return getattr(getattr(self.take_snapshot, "func", self.take_snapshot), "__self__", None)
+
+    def write_ahead(self, point: CurvePoint) -> None:
+        """Append a line that is not its result, unless training waits for that."""
+        if self.file is not None and self.deadline is None:
+            self.file.append(point)
 
     def cancel(self) -> None:
         """Cancel it, in its event loop."""
@@ -280,7 +289,7 @@ class AsyncEvalDispatcher:
         self,
         *,
         run_dir: str | Path | None = None,
-        loggers: Sequence[Logger] | Loggers = (),
+        loggers: Sequence[Logger] = (),
         max_pending: int = 8,
         when_full: WhenFull = "skip",
         max_running: int | None = None,
@@ -323,8 +332,8 @@ class AsyncEvalDispatcher:
         self._closed = False
         self._names: set[tuple[str, str, int]] = set()
         """Keys in use: those of the run directory, whichever dispatcher has it."""
-        self._log_paths: dict[str, list[Path | None]] = {}
-        """Run directories of each label that loggers were told of."""
+        self._log_names: dict[str, dict[Path | None, str]] = {}
+        """By label and run directory: what loggers know a curve as."""
         self._collectors: list[weakref.WeakMethod[Callable[[], object]]] = []
         self._tokens: list[Token[AsyncEvalDispatcher | None]] = []
         self._file: CurveFile | None = None
@@ -334,11 +343,9 @@ class AsyncEvalDispatcher:
             file.write_bare_config()
             self._file, self._names = file, file.names
         # Last: loggers have threads.
-        own = () if isinstance(loggers, Loggers) else checked_loggers(loggers)
-        self._loggers = (
-            loggers if isinstance(loggers, Loggers) else Loggers(*own if self.is_first else ())
-        )
-        self._warned_nowhere = self.run_dir is not None or bool(own) or self._loggers is loggers
+        own = checked_loggers(loggers)
+        self._loggers = Loggers(*own if self.is_first else ())
+        self._warned_nowhere = self.run_dir is not None or bool(own)
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
         atexit.unregister(self._loggers.close)
@@ -500,12 +507,13 @@ class AsyncEvalDispatcher:
         A second eval of a step is numbered, since one result would hide the other. One that is
         tried again after a skip keeps its name.
         """
-        name, number = pending.label, 1
         labels = set() if self._file is None else self._file.labels
-        while name in labels or (pending.session, name, pending.step) in self._names:
-            number += 1
-            name = f"{pending.label}-{number}"
-        if number > 1:
+        name = next(
+            name
+            for name in numbered_names(pending.label)
+            if name not in labels and (pending.session, name, pending.step) not in self._names
+        )
+        if name != pending.label:
             log.warning(
                 "two evals called %r were scheduled at step %s; this one is %r on the curve. Give "
                 "each a name= of its own",
@@ -568,9 +576,7 @@ class AsyncEvalDispatcher:
                 self._queued.append(job)
                 if job.file is not None:
                     job.file.in_flight.add(job.pending.key)
-                    if job.deadline is None:  # else training waits for it, up to its line
-                        job.file.append(job.pending)
-                        job.written_ahead = True
+                    job.write_ahead(job.pending)
         except BaseException:  # Ctrl-C: nothing would ever take it out again
             self._remove(job)
             for other in dropped:
@@ -698,10 +704,10 @@ class AsyncEvalDispatcher:
             raise InvalidInput("its snapshot was given back before it began")
         try:
             with snapshot.in_use():
-                job.weights = snapshot.version().weights
-                if job.written_ahead and job.file is not None and job.weights is not None:
+                job.weights = snapshot.weights
+                if job.weights is not None:
                     # So that `finish` can tell whether it is given the same weights.
-                    job.file.append(msgspec.structs.replace(job.pending, weights=job.weights))
+                    job.write_ahead(msgspec.structs.replace(job.pending, weights=job.weights))
                 result = evaluator(snapshot)
                 if (reason := snapshot.why_changed()) is not None:
                     raise InvalidInput(reason)
@@ -720,8 +726,7 @@ class AsyncEvalDispatcher:
         try:
             if isinstance(result, Known):
                 point = result.point
-                if job.written_ahead and job.file is not None:
-                    job.file.append(skip_of(job.pending, SAME_WEIGHTS, seconds))
+                job.write_ahead(skip_of(job.pending, SAME_WEIGHTS, seconds))
             else:
                 point, problem = self._append_end(job, result, problem, seconds)
         finally:
@@ -802,20 +807,14 @@ class AsyncEvalDispatcher:
         if not self._is_ours("log_point"):
             return
         path, label = None if file is None else file.run.path, point.label
-        paths = self._log_paths.setdefault(label, [path])
-        number = paths.index(path) + 1 if path in paths else len(paths) + 1
-        name = label if number == 1 else f"{label}-{number}"
-        if path not in paths:
-            paths.append(path)
-            log.warning(
-                "%s and %s are both called %r; loggers get the second as %r",
-                paths[0],
-                path,
-                label,
-                name,
-            )
+        names = self._log_names.setdefault(label, {})
+        if path not in names:
+            names[path] = name = f"{label}-{len(names) + 1}" if names else label
+            if name != label:
+                message = "%s and %s are both called %r; loggers get the second as %r"
+                log.warning(message, next(iter(names)), path, label, name)
         fields = {key: v for key, v in heartbeat_fields(point).items() if v is not None}
-        self._loggers.log(name, point.step, fields)
+        self._loggers.log(names[path], point.step, fields)
 
     # --- The trainer's thread ---
 

@@ -52,6 +52,7 @@ from heldout.training.dispatcher import (
 from heldout.training.distributed import (
     Alone,
     RanksApart,
+    agree,
     current_ranks,
     is_first_process,
 )
@@ -210,9 +211,6 @@ class PeriodicEval:
         self._spending = Spending(budget, total, self._clock)
         self._seen: int | None = None
         self._finishing = False
-        self._logged_reuse = False
-        self._failed_monitors: set[int] = set()
-        """Those whose traceback is in the log."""
         self._stop: str | None = None
         self._agreed_stop: str | None = None
         """What the first process said last, where all of them evaluate."""
@@ -223,7 +221,8 @@ class PeriodicEval:
         self._scheduled: list[Scheduled] = []
         self._progress: deque[Callable[[], object]] = deque()
         """Heartbeats of evals in threads, which wait for the trainer's."""
-        self._warned: set[str] = set()
+        self._warned: set[object] = set()
+        """What was said in the log once, and is not said again."""
         # Absolute: the working directory may change in the middle of it.
         self._base_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self._is_named = run_dir is not None
@@ -305,7 +304,7 @@ class PeriodicEval:
             The point; None where another process evaluates.
         """
         step = check_step(step)
-        return self._run(step, self._model_getter(model), size=len(self.samples), whole=True)
+        return self._run(step, self._model_getter(model))
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
         """Get the point of the last weights, on all samples (clause 17).
@@ -339,8 +338,7 @@ class PeriodicEval:
                 point = handle.result(None if left == math.inf else left)
             self.collect()
         elif not any(handle.step == step for handle in self._scheduled):
-            size = len(self.samples)
-            point = self._run(step, get_model, size=size, whole=True, final=True)
+            point = self._run(step, get_model, final=True)
         self._finishing = True
         if self._history is None:
             return point
@@ -375,8 +373,7 @@ class PeriodicEval:
                 f"the eval of step {pending.step} was to measure the weights {pending.weights}, "
                 f"and these are {weights}"
             )
-        size = len(self.samples)
-        return self._run(pending.step, lambda: model, size=size, whole=True, instead_of=pending)
+        return self._run(pending.step, lambda: model, instead_of=pending)
 
     def use_completion_length(self, tokens: int) -> None:
         """Let model turns be as long as the training's completions, unless a limit was set.
@@ -467,13 +464,12 @@ class PeriodicEval:
             run_dir = self._base_dir
             if not self._is_named:
                 run_dir = choose_run_dir(self._base_dir, self.label, resume=resume)
-            history = EvalHistory(self.label, run_dir, self)
             try:
-                self._spending.take_over(history.enter(config, functions, resume=resume))
-            except RunBusy:
+                history = EvalHistory(self, run_dir, config, functions, resume=resume)
+            except RunBusy:  # another training run has begun there since it was chosen
                 if self._is_named or resume:
                     raise
-                history = None  # another training run has begun there since it was chosen
+        self._spending.take_over(history.earlier)
         if run_dir != self._base_dir:
             log.warning(
                 "%s: the curve of this training run is in %s; %s has another one",
@@ -513,8 +509,7 @@ class PeriodicEval:
         try:
             ranks = self._current_ranks()
             mine = self.stop_requested_here if ranks.rank == 0 else None
-            agreed = ranks.from_first(msgspec.json.encode(mine))
-            self._agreed_stop = msgspec.json.decode(agreed, type=str | None)
+            self._agreed_stop = agree(ranks, mine, str | None)
         except RanksApart as problem:
             log.warning("%s: no word on whether to stop", self.label, exc_info=problem)
 
@@ -525,14 +520,14 @@ class PeriodicEval:
         step: int,
         get_model: GetModel,
         *,
-        size: int,
-        whole: bool = False,
+        size: int | None = None,
         final: bool = False,
         instead_of: CurvePoint | None = None,
     ) -> CurvePoint | None:
         """No Exception gets out of here: this is called in the middle of training.
 
-        `instead_of` is the pending eval, of an earlier attempt maybe, that this finishes.
+        `size` is None for the whole held-out set, and `instead_of` the pending eval, of an earlier
+        attempt maybe, that this finishes.
         """
         self.begin()
         began = self._clock()
@@ -545,7 +540,7 @@ class PeriodicEval:
                 ranks = Alone()
             if ranks.rank == 0:
                 self.curve.check_current()
-            task = self._task(step, size, began, whole=whole, final=final, rank=ranks.rank)
+            task = self._task(step, began, size=size, final=final, rank=ranks.rank)
             if self.worker is not None:
                 measured = self._measure_in_worker(task, get_model)
             else:
@@ -580,10 +575,9 @@ class PeriodicEval:
     def _task(
         self,
         step: int,
-        size: int,
         began: float,
         *,
-        whole: bool,
+        size: int | None,
         final: bool,
         rank: int = 0,
         is_given_up: Callable[[], bool] = lambda: False,
@@ -591,14 +585,14 @@ class PeriodicEval:
         return Task(
             step=step,
             samples=self.samples,
-            size=size,
+            size=len(self.samples) if size is None else size,
             runner_builder=self.runner_builder,
             run_dir=self.run_dir,
             pass_threshold=self._threshold,
             seed=self._seed,
             keep_going=self._keep_going(step, began, beats=rank == 0, is_given_up=is_given_up),
             history=self.curve if rank == 0 else None,
-            whole=whole,
+            whole=size is None,
             final=final,
         )
 
@@ -653,7 +647,7 @@ class PeriodicEval:
         """For debugging: what would be a skip, or errors among the items, ends the training."""
         if self._on_error != "raise":
             return
-        errors = [f"sample {each.id!r}: {each.error}" for each in point.outcomes if each.error]
+        errors = [f"sample {item.id!r}: {item.error}" for item in point.outcomes if item.error]
         reason = point.skipped or "; ".join(errors[:1])
         if reason:
             raise EvalFailed(f"{self.label} at step {point.step}: {reason} (on_error='raise')")
@@ -714,9 +708,13 @@ class PeriodicEval:
         return self._snapshots
 
     def _warn_once(self, reason: str) -> None:
-        if reason not in self._warned:
-            self._warned.add(reason)
+        if self._is_news(reason):
             log.warning("%s: training waits for evals: %s", self.label, reason)
+
+    def _is_news(self, key: object) -> bool:
+        is_news = key not in self._warned
+        self._warned.add(key)
+        return is_news
 
     def _schedule(
         self,
@@ -761,8 +759,10 @@ class PeriodicEval:
         self, dispatcher: AsyncEvalDispatcher, final: bool, scheduled: Scheduled, snapshot: Any
     ) -> CurvePoint | Known:
         """In a thread of its own."""
-        step, began, size = scheduled.step, self._clock(), len(self.samples)
-        task = self._task(step, size, began, whole=final, final=final, is_given_up=scheduled.done)
+        step, began = scheduled.step, self._clock()
+        # Off the last step a result of a part will do, if these weights have one.
+        size = None if final else len(self.samples)
+        task = self._task(step, began, size=size, final=final, is_given_up=scheduled.done)
         measured: Measured | Known | None
         if self.worker is not None:
             measured = self.worker.measure(task, snapshot)
@@ -863,8 +863,7 @@ class PeriodicEval:
 
     def _reuse(self, point: CurvePoint) -> CurvePoint:
         """An earlier attempt has that point already."""
-        if not self._logged_reuse:
-            self._logged_reuse = True
+        if self._is_news("reuse"):
             log.warning(
                 "%s: points from step %s on are on the curve in %s already, and are not measured "
                 "again as long as the weights are the same",
@@ -908,8 +907,7 @@ class PeriodicEval:
             return judged
         except Exception as problem:
             # Once with its traceback: what fails at one point mostly fails at all of them.
-            trace = None if id(monitor) in self._failed_monitors else problem
-            self._failed_monitors.add(id(monitor))
+            trace = problem if self._is_news(id(monitor)) else None
             log.warning(
                 "%s: the monitor failed at step %s: %s",
                 self.label,

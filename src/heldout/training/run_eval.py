@@ -49,7 +49,7 @@ from heldout.store.report import EvalReport
 from heldout.store.rundir import RunDir
 from heldout.summary import Summary, summarize_results
 from heldout.training.curve import CurvePoint
-from heldout.training.curve_file import EvalHistory
+from heldout.training.curve_file import EvalHistory, numbered_names
 from heldout.training.distributed import Ranks, RanksApart
 from heldout.training.runner import (
     Answer,
@@ -129,6 +129,11 @@ class Task:
     history: EvalHistory | None = None
     whole: bool = False
     final: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the run of its conversations is called."""
+        return f"{self.step:08d}"
 
     def find_known(self, weights: str | None, functions: dict[str, Any]) -> Known | None:
         """Find out whether these weights have to be measured.
@@ -221,7 +226,7 @@ def measure(
             gathered = ranks.gather(_encode_part(part))
             if ranks.rank != 0:
                 return None
-            parts = [msgspec.json.decode(each, type=Part) for each in gathered]
+            parts = [msgspec.json.decode(raw, type=Part) for raw in gathered]
         return _merge(task, parts, size, weights, ranks)
     except RanksApart as problem:
         if ranks.rank == 0:
@@ -256,7 +261,7 @@ def _run_here(
                 else:
                     model = get_model()
                     stack.enter_context(background_thread())
-                    weights = snapshot.version().weights
+                    weights = snapshot.weights
                 if model is None:
                     part.skipped = "there is no model yet"
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
@@ -293,10 +298,10 @@ def _encode_part(part: Part) -> bytes:
 
 def describe(problem: BaseException) -> str:
     """An exception as the reason of a skip."""
-    said = printable_error(problem)
+    message = printable_error(problem)
     if isinstance(problem, EvalFailed | InvalidInput | ResumeMismatch):
-        return said[:2000]
-    return f"{type(problem).__name__}: {said}"[:2000]
+        return message[:2000]
+    return f"{type(problem).__name__}: {message}"[:2000]
 
 
 # --- One rank's part ----------------------------------------------------------------------------
@@ -341,7 +346,7 @@ def _run_part(
         folder = task.run_dir / "steps"
         if ranks.world > 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
-        name = _reserve_name(folder, task.step)
+        name = reserve_name(folder, task.name)
         samples = [task.samples[index] for index in indices]
         answer = runner.answer
         if run_in_trainer is not None:
@@ -362,7 +367,7 @@ def _run_part(
 
 def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
     report = runner.play()
-    name = _reserve_name(task.run_dir / "steps", task.step)
+    name = reserve_name(task.run_dir / "steps", task.name)
     report.config["experiment_name"] = name
     report.save(task.run_dir / "steps" / name)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
@@ -492,17 +497,15 @@ def _evaluate(
     return report, gone[0] if gone else ended or TIME_WAS_UP
 
 
-def _reserve_name(folder: Path, step: int) -> str:
-    """Make a directory for a step: other evals may measure it at the same time."""
-    name, number = f"{step:08d}", 2
+def reserve_name(folder: Path, name: str) -> str:
+    """Make a directory of that name, or with a number: other evals may measure the same step."""
     folder.mkdir(parents=True, exist_ok=True)
+    names = numbered_names(name)
     while True:
-        try:
-            (folder / name).mkdir()
-        except FileExistsError:
-            name, number = f"{step:08d}-{number}", number + 1
-        else:
-            return name
+        free = next(names)
+        with suppress(FileExistsError):
+            (folder / free).mkdir()
+            return free
 
 
 # --- All ranks -----------------------------------------------------------------------------------
@@ -549,7 +552,7 @@ def _merge(
         summary |= {key: None for key in summary if key.startswith("pass_rate")}
     run = first.run
     if several and ranks.rank == 0:
-        run = f"steps/{_reserve_name(task.run_dir / 'steps', task.step)}"
+        run = f"steps/{reserve_name(task.run_dir / 'steps', task.name)}"
         EvalReport(results, summary, first.config).save(task.run_dir / run)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import anyio
@@ -177,16 +178,16 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """The score function, which sees the last turn of the model as the filter leaves it."""
     turns = anyio.Lock()
 
-    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+    async def score_seen(trajectory: Trajectory, sample: Sample) -> Score:
         # All items of a batch are answered at once, and would be scored in one go. One by one,
         # those that have not begun when time is up can be left out.
         async with turns:
-            given = score_fn(_seen_through(trajectory, answer_filter), sample)
-        return await settle(given)
+            score = score_fn(_seen_through(trajectory, answer_filter), sample)
+        return await settle(score)
 
     # What a report stores as its scorer is the eval's own.
-    score.__wrapped__ = score_fn  # type: ignore[attr-defined]
-    return score
+    score_seen.__wrapped__ = score_fn  # type: ignore[attr-defined]
+    return score_seen
 
 
 def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajectory:
@@ -325,20 +326,19 @@ def live_model(
         identity=describe_tokenizer(tokenizer),
         **settings,
     )
-    kept: list[tuple[Any, ChatModel, Decoder]] = []
-    """For the models met last: the one in training, and copies of it."""
     finding = threading.Lock()
+
+    @lru_cache(KEPT_MODELS)
+    def prepare(model: Any) -> tuple[ChatModel, Decoder]:
+        """Of the models met last: the one in training, and copies of it."""
+        chat = ChatModel(model, tokenizer, "the model in training")
+        return chat, Decoder(model, tokenizer, rows=rows, graphs=graphs)
 
     def bind(model: Any) -> dict[str, Any]:
         if (reason := why_not_whole(model)) is not None:
             raise InvalidInput(reason)
         with finding:
-            found = next((each for each in kept if each[0] is model), None)
-            if found is None:
-                chat = ChatModel(model, tokenizer, "the model in training")
-                found = (model, chat, Decoder(model, tokenizer, rows=rows, graphs=graphs))
-            kept[:] = [found, *(each for each in kept if each is not found)][:KEPT_MODELS]
-        _, chat, decoder = found
+            chat, decoder = prepare(model)
 
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
             answers: list[Answered] = [None] * len(requests)

@@ -26,7 +26,6 @@ from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.run_eval import Known, Measured, Task, describe
-from heldout.training.snapshot import PolicyVersion
 from heldout.training.worker.messages import (
     INSIDE_WORKER,
     Answer,
@@ -72,6 +71,9 @@ class TimeIsUp(HeldoutError):
 class WorkerSnapshot:
     """Weights of one step in shared memory. `release` it once its eval is over."""
 
+    weights = None
+    """Only the worker, which has the frozen weights, knows the hash of all of them."""
+
     def __init__(self, step: int, slot: int, buffer: WeightBuffer, free: deque[int]) -> None:
         self.step = step
         self.slot = slot
@@ -81,10 +83,6 @@ class WorkerSnapshot:
     def in_use(self) -> AbstractContextManager[None]:
         """Nothing to enter: another process uses it."""
         return nullcontext()
-
-    def version(self) -> PolicyVersion:
-        """Only the worker, which has the frozen weights, knows the hash of all of them."""
-        return PolicyVersion(self.step, None)
 
     def why_changed(self) -> None:
         """It does not change: nothing in it is shared with the model in training."""
