@@ -34,10 +34,10 @@ import msgspec
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError
-from heldout.store.lines import read_whole
+from heldout.store.columns import summarize_results
+from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
-from heldout.store.rundir import RunDir, RunInfo, now
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
 from heldout.training.results import pending_point
 

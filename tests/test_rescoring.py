@@ -35,7 +35,7 @@ from heldout.errors import (
 from heldout.rollout import failed_in_scoring
 from heldout.scoring import Rubric, grade_number, part
 from heldout.store.journal import JournalWriter
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from tests.conftest import RunEval, echo_number, exact, make_samples
 
 Rescore = Callable[..., EvalReport]

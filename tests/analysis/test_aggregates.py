@@ -14,7 +14,7 @@ from heldout.analysis import ScoreMatrix, aggregate, score_matrix
 from heldout.analysis.aggregates import MOST_MEANS
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.stats import bootstrap, bootstrap_improvement
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
 from tests.analysis.runs import by_hand, exact, knows, lenient, run
 

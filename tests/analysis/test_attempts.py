@@ -13,7 +13,7 @@ from heldout.analysis import attempts
 from heldout.analysis.attempts import three_way_names
 from heldout.errors import InvalidInput
 from heldout.stats import wilson
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 
 C, I, N = "correct", "incorrect", "not_attempted"  # noqa: E741
 Verdicts = Mapping[str, Sequence[str | None]]

@@ -15,7 +15,7 @@ from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Traj
 from heldout.analysis import Comparison, compare
 from heldout.analysis.plot import MOST_ROWS, plot_comparison
 from heldout.errors import InvalidInput
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 
 
 def report(

@@ -14,10 +14,9 @@ from heldout.analysis import pass_at_k, pass_hat_k, summarize
 from heldout.analysis.single import slices_and_total, summary_of
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.stats import Moments
-from heldout.store.columns import FIXED, HASHES
+from heldout.store.columns import FIXED, HASHES, summarize_results
 from heldout.store.report import repeats_of
-from heldout.store.rundir import RunDir
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir
 from tests.analysis.runs import Rewards, by_hand
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
 from tests.cli.conftest import Heldout, in_process_of_its_own
 

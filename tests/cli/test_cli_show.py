@@ -24,9 +24,9 @@ from heldout import (
 )
 from heldout.cli.slice import in_order
 from heldout.cli.text import printable
+from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
-from heldout.store.rundir import RunDir, now
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import RUN, Heldout, Outcome, calls, damage_line
 

@@ -23,7 +23,7 @@ from heldout.analysis import compare
 from heldout.cli.differences import p_text, signed
 from heldout.cli.markdown import LONGEST, MOST_ROWS, code, table, text
 from heldout.cli.text import printable
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of
 from tests.cli.test_cli_process import Terminal

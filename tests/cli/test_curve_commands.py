@@ -23,7 +23,7 @@ from heldout.cli.braille import Dot, Series, draw, ticks
 from heldout.cli.curves import age, curve_table, find_curve, items, named_steps
 from heldout.cli.watch import Follower, picture
 from heldout.errors import UnknownFormat
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
 from tests.cli.conftest import Heldout, command_of
 from tests.cli.conftest import Outcome as Said

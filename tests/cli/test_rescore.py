@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from tests.cli.conftest import Heldout, Outcome, calls, command_of
 
 GRADERS = """

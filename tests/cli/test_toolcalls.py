@@ -20,7 +20,7 @@ import pytest
 import heldout.engine
 import heldout.models.base as base
 import heldout.store.report
-import heldout.store.rundir
+import heldout.store.run_dir
 from heldout import EvalConfig, EvalReport
 from heldout.analysis.tool_calls import load_requests, opening_messages
 from heldout.engine import evaluate
@@ -551,7 +551,7 @@ def test_a_complete_run_is_asked_nothing_and_changes_in_no_byte(
     assert run.name == f"requests-m@{server.url[7:-3].replace(':', '-')}"
     before = files_of(run)
     server.requests.clear()
-    for module in (heldout.engine, heldout.store.report, heldout.store.rundir):
+    for module in (heldout.engine, heldout.store.report, heldout.store.run_dir):
         monkeypatch.setattr(module, "now", lambda: "2099-01-01T00:00:00Z")
     second = toolcalls("requests.jsonl")
     assert server.requests == []

@@ -15,12 +15,12 @@ import pytest
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Stop, Trajectory
 from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
 from heldout.store import columns
+from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter, content_of, in_order
 from heldout.store.parquet import ParquetFile
 from heldout.store.report import finish
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.store.table import Labels, Table, table_of, table_of_results
-from heldout.summary import summarize_results
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from heldout.samples import ordered_by_id
+from heldout.datasets import ordered_by_id
 from heldout.training import PeriodicEval
 from heldout.training.distributed import Alone, RanksApart, TorchRanks, current_ranks
 from tests.training import toys

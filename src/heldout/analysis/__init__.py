@@ -26,7 +26,8 @@ from heldout.analysis.labels import Labelled, read_labels
 from heldout.analysis.power import Plan, plan
 from heldout.analysis.scores import ScoreMatrix, score_matrix
 from heldout.analysis.single import pass_at_k, pass_hat_k, summarize_clustered
-from heldout.summary import Summary, summarize_results
+from heldout.stats.summary import Summary
+from heldout.store.columns import summarize_results
 from heldout.types import EvalResult
 
 __all__ = [

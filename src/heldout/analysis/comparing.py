@@ -52,8 +52,8 @@ from heldout.stats import (
     unpaired_difference,
 )
 from heldout.stats.given import checked_threshold
+from heldout.stats.summary import has_passed
 from heldout.store.columns import places_by_code
-from heldout.summary import has_passed
 
 
 def compare(

@@ -18,8 +18,8 @@ from heldout.stats import Floats, Ints
 from heldout.stats.given import LARGEST
 from heldout.stats.passk import pass_at_k_by_question, pass_hat_k_by_question
 from heldout.stats.summaries import ROUNDING
+from heldout.stats.summary import has_passed
 from heldout.store.table import Table
-from heldout.summary import has_passed
 
 REWARD, PASSED = "reward", "passed"
 OWN = "metric."

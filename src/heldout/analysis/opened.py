@@ -12,7 +12,7 @@ import numpy as np
 from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.stats import Ints
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.store.table import Table, table_of
 
 Comparable = EvalReport | str | Path

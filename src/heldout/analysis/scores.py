@@ -1,7 +1,7 @@
 """Reports to a matrix of scores, runs x tasks.
 
-A score is what one run is worth on one task: the mean over its items there, as `heldout.summary`
-has it. Runs of one task answer one question: the same samples, scored the same way, to the end.
+A score is what one run is worth on one task: the mean over its items there, as
+`heldout.stats.summary` has it. Runs of one task answer one question: the same samples, scored the same way, to the end.
 What does not is refused, unless one says that it is meant (`heldout.analysis.comparable`).
 """
 
@@ -365,7 +365,7 @@ def _matrix(
 
 
 def _score(cell: Cell, values: Floats, *, as_zero: bool) -> float | None:
-    """The mean, by the denominators of `heldout.summary`; None where no item has a value."""
+    """The mean, by the denominators of `heldout.stats.summary`; None where no item has a value."""
     there = ~np.isnan(values)
     if not there.any():
         return None

@@ -3,7 +3,7 @@
     pass_at_k(report, 4)                        does one of four attempts succeed?
     summary_of(report, cluster="passage")       questions that share a passage stand together
 
-What a success is and what errored items count as is decided in `heldout.summary`.
+What a success is and what errored items count as is decided in `heldout.stats.summary`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from heldout import stats
 from heldout.analysis.opened import cluster_numbers, has_copies
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
+from heldout.stats.summary import Batch, Summary, has_passed, summarize_batch
 from heldout.store.columns import places_by_code
 from heldout.store.report import EvalReport, repeats_of
 from heldout.store.table import Table, table_of, table_of_results
-from heldout.summary import Batch, Summary, has_passed, summarize_batch
 from heldout.types import EvalResult
 
 Results = EvalReport | Iterable[EvalResult]

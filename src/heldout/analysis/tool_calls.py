@@ -29,7 +29,7 @@ from heldout.scoring.calls import ResponseCalls, read_calls, response_of, tools_
 from heldout.scoring.schemas import compiled
 from heldout.scoring.triggers import CallReport, compare_calls
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir, find_run
+from heldout.store.run_dir import RunDir, find_run
 from heldout.types import Completion, EvalResult, Message, Role, Sample
 
 _encoder = msgspec.json.Encoder(order="deterministic")

@@ -127,7 +127,7 @@ def _print(found: Aggregates, runs_key: str | None) -> None:
 
 
 def _named(matrix: ScoreMatrix, runs_key: str | None) -> str:
-    from heldout.overlaps import some_of
+    from heldout.data_buffer import some_of
 
     return f"{runs_key} {some_of(matrix.runs)}" if runs_key else some_of(matrix.runs)
 
@@ -135,7 +135,7 @@ def _named(matrix: ScoreMatrix, runs_key: str | None) -> str:
 def _of(matrix: ScoreMatrix) -> str:
     """What the numbers are over."""
     from heldout.analysis.scores import SINGLE
-    from heldout.overlaps import some_of
+    from heldout.data_buffer import some_of
 
     runs, tasks = len(matrix.runs), len(matrix.tasks)
     over = f"{runs} run{'s' * (runs != 1)} x {tasks} task{'s' * (tasks != 1)}"

@@ -120,7 +120,7 @@ def command(
         from heldout.analysis.plot import plot_comparison
         from heldout.cli.differences import ordered
         from heldout.cli.text import printable
-        from heldout.store.rundir import replace_file
+        from heldout.store.run_dir import replace_file
 
         order = [one.label for one in ordered(found.slices)]
         replace_file(plot, plot_comparison(found, order=order, format=format))

@@ -15,9 +15,9 @@ from rich.text import Text
 
 from heldout.cli.render import as_line, interval, make_table, number
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.store.lines import has_writer
+from heldout.store.jsonl import has_writer
 from heldout.store.report import threshold_of
-from heldout.store.rundir import RunDir, RunInfo, find_run
+from heldout.store.run_dir import RunDir, RunInfo, find_run
 from heldout.training.curve import (
     CURVE_NAME,
     CurvePoint,

@@ -126,7 +126,7 @@ def _place_for(save: str | None) -> Iterator[Path | None]:
         yield None
         return
     from heldout.store.journal import storage_error
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     path = Path(save).absolute()  # a policy may change the working directory
     made: list[Path] = []

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.store.rundir import RunDir, find_run
+from heldout.store.run_dir import RunDir, find_run
 
 if TYPE_CHECKING:
     from heldout.cli.curves import CurveRun

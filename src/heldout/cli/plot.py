@@ -29,7 +29,7 @@ def command(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -
     """Draw the curves of one RUN or several, over each other, into a picture."""
     from heldout._plotting import format_of
     from heldout.cli.text import printable
-    from heldout.store.rundir import replace_file
+    from heldout.store.run_dir import replace_file
     from heldout.training.plot import plot
 
     format = format_of(output)

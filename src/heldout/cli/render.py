@@ -19,8 +19,8 @@ from heldout._format import interval as interval
 from heldout._format import number as number
 from heldout.cli.text import printable, printable_json
 from heldout.errors import InvalidInput
+from heldout.stats.summary import Summary
 from heldout.store.report import EvalReport
-from heldout.summary import Summary
 from heldout.types import EvalResult, Message
 
 UNBROKEN = 100_000

@@ -120,7 +120,7 @@ def _exits_named(file: Path) -> Iterator[None]:
 def repair_run(path: Path) -> int:
     """Move damaged journal lines aside and say so; returns how many there were."""
     from heldout.store.journal import repair
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     journal = RunDir(path).journal
     moved = repair(journal) if journal.exists() else []

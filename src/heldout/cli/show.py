@@ -170,7 +170,7 @@ def _show_run(
         result_as_dict,
     )
     from heldout.store.report import EvalReport
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     if repair:
         _repair(path)
@@ -213,7 +213,7 @@ def _failures(report: EvalReport, count: int) -> list[EvalResult]:
 
 def _repair(path: Path) -> None:
     from heldout.cli.run import repair_run
-    from heldout.store.rundir import RunDir, now
+    from heldout.store.run_dir import RunDir, now
 
     moved = repair_run(path)
     if moved:

@@ -32,7 +32,7 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
     from heldout.cli.render import print_json, print_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
-    from heldout.store.rundir import find_run
+    from heldout.store.run_dir import find_run
 
     path = find_run(run)
     if (path / "curve.jsonl").exists():

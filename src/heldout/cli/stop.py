@@ -15,7 +15,7 @@ def command(run: str, reason: str) -> None:
     """
     from heldout.cli.curves import find_curve, open_curve
     from heldout.cli.text import printable
-    from heldout.store.lines import has_writer
+    from heldout.store.jsonl import has_writer
     from heldout.training.curve import CURVE_NAME, STOP_NAME, request_stop
 
     path = find_curve(run) or open_curve(run).path  # which says what is wrong with it

@@ -159,7 +159,7 @@ def _asked(
     from heldout.engine import evaluate
     from heldout.errors import ResumeMismatch, RunDirectoryError
     from heldout.scoring.calls import score_calls
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     config = EvalConfig(
         endpoint=server,

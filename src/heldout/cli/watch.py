@@ -77,7 +77,7 @@ class Follower:
 
     def poll(self) -> list[CurvePoint]:
         """Points that have come since the last time."""
-        from heldout.store.lines import open_to_read, read_header
+        from heldout.store.jsonl import open_to_read, read_header
         from heldout.training.curve import CURVE
 
         try:
@@ -135,7 +135,7 @@ def _place_of(run: str, *, once: bool) -> Path | None:
     """Where the curve is; None while there is none. Raises where there will be none."""
     from heldout.cli.curves import find_curve, open_curve
     from heldout.errors import HeldoutError
-    from heldout.store.rundir import RunDir, find_run
+    from heldout.store.run_dir import RunDir, find_run
 
     path = find_curve(run)
     if path is None:
@@ -360,8 +360,8 @@ def _series(points: Sequence[CurvePoint], metric: str) -> Series:
 def _as_run(follower: Follower, points: list[CurvePoint]) -> CurveRun:
     from heldout.cli.curves import CurveRun
     from heldout.errors import HeldoutError
-    from heldout.store.lines import has_writer
-    from heldout.store.rundir import RunDir
+    from heldout.store.jsonl import has_writer
+    from heldout.store.run_dir import RunDir
 
     directory = follower.path.parent
     try:

@@ -18,9 +18,8 @@ from __future__ import annotations
 import re
 from itertools import islice
 
-from heldout.chat.fences import fenced
+from heldout.chat.reasoning import fenced, without_reasoning
 from heldout.chat.reasoning import lowered as lowered_text
-from heldout.chat.reasoning import without_reasoning
 from heldout.scoring.announcements import WORDS
 from heldout.scoring.assertions import said_instead
 from heldout.scoring.statements import (

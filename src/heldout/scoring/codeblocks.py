@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from heldout.chat.fences import fenced
+from heldout.chat.reasoning import fenced
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import json
 import re
 
 from heldout._format import cut
-from heldout.chat.fences import fenced
+from heldout.chat.reasoning import fenced
 
 LONGEST = 2000
 """Characters of one line, or of an unclosed tag, that are read."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from heldout.chat.fences import fenced
+from heldout.chat.reasoning import fenced
 from heldout.chat.reasoning import lowered as lowered_text
 from heldout.scoring.announcements import BEFORE, GUARDS, PLAIN_IS, REMARK, SEPARATOR
 from heldout.scoring.assertions import denied, is_asserted, is_supposed

@@ -19,18 +19,28 @@ import numpy as np
 
 from heldout.errors import RunDirectoryError
 from heldout.stats import Ints
+from heldout.stats.summary import (
+    BATCH,
+    Batch,
+    Summary,
+    Tally,
+    make_batch,
+    summarize_batch,
+    summarize_batches,
+)
 from heldout.store.journal import (
     Row,
     Shape,
     Superseded,
+    cluster_of,
     id_hash,
     in_order,
     records,
     storage_error,
 )
 from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile, ParquetWriter
-from heldout.store.rundir import RunDir
-from heldout.summary import BATCH, Batch, Summary, Tally, make_batch, summarize_batches
+from heldout.store.run_dir import RunDir
+from heldout.types import EvalResult
 
 FIXED: dict[str, Kind] = {
     "sample_id": "string",
@@ -116,6 +126,38 @@ def _summary(tally: Tally, run: RunDir, repeats: int) -> Summary:
         return tally.summary()
     batches = map(_batch, batched(in_order(run.journal, repeats)))
     return summarize_batches(batches, tally.pass_threshold)
+
+
+def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
+    """Summarize results that are in memory.
+
+    Args:
+        results: In any order; repeats of one sample are one cluster, and so are samples of equal
+            content.
+        pass_threshold: The reward from which an item counts as passed.
+
+    Returns:
+        The summary, as summary.json has it.
+    """
+    numbers: dict[str, int] = {}
+    clusters: list[int] = []
+    rows = []
+    for result in results:
+        number = numbers.setdefault(result.sample_id, len(numbers))
+        if number == len(clusters):
+            clusters.append(cluster_of(result.sample))
+        rows.append((number, result))
+    rows.sort(key=lambda row: (row[0], row[1].repeat))
+    batch = make_batch(
+        [number for number, _ in rows],
+        [clusters[number] for number, _ in rows],
+        [r.score.reward if r.ok else None for _, r in rows],
+        [r.trajectory.stop.truncated for _, r in rows],
+        [any(m.weight for m in r.score.metrics) for _, r in rows],
+        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
+        frozenset(m.name for _, r in rows for m in r.score.metrics if not (m.rate or m.weight)),
+    )
+    return summarize_batch(batch, pass_threshold)
 
 
 # --- Slices -------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """results.jsonl: append one line a result, read them back, survive kill -9.
 
-How lines are written, so that what was reported as done survives, is said in `lines.py`. `fsync`
+How lines are written, so that what was reported as done survives, is said in `jsonl.py`. `fsync`
 runs on a timer beside the writes: a result survives the death of the process at once, and that
 of the machine within a second.
 """
@@ -9,21 +9,33 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.store import lines as line_files
-from heldout.store.lines import LineFormat, LineWriter
+from heldout.store import jsonl
+from heldout.store.jsonl import LineFormat, LineWriter
 
 # Named here, too: a journal is what most of the store deals with.
-from heldout.store.lines import has_writer as has_writer
-from heldout.store.lines import refuse_unknown as refuse_unknown
-from heldout.store.lines import storage_error as storage_error
-from heldout.types import EvalResult, Sample, Score, Timing, Trajectory, Usage, weighted_mean
+from heldout.store.jsonl import has_writer as has_writer
+from heldout.store.jsonl import refuse_unknown as refuse_unknown
+from heldout.store.jsonl import storage_error as storage_error
+from heldout.types import (
+    EvalResult,
+    Message,
+    Sample,
+    Score,
+    Stop,
+    Timing,
+    TokenTrace,
+    Trajectory,
+    Usage,
+    weighted_mean,
+)
 
 JOURNAL = LineFormat(
     "heldout.results",
@@ -128,7 +140,8 @@ class AskedHead(SampleHead):
 
     def __post_init__(self) -> None:
         if not self.content:
-            self.content = content_hash(self.id, bytes(self.input), bytes(self.ground_truth))
+            plain = map(msgspec.json.decode, (self.input, self.ground_truth))
+            self.content = content_hash(self.id, *plain)
         # A Raw keeps the whole line, answer and all, and rows wait by the thousand.
         self.input = self.ground_truth = _FORGOTTEN
 
@@ -167,13 +180,20 @@ _key_decoder = msgspec.json.Decoder(Key)
 _FORGOTTEN = msgspec.Raw(b"")
 
 
-def content_hash(id: str, input: bytes, ground_truth: bytes) -> int:
-    """Of both as JSON, whatever the order of their keys; of a sample that has neither, its id's.
+def content_hash(id: str, input: Any, ground_truth: Any) -> int:
+    """Hash what a sample asks and what is right, whatever the order of their keys.
 
-    64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
+    Args:
+        id: Of the sample; hashed where there is neither input nor ground truth.
+        input: Plain JSON values.
+        ground_truth: Plain JSON values.
+
+    Returns:
+        64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
-    plain = [msgspec.json.decode(raw) for raw in (input, ground_truth)]
-    return (id_hash(id) if plain == [{}, None] else _hash(_encoder.encode(plain))) or 1
+    if ground_truth is None and not input:
+        return id_hash(id) or 1
+    return _hash(_encoder.encode((input, ground_truth))) or 1
 
 
 def id_hash(id: str) -> int:
@@ -187,8 +207,8 @@ def _hash(content: bytes) -> int:
 def content_of(sample: Sample) -> int:
     """The hash that its row in a journal would have."""
     try:
-        parts = _encoder.encode(sample.input), _encoder.encode(sample.ground_truth)
-        return content_hash(sample.id, *parts)
+        plain = msgspec.json.decode(_encoder.encode((sample.input, sample.ground_truth)))
+        return content_hash(sample.id, *plain)
     except UNENCODABLE as problem:
         raise InvalidInput(
             f"sample {sample.id!r} holds a value that JSON cannot: {problem}"
@@ -239,14 +259,78 @@ class JournalWriter(LineWriter):
                 f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
                 f"{problem}"
             ) from None
-        try:
-            # One line that cannot be read would make the whole journal damaged.
-            _record_decoder.decode(line)
-        except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
-            raise InvalidInput(
-                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
-            ) from None
+        if not has_plain_types(result):
+            try:
+                # One line that cannot be read would make the whole journal damaged.
+                _record_decoder.decode(line)
+            except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
+                raise InvalidInput(
+                    f"the result of sample {result.sample_id!r} could not be read back: {problem}"
+                ) from None
         self.append_line(line)
+
+
+TEXT_OR_NONE = (str, type(None))
+ENDED_BY = frozenset(get_args(get_type_hints(Stop)["ended_by"]))
+
+
+def has_plain_types(result: EvalResult) -> bool:
+    """Check that every typed field of a result holds exactly what its type says.
+
+    The types check most of their fields when they are made; this checks the rest, so that what is
+    encoded can be read back. It takes a tenth of the time that reading back takes.
+
+    Args:
+        result: The result to be written.
+
+    Returns:
+        False where a field holds something else, which may still be readable (a NumPy integer).
+    """
+    trajectory, stop = result.trajectory, result.trajectory.stop
+    usage, timing, tokens = trajectory.usage, trajectory.timing, trajectory.tokens
+    if not (
+        type(stop.truncated) is bool
+        and stop.ended_by in ENDED_BY
+        and isinstance(stop.limit, TEXT_OR_NONE)
+        and isinstance(stop.finish_reason, TEXT_OR_NONE)
+        and isinstance(result.error, TEXT_OR_NONE)
+        and type(result.sample.metadata) is dict
+    ):
+        return False
+    for message in trajectory.messages:
+        if not (
+            type(message) is Message
+            and (type(message.content) is str or _all_are(dict, message.content))
+            and isinstance(message.tool_call_id, TEXT_OR_NONE)
+            and isinstance(message.reasoning, TEXT_OR_NONE)
+        ):
+            return False
+    for metric in result.score.metrics:
+        if type(metric.metadata) is not dict or type(metric.rate) is not bool:
+            return False
+    return (
+        (usage is None or _all_are(int, (usage.prompt_tokens, usage.completion_tokens)))
+        and (timing is None or (type(timing.requests) is int and isfinite(timing.seconds)))
+        and (trajectory.outcome is None or type(trajectory.outcome) is dict)
+        and (trajectory.model_turns is None or _all_are(int, trajectory.model_turns))
+        and (tokens is None or _has_plain_tokens(tokens))
+    )
+
+
+def _has_plain_tokens(tokens: TokenTrace) -> bool:
+    return (
+        _all_are(int, tokens.prompt_ids)
+        and _all_are(int, tokens.completion_ids)
+        and _all_are(int, tokens.env_mask)
+        and (
+            tokens.logprobs is None
+            or (_all_are(float, tokens.logprobs) and all(map(isfinite, tokens.logprobs)))
+        )
+    )
+
+
+def _all_are(kind: type, values: Iterable[object]) -> bool:
+    return {*map(type, values)} <= {kind}
 
 
 # --- Reading ------------------------------------------------------------------------------------
@@ -254,7 +338,7 @@ class JournalWriter(LineWriter):
 
 def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     """(line number, byte offset, line) of every whole line after the header."""
-    return line_files.lines(path, JOURNAL)
+    return jsonl.lines(path, JOURNAL)
 
 
 def records(path: Path, kind: type[R]) -> Iterator[R]:
@@ -300,7 +384,7 @@ def in_order(
     waiting: list[tuple[int, int, int, int, Row | None]] = []
     expected = (0, 0)
     decode = msgspec.json.Decoder(Row).decode
-    with line_files.open_to_read(path) as file:
+    with jsonl.open_to_read(path) as file:
 
         def read_again(offset: int, number: int) -> Row:
             file.seek(offset)
@@ -337,4 +421,4 @@ def decode_key(path: Path, number: int, line: bytes) -> Key:
 
 def repair(path: Path) -> list[int]:
     """Move lines that cannot be read to `results.damaged`; returns their numbers."""
-    return line_files.repair(path, JOURNAL, _record_decoder.decode)
+    return jsonl.repair(path, JOURNAL, _record_decoder.decode)

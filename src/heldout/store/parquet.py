@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.errors import RunDirectoryError
-from heldout.store.lines import open_to_read
+from heldout.store.jsonl import open_to_read
 
 Kind = Literal["string", "double", "int", "bool"]
 

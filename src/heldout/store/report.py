@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.stats.summary import EMPTY_SUMMARY, Summary
 from heldout.store.columns import TOTAL, derive, slice_keys, slice_summaries, summarize_journal
 from heldout.store.journal import (
     JournalWriter,
@@ -23,9 +24,8 @@ from heldout.store.journal import (
     lines,
     refuse_unknown,
 )
-from heldout.store.lines import UNREADABLE, open_to_read, read_whole
-from heldout.store.rundir import RunDir, RunInfo, now, replace_file
-from heldout.summary import EMPTY_SUMMARY, Summary
+from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
+from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
 from heldout.types import EvalResult
 
 FORMAT = "heldout.summary"

@@ -46,7 +46,7 @@ from heldout.store.journal import (
     records,
 )
 from heldout.store.parquet import Column, Kind, ParquetError, ParquetFile
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.types import EvalResult
 
 if TYPE_CHECKING:

@@ -29,11 +29,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from heldout.datasets import ordered_by_id
 from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
 from heldout.isolation import is_background_thread, modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
-from heldout.samples import ordered_by_id
-from heldout.store.rundir import now
+from heldout.store.run_dir import now
 from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
     CurvePoint,

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import anyio
 
-from heldout._aio import Here, in_own_thread, is_async, run_beside, settle
+from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
 from heldout.chat.tool_calls import next_call_number
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
@@ -32,7 +32,7 @@ from heldout.rendering.segments import (
     Template,
     TemplateWithTools,
 )
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn, attempt
+from heldout.rollout import Attempt, EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.types import (
     Completion,
     Message,
@@ -150,7 +150,7 @@ def rollout_one(
         **settings,
     )
     for never_opened in unused:
-        in_own_thread(partial(anyio.run, _close, never_opened)).join()
+        start_thread(partial(anyio.run, _close, never_opened)).join()
     return rollout
 
 
@@ -231,7 +231,7 @@ def rollout_batch(
             return transcript.add_turn(await engine.generate(ids, transcript.max_turn_tokens))
 
         try:
-            item = await attempt(
+            attempt = await Attempt(
                 samples[index],
                 policy,
                 prepare_messages=prepare_messages,
@@ -239,11 +239,11 @@ def rollout_batch(
                 score_fn=score_fn,
                 max_turns=max_turns,
                 timeout=timeout,
-                tokens=transcript.trace,
-            )
+                trace=transcript.trace,
+            ).run()
         finally:
             engine.remove_conversation()
-        rollouts[index] = Rollout(samples[index], item.trajectory, item.score, item.error)
+        rollouts[index] = Rollout(samples[index], attempt.trajectory, attempt.score, attempt.error)
 
     async def run_all(here: Here) -> None:
         async def call(prompts: list[list[int]], max_tokens: list[int]) -> Any:
@@ -258,7 +258,7 @@ def rollout_batch(
             group.start_soon(engine.serve)
 
     if samples:
-        run_beside(run_all)
+        run_in_loop_thread(run_all)
     return [rollouts[index] for index in range(len(samples))]
 
 

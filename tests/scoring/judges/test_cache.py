@@ -14,7 +14,7 @@ import torch
 from heldout.errors import NoVerdict, RunDirectoryError, StorageFull, UnknownFormat
 from heldout.scoring.judges import Judge, Verdict, three_way_question
 from heldout.scoring.judges.cache import VERDICTS, FileVerdicts, Kept, MemoryVerdicts
-from heldout.store.lines import LineWriter
+from heldout.store.jsonl import LineWriter
 from heldout.types import Usage
 from tests.scoring.judges.scripted import Scripted, said
 

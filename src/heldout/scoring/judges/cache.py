@@ -26,7 +26,7 @@ import msgspec
 
 from heldout.errors import DamagedJournal, HeldoutError, RunBusy, RunDirectoryError
 from heldout.scoring.judges.replies import LONGEST_REPLY
-from heldout.store.lines import LineFormat, LineWriter, has_writer, open_to_read
+from heldout.store.jsonl import LineFormat, LineWriter, has_writer, open_to_read
 from heldout.types import Usage
 
 VERDICTS = LineFormat(

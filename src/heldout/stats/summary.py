@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.stats import Floats, Interval, Ints, Moments
-from heldout.types import METRIC_SUFFIXES, EvalResult
+from heldout.types import METRIC_SUFFIXES
 
 BATCH = 8_192
 """Results per batch. Fixed, because sums depend on it in their last bits."""
@@ -159,32 +159,6 @@ def _bounds(prefix: str, interval: Interval | None) -> Summary:
 
 EMPTY_SUMMARY = Tally(0.0).summary()
 """What every summary has, whatever it is of."""
-
-
-def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
-    """The summary of any results, in any order; repeats of one sample count as one cluster, and
-    so do samples of equal content."""
-    from heldout.store.journal import cluster_of
-
-    numbers: dict[str, int] = {}
-    clusters: list[int] = []
-    rows = []
-    for result in results:
-        number = numbers.setdefault(result.sample_id, len(numbers))
-        if number == len(clusters):
-            clusters.append(cluster_of(result.sample))
-        rows.append((number, result))
-    rows.sort(key=lambda row: (row[0], row[1].repeat))
-    batch = make_batch(
-        [number for number, _ in rows],
-        [clusters[number] for number, _ in rows],
-        [r.score.reward if r.ok else None for _, r in rows],
-        [r.trajectory.stop.truncated for _, r in rows],
-        [any(m.weight for m in r.score.metrics) for _, r in rows],
-        [{m.name: m.value for m in r.score.metrics} for _, r in rows],
-        frozenset(m.name for _, r in rows for m in r.score.metrics if not (m.rate or m.weight)),
-    )
-    return summarize_batch(batch, pass_threshold)
 
 
 def summarize_batches(batches: Iterable[Batch], pass_threshold: float = 0.5) -> Summary:

@@ -16,10 +16,11 @@ from typing import Any
 import msgspec
 
 from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import UNENCODABLE, Place, content_of, plain_value, records
+from heldout.store.journal import UNENCODABLE, Place, content_hash, plain_value, records
 from heldout.types import Sample, Score, refuse_nonfinite
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
+_sample_decoder = msgspec.json.Decoder(Sample)
 
 
 class Finished(msgspec.Struct):
@@ -34,7 +35,11 @@ class Finished(msgspec.Struct):
 
 def fingerprint(sample: Sample) -> bytes:
     """Of all a sample holds; the same before and after a journey through the journal."""
-    return hashlib.blake2b(_encoded(sample), digest_size=16).digest()
+    return _fingerprint(_encoded(sample))
+
+
+def _fingerprint(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 def _encoded(sample: Sample) -> bytes:
@@ -52,13 +57,23 @@ def _encoded(sample: Sample) -> bytes:
 
 
 def as_stored(sample: Sample) -> Sample:
-    """The sample as it is read back from a report.
+    """Give the sample as it is read back from a report.
+
+    Args:
+        sample: One that was made by the user.
+
+    Returns:
+        An equal sample of plain JSON values.
 
     Raises:
         InvalidInput: It would be another one: a tuple comes back as a list, bytes as text, and a
             score function that compares with them would score it differently.
     """
-    stored = msgspec.json.decode(_encoded(sample), type=Sample)
+    return _stored(sample, _encoded(sample))
+
+
+def _stored(sample: Sample, content: bytes) -> Sample:
+    stored = _sample_decoder.decode(content)
     try:
         same = bool(stored == sample)
     except ValueError:  # an array is neither equal nor unequal to a list
@@ -100,6 +115,7 @@ class Ledger:
             BEGIN;
             """
         )
+        self._cursor = self._db.cursor()
         self.finished = 0
         """Items that the journal already has."""
         self.copies = 0
@@ -126,23 +142,38 @@ class Ledger:
                 self.finished += 1
                 yield record.index, record.score.reward
 
-    def admit(self, index: int, sample: Sample) -> None:
-        """Refuse a second sample of one id, and one that is not what it was before resuming."""
+    def admit(self, index: int, sample: Sample) -> Sample:
+        """Refuse a second sample of one id, and one that is not what it was before resuming.
+
+        Args:
+            index: Its number in the dataset, from 0.
+            sample: One that was made by the user.
+
+        Returns:
+            The sample as it is read back from a report.
+
+        Raises:
+            DuplicateSampleId: Another sample has its id.
+            InvalidInput: JSON cannot hold it.
+            ResumeMismatch: The run to be resumed holds another one in its place.
+        """
         if not isinstance(sample, Sample):
             raise InvalidInput(
                 f"samples are heldout.Sample, got {type(sample).__name__} at position {index}"
             )
-        found = fingerprint(sample)
-        as_stored(sample)  # here, so that a list is refused before its first item is run
-        new = self._db.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
-        if new.rowcount == 0:
+        content = _encoded(sample)
+        stored = _stored(sample, content)
+        self._cursor.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
+        if self._cursor.rowcount == 0:
             raise DuplicateSampleId(sample.id, index)
-        content = (content_of(sample),)
-        self.copies += not self._db.execute(
-            "INSERT OR IGNORE INTO asked VALUES (?)", content
-        ).rowcount
-        if self._kept_samples == 0:
-            return
+        asked = content_hash(stored.id, stored.input, stored.ground_truth)
+        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (asked,))
+        self.copies += self._cursor.rowcount == 0
+        if self._kept_samples > 0:
+            self._check_unchanged(index, sample, _fingerprint(content))
+        return stored
+
+    def _check_unchanged(self, index: int, sample: Sample, found: bytes) -> None:
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))
         was = row.fetchone()
         if was is None:

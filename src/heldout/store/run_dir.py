@@ -25,7 +25,7 @@ import heldout
 from heldout.config import result_changing
 from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
 from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
-from heldout.store.lines import UNREADABLE, read_whole
+from heldout.store.jsonl import UNREADABLE, read_whole
 
 FORMAT = "heldout.run"
 VERSION = 1

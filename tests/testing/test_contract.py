@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +12,8 @@ import anyio.lowlevel
 import pytest
 
 from heldout import Message, Reply, ToolCall, ToolSpec
-from heldout.environment import restored, snapshot
 from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
-from heldout.errors import InvalidInput, SnapshotMismatch
+from heldout.errors import InvalidInput
 from heldout.testing import ContractViolation, check_environment
 
 UP = ToolSpec(
@@ -33,9 +32,6 @@ TURNS: list[str | Message] = [up(1), up(2), "three"]
 
 class Counter:
     """Keeps the whole contract, written without anything of ours. Broken below in every way."""
-
-    env_kind = "counter"
-    version = "1.2"
 
     def __init__(self) -> None:
         self.count = 0
@@ -67,14 +63,11 @@ class Counter:
     def close(self) -> Any:
         pass
 
-    def serialize(self) -> Any:
-        return snapshot(self, {"count": self.count})
+    def snapshot(self) -> Any:
+        return {"count": self.count}
 
-    @classmethod
-    def deserialize(cls, snapshot: Any) -> Any:
-        environment = cls()
-        environment.count = restored(cls, snapshot)["count"]
-        return environment
+    def restore(self, snapshot: Any) -> Any:
+        self.count = snapshot["count"]
 
 
 class AsyncCounter(Counter):
@@ -91,6 +84,13 @@ class AsyncCounter(Counter):
 
     async def close(self) -> Any:
         await anyio.lowlevel.checkpoint()
+
+    async def snapshot(self) -> Any:
+        return super().snapshot()
+
+    async def restore(self, snapshot: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        super().restore(snapshot)
 
 
 class Bare:
@@ -138,19 +138,9 @@ async def factory_of_a_coroutine() -> Counter:
         (Bare, {"turns": ["hello"]}),
         (Calculator, {}),
         (lambda: FileSystem({"/a": "x"}, {"/a": None, "/A/": ""}), {}),
-        (
-            lambda: ToolEnvironment([]),
-            {"restore": lambda s: ToolEnvironment.deserialize(s, tools=[])},
-        ),
-        (
-            lambda: SimulatedUser(user, tools=Calculator()),
-            {
-                "turns": ["a", "b", "c"],
-                "restore": lambda s: SimulatedUser.deserialize(
-                    s, user=user, tools=Calculator.deserialize
-                ),
-            },
-        ),
+        (lambda: ToolEnvironment([]), {}),
+        (lambda: SimulatedUser(user, tools=Calculator()), {"turns": ["a", "b", "c"]}),
+        (lambda: SimulatedUser(user, tools=Bare()), {"turns": ["a", "b", "c"]}),
     ],
 )
 def test_environments_that_keep_the_contract_pass(
@@ -350,64 +340,36 @@ class SharedSecret(Bare):
         )
 
 
-def serializing(change: Callable[[Counter, dict[str, Any]], Any]) -> type[Counter]:
+def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
     class Changed(Counter):
-        def serialize(self) -> Any:
-            return change(self, super().serialize())
+        def snapshot(self) -> Any:
+            return change(self)
 
     return Changed
 
 
-def failing_to_serialize(env: Counter, taken: dict[str, Any]) -> Any:
+def fail_to_take_a_snapshot(env: Counter) -> Any:
     raise RuntimeError("not now")
 
 
-class NoDeserialize(Counter):
-    deserialize = None  # type: ignore[assignment]
+class NoRestore(Counter):
+    restore = None  # type: ignore[assignment]
 
 
-def deserializing(change: Callable[[type[Counter], Any], Any]) -> type[Counter]:
-    class Changed(Counter):
-        @classmethod
-        def deserialize(cls, snapshot: Any) -> Any:
-            return change(cls, snapshot)
-
-    return Changed
+class NoSnapshot(Counter):
+    snapshot = None  # type: ignore[assignment]
 
 
-def take_anything(cls: type[Counter], taken: Any) -> Any:
-    environment = cls()
-    environment.count = taken["state"]["count"]
-    return environment
+class ForgetsTheState(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        pass
 
 
-def refuse_with_a_value_error(cls: type[Counter], taken: Any) -> Any:
-    if (taken["env_kind"], taken["version"][0]) != ("counter", "1"):
-        raise ValueError("not mine")
-    return take_anything(cls, taken)
-
-
-def refuse_without_names(cls: type[Counter], taken: Any) -> Any:
-    if (taken["env_kind"], taken["version"][0]) != ("counter", "1"):
-        raise SnapshotMismatch(f"not {taken['env_kind']} {taken['version']}")
-    return take_anything(cls, taken)
-
-
-def refuse_minor_versions(cls: type[Counter], taken: Any) -> Any:
-    if taken["version"] != "1.2":
-        restored(cls, {**taken, "version": "9.9"})
-    return Counter.deserialize.__func__(cls, taken)  # type: ignore[attr-defined]
-
-
-def forget_the_state(cls: type[Counter], taken: Any) -> Any:
-    restored(cls, taken)
-    return cls()
-
-
-def fail_later(cls: type[Counter], taken: Any) -> Any:
-    if restored(cls, taken)["count"] > 1:
-        raise KeyError("three")
-    return take_anything(cls, taken)
+class FailsLater(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        if snapshot["count"] > 1:
+            raise KeyError("three")
+        super().restore(snapshot)
 
 
 class RestoredRepliesOtherwise(Counter):
@@ -443,21 +405,19 @@ class LiveSnapshot(Counter):
         self.log.append(call.arguments)
         return super().answer(call)
 
-    def serialize(self) -> Any:
-        return snapshot(self, {"count": self.count, "log": self.log})
+    def snapshot(self) -> Any:
+        return {"count": self.count, "log": self.log}
 
-    @classmethod
-    def deserialize(cls, snapshot: Any) -> Any:
-        environment = super().deserialize(snapshot)
-        environment.log = snapshot["state"]["log"]
-        return environment
+    def restore(self, snapshot: Any) -> Any:
+        super().restore(snapshot)
+        self.log = snapshot["log"]
 
 
 THE_ONE = Counter()
 BROKEN: dict[str, tuple[Any, str]] = {
     "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
-    "factory gives no environment": (object, "gave a object, which has no tools, opening"),
-    "factory gives one object": (lambda: THE_ONE, "factory: gave the same object twice"),
+    "factory gives no environment": (object, "returned a object, which has no tools, opening"),
+    "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
     "tools fail": (NoTools, "tools: raised RuntimeError: no tools today"),
     "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
     "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
@@ -487,7 +447,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "reply changes its input": (
         replying(scribble),
-        "reply to text in parts: changed the messages it was given",
+        "reply to text in parts: changed the messages that it got",
     ),
     "reply in the wrong order": (
         replying(backwards),
@@ -523,7 +483,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "outcome of NaN": (outcome_of({"it": float("nan")}), "outcome: JSON cannot hold it"),
     "outcome changes in JSON": (
         outcome_of({1: (2, 3)}),
-        "outcome: it is another value after a trip through JSON",
+        "outcome: JSON changes it",
     ),
     "close right after it was made": (
         ClosesOnlyWhenOpen,
@@ -539,58 +499,28 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "state is shared": (SharedCount, "instances share state: one changed while another was used"),
     "secrets are shared": (SharedSecret, "instances share state, or act by chance"),
-    "serialize fails": (
-        serializing(failing_to_serialize),
-        "serialize, after opening, raised RuntimeError: not now",
+    "snapshot fails": (
+        with_snapshot(fail_to_take_a_snapshot),
+        "snapshot, after 0 turn(s), raised RuntimeError: not now",
     ),
     "snapshot not JSON": (
-        serializing(lambda e, s: {**s, "state": {1, 2}}),
-        "serialize: JSON cannot hold it",
+        with_snapshot(lambda e: {"state": {1, 2}}),
+        "snapshot: JSON cannot hold it",
     ),
     "snapshot changes in JSON": (
-        serializing(lambda e, s: {**s, "state": {1: e.count}}),
-        "serialize: it is another value after a trip through JSON",
+        with_snapshot(lambda e: {1: e.count}),
+        "snapshot: JSON changes it",
     ),
-    "snapshot without a version": (
-        serializing(lambda e, s: {"env_kind": "counter", "state": {}}),
-        "serialize: is a dict with env_kind, version and state",
-    ),
-    "snapshot of another kind": (
-        serializing(lambda e, s: {**s, "env_kind": "clock"}),
-        "serialize: env_kind is 'clock', and the environment's is 'counter'",
-    ),
-    "snapshot of an odd version": (
-        serializing(lambda e, s: {**s, "version": "one"}),
-        "serialize: version is major.minor, such as '1.0', got 'one'",
-    ),
-    "nothing restores": (NoDeserialize, "there is serialize, but no deserialize"),
-    "other kinds are taken": (
-        deserializing(take_anything),
-        "deserialize: takes a snapshot of another kind",
-    ),
-    "other major versions are taken": (
-        deserializing(take_anything),
-        "deserialize: takes a snapshot of another major version",
-    ),
-    "refused with another error": (
-        deserializing(refuse_with_a_value_error),
-        "refuses a snapshot of another kind with ValueError: not mine instead of SnapshotMismatch",
-    ),
-    "refused without names": (
-        deserializing(refuse_without_names),
-        "does not name both 'counter' and 'not-counter'",
-    ),
-    "minor versions are refused": (
-        deserializing(refuse_minor_versions),
-        "deserialize, given another minor version, raised SnapshotMismatch",
-    ),
+    "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
+    "nothing restores": (NoRestore, "there is snapshot(), but no restore()"),
+    "nothing to restore": (NoSnapshot, "there is restore(), but no snapshot()"),
     "state is lost": (
-        deserializing(forget_the_state),
-        "restored after 1 turn(s), it serializes to another snapshot",
+        ForgetsTheState,
+        "restored after 1 turn(s), it has another snapshot than the one it was restored from",
     ),
     "restoring fails later": (
-        deserializing(fail_later),
-        "deserialize of a snapshot taken after 2 turn(s) raised KeyError: 'three'",
+        FailsLater,
+        "restore of a snapshot taken after 2 turn(s) raised KeyError: 'three'",
     ),
     "restored replies otherwise": (
         RestoredRepliesOtherwise,
@@ -601,7 +531,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "restored after 1 turn(s), it comes to another outcome than the original",
     ),
     "snapshot is alive": (LiveSnapshot, "after 0 turn(s) changed when the episode went on"),
-    "snapshot is used up": (LiveSnapshot, "deserialize: a snapshot taken after 0 turn(s) changed"),
+    "snapshot is used up": (LiveSnapshot, "restore: a snapshot taken after 0 turn(s) changed"),
 }
 
 
@@ -628,21 +558,6 @@ def test_every_violation_is_listed_and_each_once() -> None:
 def test_shared_state_is_found_with_turns_made_up_from_the_tools() -> None:
     SharedCount.shared = {"count": 0}
     assert "instances share state" in violations(SharedCount)
-
-
-def test_a_restore_function_takes_the_place_of_deserialize() -> None:
-    taken: list[Any] = []
-
-    def restore(snapshot: Any) -> Awaitable[Any]:
-        taken.append(snapshot)
-
-        async def later() -> Any:
-            return Counter.deserialize(snapshot)
-
-        return later()
-
-    assert check_environment(NoDeserialize, turns=TURNS, restore=restore)
-    assert len(taken) > 3
 
 
 def test_turns_are_model_turns() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -10,7 +11,7 @@ import pytest
 
 from heldout import Completion, Message, Reply, Sample, Stop, ToolCall, Trajectory, Usage
 from heldout.errors import ContextFull, EnvironmentFailed, InvalidInput
-from heldout.turns import rollout
+from heldout.rollout import Conversation, TurnFile, rollout
 
 from .toy import Counter
 
@@ -152,19 +153,83 @@ def test_a_reply_that_is_none_is_an_error_that_names_what_was_given(
         roll(run, policy_of("a"), Wrong(), max_turns=3)
 
 
-def test_it_goes_on_where_a_restored_environment_was_put_away(run: Callable[..., Any]) -> None:
+class Saved(Counter):
+    """A counter that can be put away between two turns."""
+
+    def snapshot(self) -> Any:
+        return {"total": self.total, "turn": self.turn}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.total, self.turn = snapshot["total"], snapshot["turn"]
+
+
+def turn_file(tmp_path: Path, run: str = "r", question: str = "count") -> TurnFile:
+    return TurnFile(tmp_path / "0-0.json", run, Sample("a", {"question": question}))
+
+
+def stop_after(run: Callable[..., Any], file: TurnFile, *turns: Message) -> None:
+    """As if the process had been killed in the turn after these."""
+    policy = policy_of(*turns, KeyError("killed"))
+    with pytest.raises(KeyError):
+        roll(run, policy, Saved(), max_turns=4, turn_file=file)
+
+
+def test_a_stopped_rollout_goes_on_after_its_last_saved_turn(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
     turns = [add(1), add(2), add(3), add(4)]
-    whole = roll(run, policy_of(*turns), Counter(), max_turns=4)
+    whole = roll(run, policy_of(*turns), Saved(), max_turns=4)
+    stop_after(run, turn_file(tmp_path), *turns[:2])
     log: list[str] = []
-    half = Counter(log=log)
-    half.total, half.turn = 3, 2  # what a snapshot after two turns would hold
-    said = whole.messages[:5]
-
-    async def main() -> Trajectory:
-        return await rollout(policy_of(*turns[2:]), said, half, max_turns=4, turns_done=2)
-
-    assert run(main) == whole
+    conversation = Conversation()
+    settings = {"conversation": conversation, "turn_file": turn_file(tmp_path)}
+    again = roll(run, policy_of(*turns[2:]), Saved(log=log), max_turns=4, **settings)
+    assert again == whole
     assert log == ["closed"], "it was opened again"
+    assert conversation.restored_turns == 2
+    assert conversation.seconds_before > 0
+
+
+@pytest.mark.parametrize("other", ["run", "sample", "damaged", "none"])
+def test_turns_that_are_not_its_own_are_not_gone_on_from(
+    run: Callable[..., Any], tmp_path: Path, other: str
+) -> None:
+    stop_after(run, turn_file(tmp_path), add(1), add(2))
+    file = turn_file(tmp_path)
+    if other == "run":
+        file = turn_file(tmp_path, run="s")
+    elif other == "sample":
+        file = turn_file(tmp_path, question="count down")
+    elif other == "damaged":
+        file.path.write_bytes(file.path.read_bytes()[:-9])
+    else:
+        file.remove()
+    conversation = Conversation()
+    settings = {"conversation": conversation, "turn_file": file}
+    trajectory = roll(run, policy_of(add(7)), Saved(), max_turns=1, **settings)
+    assert trajectory.outcome == {"total": 7}
+    assert conversation.restored_turns == 0
+
+
+def test_an_environment_that_cannot_be_saved_is_refused_before_its_first_turn(
+    run: Callable[..., Any], tmp_path: Path
+) -> None:
+    log: list[str] = []
+    with pytest.raises(InvalidInput, match="a Counter does not have both"):
+        roll(run, policy_of("a"), Counter(log=log), turn_file=turn_file(tmp_path))
+    assert log == ["closed"]
+
+
+@pytest.mark.parametrize("state", [{"a": (1,)}, {1: 2}, {"a": float("nan")}, {"a": {1}}, [1]])
+def test_a_snapshot_that_would_not_come_back_is_an_error(
+    run: Callable[..., Any], tmp_path: Path, state: Any
+) -> None:
+    class Odd(Saved):
+        def snapshot(self) -> Any:
+            return state
+
+    with pytest.raises(EnvironmentFailed, match=r"snapshot\(\) of Odd"):
+        roll(run, policy_of("a", "b"), Odd(), max_turns=2, turn_file=turn_file(tmp_path))
 
 
 def test_the_outcome_is_asked_for_before_the_environment_is_closed(
@@ -213,7 +278,7 @@ def test_what_failed_first_is_what_is_raised_even_if_closing_fails_too(
 def test_a_close_that_hangs_is_said(
     run: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("heldout.turns.CLOSE_GRACE_SECONDS", 0.05)
+    monkeypatch.setattr("heldout.rollout.CLOSE_GRACE_SECONDS", 0.05)
 
     class Hangs(Counter):
         async def close(self) -> None:
@@ -281,11 +346,14 @@ def test_it_closes_when_cancelled_in_the_middle_of_a_turn(run: Callable[..., Any
     assert log == ["opening", "closed"]
 
 
-def test_what_was_said_before_a_failure_is_left_in_the_record(run: Callable[..., Any]) -> None:
-    record: list[Message] = []
+def test_what_was_said_before_a_failure_is_left_in_the_conversation(
+    run: Callable[..., Any],
+) -> None:
+    conversation = Conversation()
+    policy = policy_of("a", RuntimeError("gone"))
     with pytest.raises(RuntimeError):
-        roll(run, policy_of("a", RuntimeError("gone")), Counter(), max_turns=3, record=record)
-    assert [m.text for m in record] == ["count", "a", "go on 1"]
+        roll(run, policy, Counter(), max_turns=3, conversation=conversation)
+    assert [m.text for m in conversation.messages] == ["count", "a", "go on 1"]
 
 
 def test_a_sample_that_was_cut_by_a_limit_is_scored_on_its_final_state(
