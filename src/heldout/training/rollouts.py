@@ -363,10 +363,11 @@ def _check_rows(rows: Any, count: int) -> list[Generated | BaseException]:
 
 
 class Transcript:
-    """The tokens of one rollout as they grow.
+    """The tokens of one rollout as they grow: what the model read, what it wrote, whose they are.
 
-    A model turn has at most `per_turn_max_tokens`; `engine_max_len` is for all that the engine
-    reads, the next turn included.
+    Whatever has to align is checked here, where tokens are added. A model turn has at most
+    `per_turn_max_tokens`; `engine_max_len` is for all that the engine reads, the next turn
+    included.
     """
 
     def __init__(

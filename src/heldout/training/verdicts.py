@@ -576,6 +576,10 @@ class Judgement:
 class CurveMonitor:
     """Judge a curve at every point, paired by sample: for `PeriodicEval(monitor=…)`.
 
+    Every `PeriodicEval` has one; by default it only says what it sees. A result that comes late (of
+    a step before one that was judged already) has no verdict of its own: interim analyses have an
+    order, and alpha is spent by those that were made. The next verdict takes it into account.
+
     Args:
         effect: The gain from the older to the newer half of the window that is worth having; a
             plateau is without it.

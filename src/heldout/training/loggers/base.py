@@ -1,5 +1,7 @@
 """What every logger builds on: the protocol, a thread per logger, and the fields of a result.
 
+`CallableLogger` and `StdoutLogger`, which need no tracker, are here, too.
+
 `Loggers` gives each logger a thread and a bounded queue of its own. `Loggers.log` copies a result
 into every queue and returns: it neither waits nor raises. A logger that raises has lost that
 result; one that hangs keeps only its own results waiting. What a logger did not get is counted by
