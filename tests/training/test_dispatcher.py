@@ -25,6 +25,7 @@ from heldout.stats.summary import EMPTY_SUMMARY
 from heldout.store.run_dir import RunDir
 from heldout.training import current_points, dispatcher, read_points
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome
+from heldout.training.curve_file import open_curve_file
 from heldout.training.dispatcher import (
     AsyncEvalDispatcher,
     get_async_eval_dispatcher,
@@ -960,9 +961,13 @@ def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> Non
     def interrupted() -> Any:
         raise KeyboardInterrupt
 
+    def result(job: Any, snapshot: Any) -> Any:
+        raise AssertionError
+
     with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+        pending, file = pending_point("eval", 1), open_curve_file(tmp_path, evals)
         with pytest.raises(KeyboardInterrupt):
-            evals.schedule(lambda snapshot: {}, step=1, snapshot=interrupted)
+            evals.schedule_on(file, result, pending, snapshot=interrupted)
         point = evals.schedule(half, step=2).result(LONG)
     assert point is not None
     assert point.has_result

@@ -369,7 +369,6 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-        snapshot: TakeSnapshot | None = None,
     ) -> Scheduled:
         """Run an eval in the background. Its result is that of `step`.
 
@@ -378,14 +377,11 @@ class AsyncEvalDispatcher:
 
         Args:
             evaluator: A function, plain or async, that returns a report, a point, or numbers by
-                name. With `snapshot`, a plain function of the snapshot.
+                name.
             step: The step of its point.
             name: Its name on the curve. A second eval of one name and step is numbered (`eval-2`).
             weights: Hash of the weights that it measures.
             saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
-            snapshot: Takes a snapshot of the weights, in this thread, as soon as there is a place
-                for the eval: `partial(pool.try_take, model, step=step)`. None of them free is as
-                good as full.
 
         Returns:
             The scheduled eval.
@@ -393,7 +389,7 @@ class AsyncEvalDispatcher:
         Raises:
             InvalidInput: An argument is not what it should be.
         """
-        job = self._new_job(evaluator, step, name, weights, saved_at, snapshot)
+        job = self._new_job(evaluator, step, name, weights, saved_at)
         self._wait(self._joining(job, is_plain=True))
         return job
 
@@ -447,7 +443,8 @@ class AsyncEvalDispatcher:
             file: Its curve.
             evaluator: A function of the scheduled eval and the snapshot.
             pending: Its write-ahead line.
-            snapshot: Takes the snapshot.
+            snapshot: Takes the snapshot, in this thread, as soon as there is a place for the eval.
+                None of them free is as good as full.
             deadline: If given, it waits for a place whatever the policy is, until that time
                 (`time.monotonic`), and training waits for it.
 
@@ -466,16 +463,11 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-        snapshot: TakeSnapshot | None = None,
     ) -> Job:
-        if snapshot is not None and is_async(evaluator):
-            raise InvalidInput(
-                "an evaluator on a snapshot is a plain function: it has a thread of its own"
-            )
         session = self._file.session if self._file is not None else ""
         pending = pending_point(name, step, session, weights=weights, saved_at=saved_at)
         pending = msgspec.structs.replace(pending, label=self._distinct_name(pending))
-        job = self._job(evaluator, pending, self._file, snapshot)
+        job = self._job(evaluator, pending, self._file)
         self._names.add(pending.key)
         return job
 
