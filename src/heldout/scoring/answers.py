@@ -361,9 +361,9 @@ def _read_tag(text: str, at: int) -> Statement | None:
 
 # Words that announce an answer besides `answer`, by a part of them that most texts do not have.
 _ASCII_WORDS = (
-    *(("ans", ("ans",)), ("antwo", ("antwort", "antwoord")), ("reponse", ("reponse",))),
-    *(("sposta", ("resposta", "risposta")), ("respuesta", ("respuesta",)), ("svar", ("svar",))),
-    *(("cevap", ("cevap",)), ("jawaban", ("jawaban",)), ("jibu", ("jibu",))),
+    *(("ans", ("ans",)), ("antwo", ("antwort", "antwoord")), ("svar", ("svar",))),
+    *(("sposta", ("resposta", "risposta")), ("respuesta", ("respuesta",))),
+    *(("cevap", ("cevap",)), ("jawaban", ("jawaban",))),
 )
 _ALL_WORDS = (
     *_ASCII_WORDS,
@@ -578,7 +578,7 @@ _LATEX = (
     *(("\\textbf{", "}"), ("\\mathbf{", "}")),
 )
 _STOPS = ".。,;"
-_FIRST, _LAST = frozenset((*_PAIRS, *"*`\\<.,;:-")), frozenset((*_STOPS, *"*`_>"))
+_FIRST, _LAST = frozenset((*_PAIRS, *"*`\\<.,;:- ")), frozenset((*_STOPS, *"*`_> "))
 
 
 def clean(value: str) -> str:
@@ -591,7 +591,7 @@ def clean(value: str) -> str:
         The bare value; "" where there is nothing but marks.
     """
     value = value.strip()
-    if value and value[0] not in _FIRST and value[-1] not in _LAST:  # as most are
+    if _is_bare(value):  # as most are
         return value
     if value.count(".") > 1 and not value.strip(" .*_`"):
         return ""
@@ -611,9 +611,15 @@ def clean(value: str) -> str:
             value = value[tag.end() :]
         if value[-1:] == ">" and (tag := _HTML.fullmatch(value, max(0, value.rfind("<")))):
             value = value[: tag.start()]
+        if _is_bare(value):
+            return value
         if value == before:
             break
     return value if value.strip(".,;:-*_`\"'$ ") or value in ("-", ",", ".", ";", ":") else ""
+
+
+def _is_bare(value: str) -> bool:
+    return bool(value) and value[0] not in _FIRST and value[-1] not in _LAST
 
 
 def _wraps(value: str, mark: str) -> bool:

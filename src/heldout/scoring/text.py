@@ -326,6 +326,7 @@ _LOWERED = bytes(
     32 if chr(c).isspace() else c + 32 if 65 <= c < 91 else c * (c > 32) for c in range(256)
 )
 _NOT_ROUGE = bytes(c if c < 128 and chr(c).isalnum() else 32 for c in range(256))
+_ARTICLE_NEEDLES = (b" a ", b" an ", b" the ")
 _FEW = 16  # words of a target that are looked for one by one
 _ALIKE = bytes(32 if c == 32 else 97 for c in range(256))
 
@@ -349,11 +350,6 @@ def _squad_bytes(text: str) -> bytes | None:
     """Return the words of a plain text between spaces; None where only the script's way will do."""
     flat = text.encode().translate(_LOWERED, _PUNCTUATION) if text.isascii() else b"\0"
     return None if b"\0" in flat else flat
-
-
-def _count_words(flat: bytes) -> int:
-    """Count words without a list of them, which is what takes the time in a long text."""
-    return flat.translate(_ALIKE).count(b" a")
 
 
 @grader(version=2, check=_check)
@@ -380,27 +376,36 @@ def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> G
     if text is None:
         return NO_ANSWER
     flat = _squad_bytes(text)
-    value = max(_squad_f1(text, flat, _squad_target(one)) for one in wanted)
+    value = max([_squad_f1(text, flat, one) for one in wanted])
     return Grade(value, shown(text))
 
 
-_squad_target = lru_cache(maxsize=1024)(squad_tokens)
+@lru_cache(maxsize=1024)
+def _squad_target(target: str) -> tuple[list[str], list[tuple[bytes, int]]]:
+    """Return the words of a target, and how often each occurs."""
+    wanted = squad_tokens(target)
+    return wanted, [(b" %b " % word.encode(), n) for word, n in Counter(wanted).items()]
 
 
-def _squad_f1(text: str, flat: bytes | None, wanted: list[str]) -> float:
-    if flat is None or not wanted or len(wanted) > _FEW:
+def _squad_f1(text: str, flat: bytes | None, target: str) -> float:
+    wanted, times = _squad_target(target)
+    if flat is None or not wanted or len(times) > _FEW:
         return token_f1(squad_tokens(text), wanted)
+    # No list of the words is made, which is what takes the time in a long text.
     flat = b" %b " % flat
-    count = _count_words(flat) - sum([_times(flat, article) for article in _ARTICLES])
-    common = sum([min(_times(flat, word), wanted.count(word)) for word in set(wanted)])
+    count = _count_words(flat) - sum([_times(flat, article) for article in _ARTICLE_NEEDLES])
+    common = sum([min(_times(flat, needle), n) for needle, n in times])
     return _f1(common, count, len(wanted))
 
 
-def _times(flat: bytes, word: str) -> int:
+def _count_words(flat: bytes) -> int:
+    return flat.translate(_ALIKE).count(b" a")
+
+
+def _times(flat: bytes, needle: bytes) -> int:
     """Count how often a word stands between spaces."""
-    needle = b" %b " % word.encode()
     times = flat.count(needle)
-    if times and needle + needle[1:] in flat:  # `the the` has one space for both
+    if times > 1 and needle + needle[1:] in flat:  # `the the` has one space for both
         return flat.replace(b" ", b"  ").count(needle)
     return times
 
