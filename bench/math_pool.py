@@ -26,7 +26,7 @@ from common import options
 from heldout.scoring import comparing, expressions
 from heldout.scoring.answers import answer_text
 from heldout.scoring.mathematics import grade_math, math_pool
-from heldout.scoring.workers import Pool, available_cores
+from heldout.scoring.process_pool import Pool, available_cores
 
 ITEMS, ROUNDS = 240, 5
 AT_ONCE = 64

@@ -24,8 +24,8 @@ from heldout.scoring import mathematics
 from heldout.scoring.expressions import LONGEST, stated
 from heldout.scoring.grades import Grade
 from heldout.scoring.mathematics import grade_math, grade_math_sync, math_identity
+from heldout.scoring.process_pool import Pool
 from heldout.scoring.rubrics import Rubric, part
-from heldout.scoring.workers import Pool
 from tests.scoring.examples import Example
 from tests.scoring.examples.mathematics import EXAMPLES, LAST
 

@@ -5,7 +5,7 @@ answers       what a model answered: the last statement in its last words
 choices, numbers, texts, lists, mathematics, patterns, schemas, formats, calls    graders
 triggers      tool calls over a set of responses
 judges        a model as grader
-workers       processes for work that must be killable
+process_pool  processes for work that must be killable
 """
 
 from __future__ import annotations

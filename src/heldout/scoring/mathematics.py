@@ -31,7 +31,7 @@ from heldout.scoring.answers import answer_text
 from heldout.scoring.comparing import Options
 from heldout.scoring.expressions import LONGEST, LONGEST_SHOWN, Gold, Stated, check_gold, stated
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
-from heldout.scoring.workers import Pool
+from heldout.scoring.process_pool import Pool
 
 VERSION = 1
 """Goes up with every change of what is extracted or held equal."""
