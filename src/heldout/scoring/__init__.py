@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.scoring.answers import final_answer, stated_answer
+    from heldout.scoring.answers import code_blocks, final_answer, last_code_block, stated_answer
     from heldout.scoring.calls import grade_calls, read_calls, same_calls
     from heldout.scoring.choices import grade_choice, shuffled
-    from heldout.scoring.codeblocks import code_blocks, last_code_block
     from heldout.scoring.formats import (
         has_boxed,
         has_code_block,
@@ -47,8 +46,9 @@ if TYPE_CHECKING:
 _HOME = {
     "heldout.scoring.rubrics": ("Part", "Rubric", "part"),
     "heldout.scoring.grades": ("Grade", "grader"),
-    "heldout.scoring.answers": ("final_answer", "stated_answer"),
-    "heldout.scoring.codeblocks": ("code_blocks", "last_code_block"),
+    "heldout.scoring.answers": (
+        "code_blocks", "final_answer", "last_code_block", "stated_answer",
+    ),
     "heldout.scoring.choices": ("grade_choice", "shuffled"),
     "heldout.scoring.numbers": ("grade_number",),
     "heldout.scoring.texts": (

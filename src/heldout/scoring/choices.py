@@ -19,7 +19,7 @@ from itertools import pairwise
 
 from heldout.chat.reasoning import lowered
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, end_of, last_statement
+from heldout.scoring._old_answers import answer_text, end_of, last_statement
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.letterpatterns import has_any, patterns_of
 from heldout.scoring.letters import LETTERS, Shuffled, shuffled

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import last_statement
+from heldout.scoring.answers import last_statement, statements
 from heldout.scoring.claims import FUNCTIONS, Claim, claimed, count_words, has_words
 
 LONGEST = 4000
@@ -76,11 +76,11 @@ def stated(answer: str, *, last: bool = False) -> Stated:
     answer = answer.replace("\\fbox{", "\\boxed{").replace("\boxed", "\\boxed")
     text, words, refused = answer, None, None
     for _ in range(MOST_STATEMENTS):
-        statement = last_statement(text)
+        statement = next(statements(text), None)
         if statement is None:
             break
         if statement.kind == "box":
-            return _boxes(text, text.rfind("\\boxed", 0, statement.start + len("\\boxed")))
+            return _boxes(text, text.rfind("\\boxed", 0, statement.end))
         value = statement.value
         if value is None or len(value) > LONGEST:
             return _nothing(f"the answer breaks off, or has over {LONGEST} characters")

@@ -18,9 +18,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text
-from heldout.scoring.boxes import last_box
-from heldout.scoring.codeblocks import code_blocks
+from heldout.scoring.answers import answer_text, code_blocks, last_box
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 DEEPEST = 128
@@ -135,7 +133,7 @@ def has_boxed(answer: str | None) -> Grade:
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
-    box = last_box(text, exactly=True)
+    box = last_box(text)
     if box is None:
         return Grade(0.0, None, r"no \boxed{}")
     if box.inside is None:

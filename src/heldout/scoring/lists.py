@@ -19,8 +19,8 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, last_statement, shown
-from heldout.scoring.codeblocks import last_code_block
+from heldout.scoring._old_answers import answer_text, last_statement, shown
+from heldout.scoring.answers import last_code_block
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.texts import TOKEN_LIMIT, rouge_l, token_f1, tokens
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, last_statement, shown
+from heldout.scoring._old_answers import answer_text, last_statement, shown
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.magnitudes import Decimal, Number
 from heldout.scoring.numerals import last_number, only_number, parse_number

@@ -27,8 +27,7 @@ import msgspec
 
 from heldout._format import cut
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text
-from heldout.scoring.codeblocks import code_blocks
+from heldout.scoring.answers import answer_text, code_blocks
 from heldout.scoring.formats import NotJSON, parse_json
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 

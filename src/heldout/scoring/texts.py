@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, last_statement, shown, tidied
+from heldout.scoring._old_answers import answer_text, last_statement, shown, tidied
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 from heldout.scoring.normalising import (
     ARTICLES,
