@@ -23,7 +23,7 @@ from heldout.scoring import (
     choices,
     formats,
     lists,
-    mathematics,
+    math,
     numbers,
     patterns,
     schemas,
@@ -35,7 +35,7 @@ from tests.scoring.examples import calls as of_calls
 from tests.scoring.examples import choices as of_choices
 from tests.scoring.examples import formats as of_formats
 from tests.scoring.examples import lists as of_lists
-from tests.scoring.examples import mathematics as of_mathematics
+from tests.scoring.examples import math as of_math
 from tests.scoring.examples import numbers as of_numbers
 from tests.scoring.examples import patterns as of_patterns
 from tests.scoring.examples import schemas as of_schemas
@@ -178,11 +178,11 @@ PAGES: Mapping[str, Page] = {
     ),
     "math": Page(
         "Mathematics",
-        (mathematics.grade_math, mathematics.grade_math_sync),
+        (math.grade_math, math.grade_math_sync),
         _correct("grade_math"),
         (
-            Table(of_mathematics.EXAMPLES),
-            Table(of_mathematics.LAST, "With `last=True`"),
+            Table(of_math.EXAMPLES),
+            Table(of_math.LAST, "With `last=True`"),
         ),
         note="It needs `pip install 'heldout[math]'`.",
     ),

@@ -2,7 +2,7 @@
 
 rubrics       Rubric, part: named functions with weights, as one score function
 answers       what a model answered: the last statement in its last words
-choices, numbers, texts, lists, mathematics, patterns, schemas, formats, calls    graders
+choices, numbers, texts, lists, math, patterns, schemas, formats, calls    graders
 triggers      tool calls over a set of responses
 judges        a model as grader
 process_pool  processes for work that must be killable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from heldout.scoring.grades import Grade, grader
     from heldout.scoring.judges import Criterion, Judge
     from heldout.scoring.lists import grade_list, grade_set, grade_spans
-    from heldout.scoring.mathematics import grade_math, grade_math_sync
+    from heldout.scoring.math import grade_math, grade_math_sync
     from heldout.scoring.numbers import grade_number
     from heldout.scoring.patterns import grade_captured, grade_pattern
     from heldout.scoring.rubrics import Part, Rubric, part
@@ -55,7 +55,7 @@ _HOME = {
         "grade_exact", "grade_f1", "grade_includes", "grade_match", "grade_rouge_l",
     ),
     "heldout.scoring.lists": ("grade_list", "grade_set", "grade_spans"),
-    "heldout.scoring.mathematics": ("grade_math", "grade_math_sync"),
+    "heldout.scoring.math": ("grade_math", "grade_math_sync"),
     "heldout.scoring.patterns": ("grade_captured", "grade_pattern"),
     "heldout.scoring.schemas": ("grade_json",),
     "heldout.scoring.formats": (
