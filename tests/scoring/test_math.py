@@ -30,7 +30,7 @@ from heldout.scoring.math import (
     stated_expressions,
 )
 from heldout.scoring.process_pool import Pool
-from heldout.scoring.rubrics import Rubric, part
+from heldout.scoring.rubric import Rubric, part
 from tests.scoring.examples import Example
 from tests.scoring.examples.math import EXAMPLES, LAST
 

@@ -12,7 +12,7 @@ from heldout.errors import FatalEndpointError, InvalidInput, NoVerdict
 from heldout.scoring.judges import Criterion, Judge
 from heldout.scoring.judges.graders import criteria_score
 from heldout.scoring.judges.questions import pairwise_question
-from heldout.scoring.rubrics import Rubric, part
+from heldout.scoring.rubric import Rubric, part
 from heldout.types import Message, Metric, Sample, Stop, ToolCall, Trajectory, Usage
 from tests.conftest import RunEval
 from tests.scoring.judges.scripted import Scripted, said
