@@ -274,9 +274,24 @@ def _documented(function: Callable[..., Any]) -> str:
         taken.append(name if plain else f"{name}={parameter.default!r}")
     said = [f"`{function.__name__}({', '.join(taken)})`"]
     for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
-        aligned = re.search(r"^\w+ {2,}", paragraph, re.MULTILINE)
-        said.append(f"```text\n{paragraph}\n```" if aligned else paragraph)
+        if paragraph.startswith(("Args:\n", "Raises:\n")):
+            said.append(_listed(paragraph))
+        elif not paragraph.startswith("Returns:\n"):
+            aligned = re.search(r"^\w+ {2,}", paragraph, re.MULTILINE)
+            said.append(f"```text\n{paragraph}\n```" if aligned else paragraph)
     return "\n\n".join(said)
+
+
+def _listed(section: str) -> str:
+    """A section of a docstring, `Args:` or `Raises:`, as a list."""
+    lines = []
+    for line in section.splitlines()[1:]:
+        name, colon, what = line.strip().partition(": ")
+        if line.startswith("        ") or not colon:
+            lines[-1] += f" {line.strip()}"
+        else:
+            lines.append(f"- {'raises ' * section.startswith('Raises')}`{name}`: {what}")
+    return "\n".join(lines)
 
 
 def page(made: Page) -> str:
