@@ -441,6 +441,10 @@ _REWRITES = tuple(
         (r"\^\s?\{?\s?\\circ\s?\}?|\\degree(?![a-z])", ""),
         (r"(?<=\d)(?:,?\\[,;!: ] ?|\{,\}|~)(?=\d{3})", ""),  # 1\,234
         (r"\\[!,;:]|\\(?:left|right|displaystyle)(?![a-z])|\\\$", ""),
+        (r"(?<!\\)\\ |~", " "),
+        # A unit of one letter, which would be read as a variable.
+        (r"(?<=[\d)}])\s?\\(?:text|mathrm)\{\s?(?![ei])[A-Za-z]\s?\}(?:\^\{?[23]\}?)?\Z", ""),
+        (r"\\varnothing(?![a-z])|∅", r"\\emptyset"),
         (r"\\[dt]frac(?![a-z])", r"\\frac"),
         (
             r"(?<![\w.\\,])(\d{1,30}(?:\.\d{1,30})?)[eE]([+-]?\d{1,2})(?![\w.^]\w)",
@@ -459,11 +463,21 @@ _REWRITES = tuple(
 """What math-verify misreads, and how it is written instead."""
 
 
+_REPEATING = re.compile(r"(\d{1,30})\.(\d{0,30})\\overline\s?\{(\d{1,30})\}")
+
+
 def _plain(text: str) -> str:
     text = text.translate(_CHARACTERS).strip()
     for pattern, replacement in _REWRITES:
         text = pattern.sub(replacement, text)
-    return text
+    return _REPEATING.sub(_fraction, text)
+
+
+def _fraction(decimal: re.Match[str]) -> str:
+    r"""Write 0.1\overline{6} as 15/90."""
+    whole, start, repeated = decimal.groups()
+    numerator = int(whole + start + repeated) - int(whole + start)
+    return f"\\frac{{{numerator}}}{{{10 ** len(start) * (10 ** len(repeated) - 1)}}}"
 
 
 def _last_expression(tail: str) -> str | None:
@@ -498,6 +512,7 @@ _TASK = re.compile(
 _TASK_NAME = re.compile(r"[\\\\{}()\s_]")
 _NUMERAL = re.compile(r"\(?([0-9A-Fa-f]{1,200})\)?_\s?\{?\s?(\d{1,2}|[a-z]{3,6})\s?\}?")
 _BASES = {"two": "2", "three": "3", "five": "5", "six": "6", "eight": "8", "ten": "10"}
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MORE_DIGITS = re.compile(r"\\[lcd]?dots(?![A-Za-z])|\.\.\.|…")
 
 
@@ -527,12 +542,14 @@ def _compare(answer: str, gold: str, options: _Options) -> bool | None:
         raise _Different("an equation, and not a value")
     else:
         mine, wanted = ours.text, theirs.text
+        if len(theirs.names) > 1 and {*ours.names} == {*theirs.names}:
+            by_name = dict(zip(ours.names, ours.values, strict=True))
+            mine = f"({', '.join(by_name[name] for name in theirs.names)})"
     if not options.unevaluated:
         for task in _TASK.findall(mine):
             if _TASK_NAME.sub("", task) not in _TASK_NAME.sub("", wanted):
                 raise _Different(f"not carried out: {task}")
-    is_tuple = _is_tuple(mine)
-    if options.strict and wanted.startswith("\\{") and is_tuple:
+    if options.strict and wanted.startswith("\\{") and _is_tuple(mine):
         raise _Different("in order, where the target is a set")
     if ours.has_alternatives and _is_tuple(wanted):
         raise _Different("several answers, where the target is one")
@@ -564,6 +581,7 @@ class _Values(NamedTuple):
     text: str
     """A value, or several: in brackets where they are the components of one."""
     names: tuple[str, ...] = ()
+    values: tuple[str, ...] = ()
     is_equation: bool = False
     has_alternatives: bool = False
 
@@ -592,10 +610,10 @@ def _values(text: str, options: _Options) -> _Values:
         values.append(sides[-1])
     if len({*names}) < 2:
         return _Values(", ".join(values), tuple(names[:1]), has_alternatives=len(values) > 1)
-    if all(len(name) == 1 or "_" in name for name in names):
+    if "".join(sorted(names)) in _ALPHABET:
         pairs = sorted(zip(names, values, strict=True))
         names, values = [name for name, _ in pairs], [value for _, value in pairs]
-    return _Values(f"({', '.join(values)})", tuple(names))
+    return _Values(f"({', '.join(values)})", tuple(names), tuple(values))
 
 
 def _split(text: str, separators: str) -> list[str]:
