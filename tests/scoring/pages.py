@@ -19,26 +19,26 @@ from typing import Any
 
 from heldout.scoring import (
     answers,
-    choices,
+    choice,
     formats,
     json_schema,
     lists,
     math,
-    numbers,
+    number,
     regex,
-    texts,
+    text,
     tool_calls,
 )
 from tests.scoring.examples import Example
 from tests.scoring.examples import answers as of_answers
-from tests.scoring.examples import choices as of_choices
+from tests.scoring.examples import choice as of_choice
 from tests.scoring.examples import formats as of_formats
 from tests.scoring.examples import json_schema as of_schema
 from tests.scoring.examples import lists as of_lists
 from tests.scoring.examples import math as of_math
-from tests.scoring.examples import numbers as of_numbers
+from tests.scoring.examples import number as of_number
 from tests.scoring.examples import regex as of_regex
-from tests.scoring.examples import texts as of_texts
+from tests.scoring.examples import text as of_text
 from tests.scoring.examples import tool_calls as of_calls
 
 FOLDER = Path(__file__).parents[2] / "docs" / "graders"
@@ -83,7 +83,7 @@ PAGES: Mapping[str, Page] = {
     ),
     "choice": Page(
         "Multiple choice",
-        (choices.grade_choice,),
+        (choice.grade_choice,),
         "from heldout.scoring import Rubric, grade_choice, part, shuffled\n\n"
         'score_fn = Rubric(part(grade_choice, name="correct", letters="ABCD"))\n\n\n'
         "# Where every sample has options of its own, in an order of its own:\n"
@@ -92,41 +92,41 @@ PAGES: Mapping[str, Page] = {
         "    return grade_choice(answer, target, options=order.options, originals=order.originals)"
         "\n\n\n"
         "score_fn = Rubric(correct)",
-        (Table(of_choices.CHOICES, columns=("answer", "target")),),
+        (Table(of_choice.CHOICES, columns=("answer", "target")),),
         note="Give the options' texts where you have them: then an answer may say the text, and `B "
         "cells` is not the letter B. [Options in another order]"
         "(../graders.md#options-in-another-order) shows how to ask with the same order. In the "
         "examples, the options are "
         + ", ".join(
-            f"{letter} {option}" for letter, option in zip("ABCD", of_choices.OPTIONS, strict=True)
+            f"{letter} {option}" for letter, option in zip("ABCD", of_choice.OPTIONS, strict=True)
         )
         + ".",
     ),
     "number": Page(
         "Numbers",
-        (numbers.grade_number,),
+        (number.grade_number,),
         _correct(
             "grade_number",
             ", relative=1e-3",
             'assert grade_number("The answer is $29.00.", 29).value == 1.0',
         ),
-        (Table(of_numbers.NUMBERS), Table(of_numbers.LAST_NUMBERS, "With `last=True`")),
+        (Table(of_number.NUMBERS), Table(of_number.LAST_NUMBERS, "Where none is stated")),
     ),
     "text": Page(
         "Exact, normalised, included",
-        (texts.grade_exact, texts.grade_match, texts.grade_includes),
+        (text.grade_exact, text.grade_match, text.grade_includes),
         _correct(
             "grade_match", "", 'assert grade_match("The  Eiffel Tower!", "eiffel tower").value'
         ),
         (
-            Table(of_texts.EXACT, "`grade_exact`"),
-            Table(of_texts.MATCH, "`grade_match`"),
-            Table(of_texts.INCLUDES, "`grade_includes`"),
+            Table(of_text.EXACT, "`grade_exact`"),
+            Table(of_text.MATCH, "`grade_match`"),
+            Table(of_text.INCLUDES, "`grade_includes`"),
         ),
     ),
-    "f1": Page("Token F1", (texts.grade_f1,), _correct("grade_f1"), (Table(of_texts.F1),)),
+    "f1": Page("Token F1", (text.grade_f1,), _correct("grade_f1"), (Table(of_text.F1),)),
     "rouge_l": Page(
-        "ROUGE-L", (texts.grade_rouge_l,), _correct("grade_rouge_l"), (Table(of_texts.ROUGE_L),)
+        "ROUGE-L", (text.grade_rouge_l,), _correct("grade_rouge_l"), (Table(of_text.ROUGE_L),)
     ),
     "list": Page("Lists", (lists.grade_list,), _correct("grade_list"), (Table(of_lists.LISTS),)),
     "set": Page("Sets", (lists.grade_set,), _correct("grade_set"), (Table(of_lists.SETS),)),
@@ -274,24 +274,21 @@ def _documented(function: Callable[..., Any]) -> str:
         taken.append(name if plain else f"{name}={parameter.default!r}")
     said = [f"`{function.__name__}({', '.join(taken)})`"]
     for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
-        if paragraph.startswith(("Args:\n", "Raises:\n")):
-            said.append(_listed(paragraph))
-        elif not paragraph.startswith("Returns:\n"):
-            aligned = re.search(r"^\w+ {2,}", paragraph, re.MULTILINE)
-            said.append(f"```text\n{paragraph}\n```" if aligned else paragraph)
+        aligned = re.search(r"^\w+ {2,}", paragraph, re.MULTILINE)
+        said.append(f"```text\n{paragraph}\n```" if aligned else _section(paragraph))
     return "\n\n".join(said)
 
 
-def _listed(section: str) -> str:
-    """A section of a docstring, `Args:` or `Raises:`, as a list."""
-    lines = []
-    for line in section.splitlines()[1:]:
-        name, colon, what = line.strip().partition(": ")
-        if line.startswith("        ") or not colon:
-            lines[-1] += f" {line.strip()}"
-        else:
-            lines.append(f"- {'raises ' * section.startswith('Raises')}`{name}`: {what}")
-    return "\n".join(lines)
+def _section(paragraph: str) -> str:
+    """A paragraph of a docstring; parameters and errors are a list."""
+    head, _, body = paragraph.partition("\n")
+    if head not in ("Args:", "Returns:", "Yields:", "Raises:"):
+        return paragraph
+    entries = re.sub(r"\n {6,}", " ", body).split("\n")
+    if head in ("Returns:", "Yields:"):
+        return f"{head} {' '.join(entry.strip() for entry in entries)}"
+    named = (entry.strip().partition(": ") for entry in entries)
+    return "\n".join(f"- `{name}`: {rest}" for name, _, rest in named)
 
 
 def page(made: Page) -> str:

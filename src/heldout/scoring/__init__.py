@@ -1,8 +1,8 @@
 """Ready-made graders, and one way to compose them. Names are loaded when they are first used.
 
 rubric        Rubric, part: named functions with weights, as one score function
-answers       what a model answered: the last statement in its last words
-choices, numbers, texts, lists, math, regex, json_schema, formats, tool_calls    graders
+answers       the answer of a reply, and what it states
+choice, number, text, lists, math, regex, json_schema, formats, tool_calls    graders
 judges        a model as grader
 process_pool  processes for work that must be killable
 """
@@ -15,7 +15,7 @@ from heldout._lazy import lazy
 
 if TYPE_CHECKING:
     from heldout.scoring.answers import code_blocks, final_answer, last_code_block, stated_answer
-    from heldout.scoring.choices import grade_choice, shuffled
+    from heldout.scoring.choice import grade_choice, shuffled
     from heldout.scoring.formats import (
         has_boxed,
         has_code_block,
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from heldout.scoring.judges import Criterion, Judge
     from heldout.scoring.lists import grade_list, grade_set, grade_spans
     from heldout.scoring.math import grade_math, grade_math_sync
-    from heldout.scoring.numbers import grade_number
+    from heldout.scoring.number import grade_number
     from heldout.scoring.regex import grade_captured, grade_pattern
     from heldout.scoring.rubric import Part, Rubric, part
-    from heldout.scoring.texts import (
+    from heldout.scoring.text import (
         grade_exact,
         grade_f1,
         grade_includes,
@@ -47,9 +47,9 @@ _HOME = {
     "heldout.scoring.answers": (
         "code_blocks", "final_answer", "last_code_block", "stated_answer",
     ),
-    "heldout.scoring.choices": ("grade_choice", "shuffled"),
-    "heldout.scoring.numbers": ("grade_number",),
-    "heldout.scoring.texts": (
+    "heldout.scoring.choice": ("grade_choice", "shuffled"),
+    "heldout.scoring.number": ("grade_number",),
+    "heldout.scoring.text": (
         "grade_exact", "grade_f1", "grade_includes", "grade_match", "grade_rouge_l",
     ),
     "heldout.scoring.lists": ("grade_list", "grade_set", "grade_spans"),

@@ -16,6 +16,9 @@ EXACT = (
 )
 
 MATCH = (
+    Example("It is in Paris.", "paris", "It is in Paris.", 1.0, "at the end of the answer"),
+    Example("Paris is the capital.", "paris", "Paris is the capital.", 0.0, "and not before it"),
+    Example("So: 15", "5", "So: 15", 0.0, "whole words and numbers"),
     Example(
         "The  Eiffel Tower!", "eiffel tower", "The  Eiffel Tower!", 1.0, "case, article, marks"
     ),
@@ -61,7 +64,6 @@ F1 = (
     Example("cat cat cat", "cat", "cat cat cat", 0.5, "a word counts as often as in both"),
     Example("dog", "cat", "dog", 0.0, ""),
     Example("the dog", ["a cat", "a dog"], "the dog", 1.0, "the best target counts"),
-    Example("巴黎市", "巴黎", "巴黎市", 0.8, "by character where no spaces are written"),
 )
 
 ROUGE_L = (

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring.choices import grade_choice, read_choice, shuffled
+from heldout.scoring.choice import grade_choice, read_choice, shuffled
 from heldout.scoring.rubric import part
 from tests.scoring.examples import Example
-from tests.scoring.examples.choices import CHOICES, OPTIONS
+from tests.scoring.examples.choice import CHOICES, OPTIONS
 
 
 @pytest.mark.parametrize("example", CHOICES, ids=lambda example: example.why)
@@ -105,6 +105,7 @@ def test_letter_and_words_that_disagree() -> None:
 def test_what_is_called_correct_is_read_from_the_end() -> None:
     for answer, letters in (
         ("A is correct, says he. But C is correct.", "C"),
+        ("It must be B. No, it must be D.", "D"),
         ("A is correct, and B is correct.", "AB"),
         ("If A is correct, B is wrong.", ""),
         ("A is the best-known one.", ""),
@@ -140,7 +141,7 @@ def test_the_text_of_an_option_goes_before_a_letter() -> None:
 
 def test_a_letter_of_a_name_or_a_formula_is_no_option() -> None:
     for answer in (
-        *("C. difficile", "H. pylori", "C. S. Lewis", "B lymphocytes", "G protein", "F = ma"),
+        *("B lymphocytes", "G protein", "F = ma", "B.C.", "C-section"),
         *("A Tale of Two Cities", r"\boxed{A^{-1}B}", "B(x) = 3", "C major", "A = 5", "कि", "คำ"),
     ):
         assert read_choice(f"Answer: {answer}", "ABCDEFGH") == frozenset(), answer
@@ -149,7 +150,7 @@ def test_a_letter_of_a_name_or_a_formula_is_no_option() -> None:
 def test_two_letters_are_two_however_they_are_joined() -> None:
     for joined in (
         *("a or b", "a, b", "(a) or (b)", r"\boxed{a,b}", '"A" or "B"', "A (or B)", "A | B", "A–B"),
-        *("A B", "A\nB", "A. London or B. Oslo", "A 또는 B", "A или B", "A and also B", "[A, B]"),
+        *("A B", "A. London or B. Oslo", "A 또는 B", "A или B", "A and also B", "[A, B]"),
         *(
             r"\boxed{A \text{ or } B}",
             r"\boxed{\text{A}, \text{B}}",
@@ -171,12 +172,23 @@ def test_a_letter_that_sums_up_others_is_one() -> None:
 
 def test_options_that_are_only_talked_about_are_not_chosen() -> None:
     for answer in (
-        *("A: I don't know.", "A - I have no idea", "A: As an AI I can't", "I could go with A"),
-        *("Some would choose A", "why would I pick A", "you'd be wrong to go with A", "A\nB\nC\nD"),
-        *("D. Rome\nC. Paris\nB. Oslo\nA. London", "People say it is Paris.", "Is it Paris?"),
-        *("Let's consider option A.", "We can rule out option A", "People think the answer is A."),
+        *("A: I don't know.", "A - I have no idea", "A: As an AI I can't"),
+        *("why would I pick A", "you'd be wrong to go with A", "A\nB\nC\nD", "Is it Paris?"),
+        *("D. Rome\nC. Paris\nB. Oslo\nA. London", "Let's consider option A."),
+        *("We can rule out option A", "A nice question about C and D."),
     ):
         assert len(read_choice(answer, options=OPTIONS)) != 1, answer
+
+
+def test_a_statement_that_names_no_option_is_passed_over() -> None:
+    for answer in (
+        r"The answer is (A). So \boxed{98\text{ J}}.",
+        "Answer: A\n\nThe answer is unique.",
+        "<answer>A</answer>\n#### 98",
+    ):
+        assert read_choice(answer) == {"A"}, answer
+    assert read_choice("Answer: A\nAnswer: E") == frozenset()  # a letter, but no option
+    assert read_choice(r"Answer: A, so \boxed{B") == frozenset()  # it breaks off
 
 
 def test_the_note_says_where_the_target_was_shown() -> None:

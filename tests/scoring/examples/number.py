@@ -1,4 +1,4 @@
-"""What `grade_number` makes of answers, and what it does where asked for the last number."""
+"""What `grade_number` makes of answers, stated or not."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ NUMBERS = (
     Example("Answer: -$5", -5, "-$5", 1.0, "sign before currency"),
     Example("Answer: $-5", -5, "$-5", 1.0, "sign behind currency"),
     Example("Answer: (−40 °C)", -40, "−40", 1.0, "a sign behind a bracket"),
-    Example("Answer: 7 degrees below zero", -7, "7 degrees below zero", 1.0, "a sign in words"),
     Example("Answer: US$5.50", 5.5, "$5.50", 1.0, "a country's dollar"),
     Example("Answer: 1,234,567", 1234567, "1,234,567", 1.0, "thousands"),
     Example("Answer: 12,34,567", 1234567, "12,34,567", 1.0, "lakhs"),
@@ -48,12 +47,8 @@ NUMBERS = (
     Example("Answer: 7 ripe apples and 3 pears", 7, None, 0.0, "two counts"),
     Example("Answer: 5 or 7", 5, None, 0.0, "two numbers do not decide"),
     Example("Answer: 5-7", 5, None, 0.0, "a range"),
-    Example("Answer: more than 5", 5, None, 0.0, "a bound"),
-    Example("Answer: at least 5", 5, None, 0.0, "another bound"),
-    Example("Answer: 5 or more", 5, None, 0.0, "and another"),
     Example("Answer: 5 is wrong", 5, None, 0.0, "a denial"),
     Example("The answer is 5?", 5, None, 0.0, "a question"),
-    Example("Answer: 5 (maybe 6)", 5, None, 0.0, "two numbers, however they are put"),
     Example(r"\boxed{5 \text{ or } 6}", 5, None, 0.0, "in LaTeX, too"),
     Example("Answer: 5 feet 7 inches", 5, None, 0.0, "half of a length"),
     Example(r"Answer: 2\sqrt{3}", 2, None, 0.0, "an expression"),
@@ -62,14 +57,13 @@ NUMBERS = (
     Example(r"\boxed{3a}", 3, None, 0.0, "letters are variables in a box"),
     Example(r"\boxed{3\text{ cm}}", 3, "3", 1.0, "but for those in text"),
     Example(r"\boxed{3,5}", 3.5, None, 0.0, "a pair, in a box"),
-    Example("Answer: 2x + 3 = 17", 17, None, 0.0, "an equation to be solved"),
-    Example("Answer: 3 + 4 = 8", 8, None, 0.0, "a calculation that does not come to that"),
     Example("Answer: 2√3 ≈ 3.46", 3.46, "3.46", 1.0, "an expression with its value"),
     Example("Answer: 3:30", 30, None, 0.0, "a time"),
     Example("Answer: 12345678901234567890", 12345678901234567891, "12345678901234567890", 0.0),
-    Example("There are 12.", 12, "12", 1.0, "the only number"),
-    Example("It can't be 12.", 12, None, 0.0, "unless its sentence denies it"),
-    Example("3 boxes of 4 are 12.", 12, None, 0.0, "several numbers, none stated"),
+    Example("Answer: 18 or so\n\nThe answer is even.", 18, "18", 1.0, "a remark is passed over"),
+    Example(r"\boxed{42} The answer is divisible by 7.", 42, "42", 1.0, "so is another number's"),
+    Example("Answer: 42<EOS_TOKEN>", 42, "42", 1.0, "an end marker"),
+    Example("Answer: 2x + 3 = 17", 17, "17", 1.0, "what stands after the last = of an equation"),
     Example("Answer: 12. No, wait. Answer: 13", 13, "13", 1.0, "the last statement counts"),
     Example("<think>12</think>Answer: 13", 13, "13", 1.0, "reasoning is not the answer"),
     Example("<think>12", 12, None, 0.0, "reasoning that never ends"),
@@ -78,10 +72,15 @@ NUMBERS = (
 LAST_NUMBERS = (
     Example("3 boxes of 4 are 12.", 12, "12", 1.0, "the last, not the first"),
     Example("It falls from 10 to -5 degrees", -5, "-5", 1.0, "with its sign"),
-    Example("It is less than 18", 18, None, 0.0, "a bound is none"),
-    Example("That is 10-5", -5, "5", 0.0, "an operator is no sign"),
+    Example("7 + 4 = 11", 11, "11", 1.0, "what a calculation comes to"),
+    Example("There are 12.", 12, "12", 1.0, "the only number"),
+    Example("She makes **$18** per day.", 18, "$18", 1.0, "markdown around it"),
+    Example("It can't be 12.", 12, None, 0.0, "a `not` before it"),
+    Example("It is < 18", 18, None, 0.0, "a sign that makes it a bound"),
+    Example("That is 10-5", -5, None, 0.0, "an expression"),
     Example("It is 7.\n2. That is all", 7, "7", 1.0, "the number of a list item is none"),
     Example("The area is 12 cm^2.", 12, "12", 1.0, "the power of a unit is none"),
     Example("Due on 05/01/2024", 2024, None, 0.0, "a date"),
     Example("Answer: 4, found in 2 steps", 4, "4", 1.0, "a statement goes before it"),
+    Example("2 + 3 = 5. Answer: unknown", 5, None, 0.0, "and before what it does not say"),
 )

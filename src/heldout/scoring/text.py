@@ -1,0 +1,471 @@
+r"""Text against text: exact, match, includes, token F1 as SQuAD has it, ROUGE-L as rouge-score has it.
+
+`grade_match` and `grade_includes` compare normalised words (`tokens`): case, Unicode forms,
+punctuation, articles and spaces are folded, and no more than that. `-5` does not become 5, `3.5`
+not 35, `10²` not 102; a number is its value, `U.S.` is `US`, and signs (`=`, `<`, `+`, `∪`, the `-`
+of `Cl-`) are words. `grade_f1` and `grade_rouge_l` normalise as the scripts they equal do.
+"""
+
+from __future__ import annotations
+
+import re
+import string
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, Literal
+
+from heldout.errors import InvalidInput
+from heldout.scoring.answers import answer_text, clean, last_statement, shown
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
+
+Read = Literal["stated", "whole"]
+"""What is graded: the stated answer, or the whole text where none is stated; or always the whole
+text."""
+
+Location = Literal["end", "begin", "any", "exact"]
+
+Targets = str | int | Sequence[str | int]
+
+# --- Normalised words ---------------------------------------------------------------------------
+
+_ARTICLES = frozenset(("a", "an", "the"))
+_INVISIBLE = "\u200b\u2060\ufeff\u00ad\ufe0f\u200e\u200f"
+_FRACTIONS = {"½": ".5", "¼": ".25", "¾": ".75", "⅛": ".125", "⅜": ".375", "⅝": ".625", "⅞": ".875"}
+_RAISED = re.compile(r"(?<=[\w)])[⁻⁺]?[⁰¹²³⁴⁵⁶⁷⁸⁹]+")
+_CHARGE = re.compile(r"(?<![A-Za-z])([A-Z][a-zA-Z]?\d?)[-−](?=[\s.,;)]|\Z)")  # A-, Cl-, Ca2-
+_HTML = re.compile(r"</?[A-Za-z_]{1,20}>")
+_RULES = re.compile(r"={3,}|-{3,}|~{2,}")  # below headings, and around what is struck out
+_PERCENT = re.compile(r"(?<=\d) ?(?:percent\b|%)")
+_FIRST = re.compile(r"\s*(?:(-)\s+(?=\d)|[>*•+-]\s)")  # the sign of `- 5`, a quote or a bullet
+# Scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Chinese characters.
+_UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+    "\U00020000-\U0003ffff]"
+)
+_TOKEN = (
+    r"(?:(?<![\w)])[-+])?[$€£¥]?(?:\d+(?:[.,:]\d+)*|\.\d+)(?:e[-+]?\d{1,3}(?!\w))?%?(?![^\W\d_])"
+    r"|[^\W\d_](?:\.[^\W\d_])+(?!\w)"  # initials
+    r"|WORD+(?:'(?:ll|re)(?!\w))?"
+    r"|<=|>=|!=|->|=>|&&|\|\||={1,2}|[<>+^/\x1a]|(?<=[\w)])[*|](?=[\w(])|(?<=\d)\s\*(?=\s\d)"
+    r"|(?<![^\s(])[!~](?=\w)|(?<=[^\W\d_])#(?!\w)|(?<=[=<>+^/(])-(?=[^\W\d_])|(?<!\S)-(?=[a-z]\Z)"
+)
+_ASCII_TOKEN = re.compile(_TOKEN.replace("WORD", r"[^\W_]"))
+_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|[1-9]\d*|0)?(?:\.\d+)?(?:e[-+]?\d{1,3})?")
+_PIECE = 1000  # characters that are normalised at a time, since a run of marks takes its square
+
+
+def tokens(text: str) -> list[str]:
+    """Split a text into normalised words.
+
+    Args:
+        text: Any text.
+
+    Returns:
+        The words without articles, each number as its value. A text of nothing but articles or
+        punctuation is its own pieces, so that `+` is not the same nothing as `-`.
+    """
+    plain = text.isascii()
+    if not plain:
+        text = _folded_form(text)
+    if "-" in text:
+        text = _CHARGE.sub("\\1 \x1a ", text)
+        if "---" in text:
+            text = _RULES.sub(" ", text)
+    if "</" in text:
+        text = _HTML.sub(" ", text)
+    if "==" in text or "~~" in text:
+        text = _RULES.sub(" ", text)
+    if first := _FIRST.match(text):
+        text = (first[1] or "") + text[first.end() :]
+    folded = text.casefold()
+    if "%" in folded or "percent" in folded:
+        folded = _PERCENT.sub("%", folded)
+    if "'" in folded:
+        folded = re.sub(r"'(?!(?:ll|re)(?!\w))", "", folded)
+    pattern = _ASCII_TOKEN if plain else _unicode_token()
+    words = [_canonical(word) if not word.isalpha() else word for word in pattern.findall(folded)]
+    kept = [word for word in words if word not in _ARTICLES]
+    return kept or words or folded.split()
+
+
+@lru_cache(maxsize=4096)
+def _canonical(word: str) -> str:
+    """Write a number by its value, initials without points, and a charge as a minus."""
+    if word == "\x1a":
+        return "-"
+    number = word.strip("$€£¥%").replace("$", "").replace("€", "")
+    if number[-1:].isdigit() and number.isascii():
+        if _NUMBER.fullmatch(number):
+            number = str(Fraction(number.replace(",", "")))
+        return number + "%" * word.endswith("%")
+    return word.replace(".", "").strip()
+
+
+@lru_cache(maxsize=1)
+def _unicode_token() -> re.Pattern[str]:
+    """Build the pattern for other scripts, whose vowel signs and symbols `re` knows nothing of."""
+    by_kind: dict[str, list[str]] = {}
+    for character in map(chr, (*range(0x80, 0x20000), *range(0xE0100, 0xE01F0))):
+        by_kind.setdefault(unicodedata.category(character), []).append(character)
+    marks = "".join(character for kind in ("Mn", "Mc", "Me") for character in by_kind[kind])
+    symbols = (c for kind in ("Sm", "So") for c in by_kind[kind])
+    # Neither decoration, nor bullets, nor lines of tables.
+    shown_symbols = (c for c in symbols if c not in "©®™°" and not "\u2500" <= c < "\u2600")
+    word = rf"(?:[^\W_]|[{marks}])"
+    return re.compile(f"{_TOKEN.replace('WORD', word)}|[{re.escape(''.join(shown_symbols))}]")
+
+
+def _folded_form(text: str) -> str:
+    """Fold Unicode forms, without making 21/2 of 2½ or 102 of 10²."""
+    for character in _INVISIBLE:
+        text = text.replace(character, "")
+    if any(character in text for character in _FRACTIONS):
+        for character, written in _FRACTIONS.items():
+            text = text.replace(character, written)
+    if _RAISED.search(text):
+        text = _RAISED.sub(lambda found: "^" + found[0], text)
+    text = nfkc(text).replace("’", "'").replace("−", "-").replace("İ", "i")
+    return _UNSPACED.sub(r" \g<0> ", text) if _UNSPACED.search(text) else text
+
+
+def nfkc(text: str) -> str:
+    """Bring a text into Unicode's NFKC form in time that is linear in it."""
+    if len(text) <= _PIECE:
+        return unicodedata.normalize("NFKC", text)
+    pieces: list[str] = []
+    at = 0
+    while at < len(text):
+        end = at + _PIECE
+        if end < len(text):
+            end = text.rfind(" ", at + 1, end) + 1 or end
+            while end > at + _PIECE // 2 and unicodedata.combining(text[end]):
+                end -= 1
+        pieces.append(unicodedata.normalize("NFKC", text[at:end]))
+        at = end
+    return "".join(pieces)
+
+
+_target_tokens = lru_cache(maxsize=1024)(tokens)
+
+# --- Exact, match, includes ---------------------------------------------------------------------
+
+_NOTHING = _INVISIBLE + string.whitespace + "\u00a0\u3000"
+
+
+def _check(
+    *, read: Any = "stated", at_most: Any = None, location: Any = "end", **_: object
+) -> None:
+    if read not in ("stated", "whole"):
+        raise InvalidInput(f"read is 'stated' or 'whole', got {read!r:.100}")
+    if location not in ("end", "begin", "any", "exact"):
+        raise InvalidInput(f"location is 'end', 'begin', 'any' or 'exact', got {location!r:.100}")
+    is_count = isinstance(at_most, int) and not isinstance(at_most, bool)
+    if at_most is not None and not (is_count and at_most > 0):
+        raise InvalidInput(f"at_most is a number of words from 1 on, or None, got {at_most!r:.100}")
+
+
+@grader(version=2, check=_check)
+def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
+    """Grade an answer that has to be the target, character for character.
+
+    The stated answer counts (the last box, tag, key, `####` or label, else the last sentence `the
+    answer is …`), without the markup and full stop around it; where none is stated, the whole text
+    without the space around it. A statement that breaks off is no answer.
+
+    Args:
+        answer: The reply.
+        target: The text, or several that are all right. A whole number is its digits.
+        read: `whole` grades the whole text even where an answer is stated.
+
+    Returns:
+        1.0 where they are the same, else 0.0; `extracted` is what was compared.
+
+    Raises:
+        InvalidInput: The target is empty or no text.
+    """
+
+    def same(text: str, wanted: str, stated: bool) -> float:
+        return float(text == wanted.strip() or (stated and text == clean(wanted)))
+
+    return _best(answer, target, read, same)
+
+
+@grader(version=2, check=_check)
+def grade_match(
+    answer: str | None, target: Targets, *, location: Location = "end", read: Read = "stated"
+) -> Grade:
+    """Grade an answer that has to end with the target, as whole normalised words.
+
+    It reads the stated answer, or the whole text where none is stated. Case, punctuation, articles,
+    spaces and Unicode forms are folded and numbers compared by value before the words are compared.
+
+    Args:
+        answer: The reply.
+        target: The text, or several that are all right. A whole number is its digits.
+        location: Where the target has to stand: at the `end` or `begin`ning, `any`where, or
+            `exact` for an answer that is the target and nothing else.
+        read: `whole` grades the whole text even where an answer is stated.
+
+    Returns:
+        1.0 where the target stands there, else 0.0; `extracted` is what was compared.
+
+    Raises:
+        InvalidInput: The target is empty or no text, or `location` is unknown.
+    """
+    if location not in ("end", "begin", "exact"):
+        _check(location=location)
+        return _best(answer, target, read, lambda text, wanted, _: _includes(text, wanted))
+    return _best(answer, target, read, lambda text, wanted, _: _matches(text, wanted, location))
+
+
+def _matches(text: str, target: str, location: str) -> float:
+    if text == target:
+        return 1.0
+    wanted = _target_tokens(target)
+    reach = 3 * len(target) + 60
+    if location == "end" and len(text) > reach:  # the end of a long text has all words that count
+        found = tokens(text[-reach:].partition(" ")[2])
+        if len(found) > len(wanted):
+            return float(found[-len(wanted) :] == wanted)
+    elif location == "exact" and len(text) > 50 * reach:
+        return 0.0
+    found = tokens(text)
+    if location == "exact":
+        return float(found == wanted)
+    part = found[: len(wanted)] if location == "begin" else found[-len(wanted) :]
+    return float(part == wanted)
+
+
+@grader(version=2, check=_check)
+def grade_includes(
+    answer: str | None, target: Targets, *, read: Read = "whole", at_most: int | None = None
+) -> Grade:
+    """Grade an answer in which the target has to stand somewhere, as whole normalised words.
+
+    It reads the whole text. In scripts that write no spaces, any part of it counts. Without a bound
+    an answer that lists everything is right, which a model in training learns at once: this is no
+    reward.
+
+    Args:
+        answer: The reply.
+        target: The text, or several that are all right. A whole number is its digits.
+        read: `stated` reads the stated answer only.
+        at_most: The most words that an answer may have; a longer one is a 0.
+
+    Returns:
+        1.0 where the target stands in it, else 0.0; `extracted` is what was searched.
+
+    Raises:
+        InvalidInput: The target is empty or no text, or `at_most` is no count.
+    """
+    _check(read=read, at_most=at_most)
+    if at_most is not None:
+        text, _ = _read(answer, read)
+        words = len(_UNSPACED.sub(r" \g<0> ", text).split()) if text else 0
+        if text and words > at_most:
+            return Grade(0.0, shown(text), f"{words} words, at most {at_most} are looked at")
+    return _best(answer, target, read, lambda text, wanted, _: _includes(text, wanted))
+
+
+_MAX_NEAR = 20
+
+
+def _includes(text: str, target: str) -> float:
+    wanted = _target_tokens(target)
+    if not any(character.isalnum() for word in wanted for character in word):
+        marks = nfkc(target).casefold().split()
+        return float(" ".join(marks) in " ".join(nfkc(text).casefold().split()))
+    if all(word in _ARTICLES for word in wanted):
+        return float(_within(wanted, re.findall(r"\w+", text.casefold())))
+    anchor = max(
+        (word for word in wanted if word.isalpha() and word.isascii()), key=len, default=""
+    )
+    if anchor and text.isascii() and "'" not in text:
+        # Most texts do not have the longest word at all; else only what is around it is read.
+        low, reach = text.lower(), 3 * len(target) + 40
+        at = low.find(anchor)
+        for _ in range(_MAX_NEAR):
+            if at < 0:
+                return 0.0
+            start, end = max(0, at - reach), at + reach
+            near = text[start:end]
+            near = near if start == 0 else near.partition(" ")[2]
+            near = near if end >= len(text) else near.rpartition(" ")[0]
+            if _within(wanted, tokens(near)):
+                return 1.0
+            if "." in near or "  " in near or "\n" in near:
+                break  # initials, or words far apart: all of it has to be read
+            at = low.find(anchor, at + 1)
+    return float(_within(wanted, tokens(text)))
+
+
+def _within(wanted: list[str], found: list[str]) -> bool:
+    return f" {' '.join(wanted)} " in f" {' '.join(found)} "
+
+
+# --- F1 and ROUGE-L -----------------------------------------------------------------------------
+
+_PUNCTUATION = string.punctuation.encode()
+_SQUAD_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+_NOT_ROUGE = bytes(c if chr(c).isalnum() and c < 128 else 32 for c in range(256))
+
+
+def squad_tokens(text: str) -> list[str]:
+    """Split a text as SQuAD's script does: lower case, no ASCII punctuation, no articles."""
+    low = text.lower().encode("utf-8", "surrogatepass").translate(None, _PUNCTUATION)
+    words = low.decode("utf-8", "surrogatepass").split()
+    if "".join(words).isalnum():
+        return [word for word in words if word not in _ARTICLES]
+    return _SQUAD_ARTICLES.sub(" ", " ".join(words)).split()
+
+
+@grader(version=2, check=_check)
+def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> Grade:
+    """Grade the words that answer and target share: the F1 of SQuAD's script, on every pair.
+
+    Words are lower-cased, without ASCII punctuation and the articles a, an and the. Two texts
+    without any word left are the same. It reads the stated answer, or the whole text where none is
+    stated.
+
+    Args:
+        answer: The reply.
+        target: The text, or several, of which the best counts. A whole number is its digits.
+        read: `whole` grades the whole text even where an answer is stated.
+
+    Returns:
+        The F1; `extracted` is what was compared.
+
+    Raises:
+        InvalidInput: The target is empty or no text.
+    """
+    wanted = _targets(target)
+    text, _ = _read(answer, read)
+    if text is None:
+        return NO_ANSWER
+    found = squad_tokens(text)
+    return Grade(max(token_f1(found, _squad_target(one)) for one in wanted), shown(text))
+
+
+_squad_target = lru_cache(maxsize=1024)(squad_tokens)
+
+
+def token_f1(found: Sequence[str], wanted: Sequence[str]) -> float:
+    """Return the F1 of two bags of words."""
+    if not found or not wanted:
+        return float(not found and not wanted)
+    if len(wanted) <= 8:
+        common = sum(min(found.count(word), wanted.count(word)) for word in set(wanted))
+    else:
+        common = sum((Counter(found) & Counter(wanted)).values())
+    return _f1(common, len(found), len(wanted))
+
+
+def _f1(common: int, found: int, wanted: int) -> float:
+    if not common:
+        return 0.0
+    precision, recall = common / found, common / wanted
+    return 2 * precision * recall / (precision + recall)
+
+
+def rouge_tokens(text: str) -> list[str]:
+    """Split a text as rouge-score does: the runs of a to z and 0 to 9, in lower case."""
+    return text.lower().encode("ascii", "replace").translate(_NOT_ROUGE).decode().split()
+
+
+@grader(version=2, check=_check)
+def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") -> Grade:
+    """Grade the words that answer and target share in order: rouge-score's ROUGE-L F-measure.
+
+    Words are runs of a to z and 0 to 9 in lower case, without stemming, as in the rouge-score
+    package: other scripts have none, which the note says. It reads the whole text.
+
+    Args:
+        answer: The reply.
+        target: The text, or several, of which the best counts. A whole number is its digits.
+        read: `stated` reads the stated answer only.
+
+    Returns:
+        The F-measure of the longest common subsequence; `extracted` is what was compared.
+
+    Raises:
+        InvalidInput: The target is empty or no text.
+    """
+    wanted = _targets(target)
+    text, _ = _read(answer, read)
+    if text is None:
+        return NO_ANSWER
+    found = rouge_tokens(text)
+    value = max(rouge_l(found, _rouge_target(one)) for one in wanted)
+    has_words = found and any(map(_rouge_target, wanted))
+    return Grade(value, shown(text), "" if has_words else "ROUGE reads only words of a-z and 0-9")
+
+
+_rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
+
+
+def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
+    """Return the F1 of the longest common subsequence of two lists of words."""
+    if not found or not wanted:
+        return 0.0
+    return _f1(_common_length(wanted, found), len(found), len(wanted))
+
+
+def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
+    """Find the length of the longest common subsequence, a whole row of its table at a time.
+
+    A bit of `row` is 0 where the table rises, so that a row costs a few operations on one
+    integer instead of a loop.
+    """
+    places: dict[str, int] = {}
+    for place, word in enumerate(one):
+        places[word] = places.get(word, 0) | 1 << place
+    full = row = (1 << len(one)) - 1
+    for place_of in filter(None, map(places.get, other)):
+        if same := row & place_of:
+            row = (row + same | row - same) & full
+    return len(one) - row.bit_count()
+
+
+# --- What is compared ---------------------------------------------------------------------------
+
+
+def _best(
+    answer: str | None, target: Targets, read: Read, value: Callable[[str, str, bool], float]
+) -> Grade:
+    wanted = _targets(target)
+    text, stated = _read(answer, read)
+    if text is None:
+        return NO_ANSWER
+    return Grade(max([value(text, one, stated) for one in wanted]), shown(text))
+
+
+def _targets(target: Any) -> list[str]:
+    if target.__class__ is str and target.strip(_NOTHING):
+        return [target]
+    several = target if isinstance(target, list | tuple) else [target]
+    wanted: list[str] = []
+    for one in several:
+        if isinstance(one, int) and not isinstance(one, bool):
+            wanted.append(str(one))
+        elif isinstance(one, str) and one.strip(_NOTHING):
+            wanted.append(one)
+    if not wanted or len(wanted) != len(several):
+        raise InvalidInput(
+            "the target (ground_truth) is a text or a whole number, or a list of those that are "
+            f"all right, none empty, got {target!r:.100}"
+        )
+    return wanted
+
+
+def _read(answer: str | None, read: Read) -> tuple[str | None, bool]:
+    """Return what is graded, and whether it was stated."""
+    if read not in ("stated", "whole"):
+        _check(read=read)
+    text = answer_text(answer)
+    if text is None or read == "whole":
+        return text, False
+    statement = last_statement(text)
+    return (statement.value, True) if statement else (text, False)
