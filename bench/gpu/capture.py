@@ -227,7 +227,6 @@ def eval_periodically(tries: int, *, new_shapes: bool) -> dict[str, Any]:
     With `new_shapes` every other eval has prompts of another length, whose steps are captured
     first: by the trainer's thread, when it comes by.
     """
-    from heldout.training.installed import use_async_eval_dispatcher
     from neutral import TOKENIZER, WORDS, score
 
     from heldout import Sample
@@ -254,10 +253,7 @@ def eval_periodically(tries: int, *, new_shapes: bool) -> dict[str, Any]:
             )
             for width in widths
         ]
-        with (
-            AsyncEvalDispatcher(when_full="wait") as dispatcher,
-            use_async_eval_dispatcher(dispatcher),
-        ):
+        with AsyncEvalDispatcher(when_full="wait") as dispatcher:
             if not new_shapes:
                 evals[0].maybe_run(0, model)
                 dispatcher.drain()  # its steps are captured now

@@ -18,7 +18,7 @@ from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenize
 
 from heldout.config import Sampling
 from heldout.decoding import Decoder, Prompt
-from heldout.isolation import NotBeside, beside_training
+from heldout.isolation import NeedsTrainerThread, background_thread
 from heldout.models.local import LocalEndpoint
 from heldout.types import Message
 
@@ -166,7 +166,7 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
     model = on_gpu("Llama")
     decoder = Decoder(model, tokenizer(), rows=4)
     hot = [Prompt(p.ids, 20, temperature=1.0, seed=i) for i, p in enumerate(PROMPTS)]
-    with beside_training(), pytest.raises(NotBeside, match="not captured yet"):
+    with background_thread(), pytest.raises(NeedsTrainerThread, match="not captured yet"):
         decoder.decode(PROMPTS)
     found = decoder.decode(PROMPTS)
     decoder.decode(hot)
@@ -174,14 +174,14 @@ def test_beside_a_training_graphs_are_replayed_and_nothing_else() -> None:
     seen: list[Any] = []
 
     def beside() -> None:
-        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad(), beside_training():
+        with torch.cuda.stream(torch.cuda.Stream()), torch.no_grad(), background_thread():
             seen.append(decoder.decode(PROMPTS))
             seen.append(
                 (torch.backends.cuda.flash_sdp_enabled(), torch.backends.cuda.cudnn_sdp_enabled())
             )
             try:
                 decoder.decode(hot)
-            except NotBeside as problem:
+            except NeedsTrainerThread as problem:
                 seen.append(str(problem))
 
     thread = threading.Thread(target=beside)

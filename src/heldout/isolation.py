@@ -93,7 +93,7 @@ def untouched_random_state(*, seed: int | None = None) -> Iterator[None]:
 _this_thread = threading.local()
 
 
-class NotBeside(Exception):
+class NeedsTrainerThread(Exception):
     """Something global to the process would have to change while another thread trains.
 
     In the thread that trains it can be done.
@@ -101,21 +101,24 @@ class NotBeside(Exception):
 
 
 @contextmanager
-def beside_training() -> Iterator[None]:
-    """What is inside runs in a thread of its own while another one trains, so that `isolated` would
-    put back random numbers that training has drawn meanwhile. What has to change anything global
-    raises NotBeside in here."""
-    before = is_beside_training()
-    _this_thread.beside = True
+def background_thread() -> Iterator[None]:
+    """Mark this thread as one that evaluates while another trains.
+
+    `isolated` would put back random numbers that training has drawn meanwhile, so whatever has to
+    change something global raises NeedsTrainerThread in here.
+    """
+    before = is_background_thread()
+    _this_thread.is_background = True
     try:
         with thread_local_capture_mode():
             yield
     finally:
-        _this_thread.beside = before
+        _this_thread.is_background = before
 
 
-def is_beside_training() -> bool:
-    return getattr(_this_thread, "beside", False)
+def is_background_thread() -> bool:
+    """Return whether this thread evaluates while another one trains."""
+    return getattr(_this_thread, "is_background", False)
 
 
 @contextmanager
@@ -153,9 +156,10 @@ def _exchange_capture_mode(mode: int) -> int:
 
 @contextmanager
 def refusing_draws() -> Iterator[None]:
-    """Raise NotBeside in this thread before anything is drawn from torch's global random state.
+    """Refuse to draw from torch's global random state, in this thread.
 
-    Drawing from a generator that is passed explicitly is allowed.
+    NeedsTrainerThread is raised before anything is drawn. Drawing from a generator that is passed
+    explicitly is allowed.
     """
     torch = _torch()
     if torch is None:
@@ -175,7 +179,9 @@ def _guard(torch: Any) -> Any:
         ) -> Any:
             given = kwargs or {}
             if torch.Tag.nondeterministic_seeded in operator.tags and _draws(operator, args, given):
-                raise NotBeside(f"{operator} draws from the random state that training draws from")
+                raise NeedsTrainerThread(
+                    f"{operator} draws from the random state that training draws from"
+                )
             return operator(*args, **given)
 
     return Refuse

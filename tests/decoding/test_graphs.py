@@ -15,7 +15,7 @@ import torch
 from heldout.decoding import Decoder, Prompt, graphs
 from heldout.decoding.graphs import MAX_SHAPES, _round_up
 from heldout.decoding.model import why_not_capturable
-from heldout.isolation import NotBeside, beside_training
+from heldout.isolation import NeedsTrainerThread, background_thread
 from tests.decoding.models import PROMPTS, generated, ids_of, model_of, tokenizer
 
 FULL = {
@@ -226,21 +226,21 @@ def test_beside_a_training_nothing_is_patched_or_switched_for_other_threads() ->
     model = model_of("Llama")
     usual = home.apply_rotary_pos_emb
     decoder = Decoder(model, tokenizer(), rows=4, graphs=True)
-    with beside_training(), pytest.raises(NotBeside, match="not captured yet"):
+    with background_thread(), pytest.raises(NeedsTrainerThread, match="not captured yet"):
         decoder.decode(PROMPTS)
     decoder.decode(PROMPTS)
     # What is not a graph needs its patches again at every step.
-    with beside_training(), pytest.raises(NotBeside, match="not captured yet"):
+    with background_thread(), pytest.raises(NeedsTrainerThread, match="not captured yet"):
         decoder.decode(PROMPTS)
     assert home.apply_rotary_pos_emb is usual
     plain = Decoder(model, tokenizer(), rows=4)
-    with beside_training():
+    with background_thread():
         assert ids_of(plain.decode(PROMPTS)) == generated(model, PROMPTS)
 
 
 def test_compiled_code_is_not_switched_off_beside_a_training() -> None:
     model = model_of("Llama")
     model.compile(backend="eager")
-    with beside_training(), pytest.raises(NotBeside, match="compiled"):
+    with background_thread(), pytest.raises(NeedsTrainerThread, match="compiled"):
         Decoder(model, tokenizer(), rows=4).decode(PROMPTS)
     assert ids_of(Decoder(model, tokenizer(), rows=4).decode(PROMPTS))

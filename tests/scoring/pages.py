@@ -19,27 +19,27 @@ from typing import Any
 
 from heldout.scoring import (
     answers,
-    calls,
     choice,
     formats,
+    json_schema,
     lists,
-    mathematics,
+    math,
     number,
-    patterns,
-    schemas,
+    regex,
     text,
+    tool_calls,
 )
 from tests.scoring.examples import Example
 from tests.scoring.examples import answers as of_answers
-from tests.scoring.examples import calls as of_calls
 from tests.scoring.examples import choice as of_choice
 from tests.scoring.examples import formats as of_formats
+from tests.scoring.examples import json_schema as of_schema
 from tests.scoring.examples import lists as of_lists
-from tests.scoring.examples import mathematics as of_mathematics
+from tests.scoring.examples import math as of_math
 from tests.scoring.examples import number as of_number
-from tests.scoring.examples import patterns as of_patterns
-from tests.scoring.examples import schemas as of_schemas
+from tests.scoring.examples import regex as of_regex
 from tests.scoring.examples import text as of_text
+from tests.scoring.examples import tool_calls as of_calls
 
 FOLDER = Path(__file__).parents[2] / "docs" / "graders"
 MADE = "<!-- Made by `python -m tests.scoring.pages` of tests/scoring/examples; not by hand. -->"
@@ -138,26 +138,26 @@ PAGES: Mapping[str, Page] = {
     ),
     "pattern": Page(
         "A pattern",
-        (patterns.grade_pattern,),
+        (regex.grade_pattern,),
         "from heldout.scoring import Rubric, grade_pattern, part\n\n"
         'score_fn = Rubric(part(grade_pattern, name="polite", pattern=r"(?i)\\bplease\\b"))',
-        (Table(of_patterns.EXAMPLES, columns=("answer", "pattern")),),
+        (Table(of_regex.EXAMPLES, columns=("answer", "pattern")),),
         note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
     ),
     "captured": Page(
         "What a pattern captures",
-        (patterns.grade_captured,),
+        (regex.grade_captured,),
         _correct("grade_captured", r', pattern=r"Answer: (\d+)"'),
-        (Table(of_patterns.CAPTURES, columns=("answer", "pattern, target")),),
+        (Table(of_regex.CAPTURES, columns=("answer", "pattern, target")),),
         note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
     ),
     "json": Page(
         "JSON of a schema",
-        (schemas.grade_json,),
+        (json_schema.grade_json,),
         "from heldout.scoring import Rubric, grade_json, part\n\n"
         'schema = {"type": "object", "properties": {"city": {"type": "string"}}}\n'
         'score_fn = Rubric(part(grade_json, name="valid", schema=schema))',
-        (Table(of_schemas.EXAMPLES, columns=("answer", "schema")),),
+        (Table(of_schema.EXAMPLES, columns=("answer", "schema")),),
         note="It needs `pip install 'heldout[schemas]'`.",
     ),
     "formats": Page(
@@ -178,21 +178,22 @@ PAGES: Mapping[str, Page] = {
     ),
     "math": Page(
         "Mathematics",
-        (mathematics.grade_math, mathematics.grade_math_sync),
+        (math.grade_math, math.grade_math_sync),
         _correct("grade_math"),
         (
-            Table(of_mathematics.EXAMPLES),
-            Table(of_mathematics.LAST, "With `last=True`"),
+            Table(of_math.EXAMPLES),
+            Table(of_math.LAST, "With `last=True`"),
         ),
         note="It needs `pip install 'heldout[math]'`.",
     ),
     "calls": Page(
         "Tool calls",
-        (calls.grade_calls, calls.score_calls),
+        (tool_calls.grade_calls, tool_calls.score_calls),
         "from heldout.scoring import Rubric, grade_calls, part\n\n"
         'score_fn = Rubric(part(grade_calls, name="called"))',
         (
             Table(of_calls.GRADED, "`grade_calls`", ("calls", "target")),
+            Table(of_calls.FOLDED, "With `ignore_case=True`", ("calls", "target")),
             Table(
                 of_calls.VALID, "Valid against the tool's parameters", ("arguments", "parameters")
             ),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
 from heldout.scoring.choice import grade_choice, read_choice, shuffled
-from heldout.scoring.rubrics import part
+from heldout.scoring.rubric import part
 from tests.scoring.examples import Example
 from tests.scoring.examples.choice import CHOICES, OPTIONS
 

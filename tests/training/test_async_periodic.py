@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from heldout.errors import InvalidInput
-from heldout.isolation import NotBeside, is_beside_training
+from heldout.isolation import NeedsTrainerThread, is_background_thread
 from heldout.training import (
     AsyncEvalDispatcher,
     CurvePoint,
@@ -60,7 +60,7 @@ class Gates:
 
     def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
         self.threads.append(threading.get_ident())
-        self.beside.append(is_beside_training())
+        self.beside.append(is_background_thread())
         self.begun.set()
         assert self.open.wait(LONG)
         return [p if int(p) < float(model.knows) else "?" for p in prompts]
@@ -294,8 +294,8 @@ def test_what_has_to_change_something_global_is_done_in_the_thread_that_trains(
     class Needs(Gates):
         def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
             answers = super().generate(model, prompts, max_new)
-            if is_beside_training():
-                raise NotBeside("a switch")
+            if is_background_thread():
+                raise NeedsTrainerThread("a switch")
             return answers
 
     gates = Needs()
@@ -555,9 +555,9 @@ class Needing(Gates):
     """Has to have every batch answered in the thread that trains."""
 
     def generate(self, model: Any, prompts: list[str], max_new: int) -> list[str]:
-        if is_beside_training():
+        if is_background_thread():
             self.begun.set()
-            raise NotBeside("a switch")
+            raise NeedsTrainerThread("a switch")
         return super().generate(model, prompts, max_new)
 
 

@@ -22,8 +22,7 @@ from heldout.environments import ToolEnvironment
 from heldout.errors import EndpointError, InvalidInput
 from heldout.training.rollouts import Rollout, _BatchedEngine, rollout_batch, rollout_one
 from heldout.training.tokens import Generated
-
-from ..toy import END, Counter, decode, engine, forgetful, parse, plain, render
+from tests.toy import END, Counter, decode, engine, forgetful, parse, plain, render
 
 TOY: dict[str, Any] = {"decode": plain, "parse": parse}
 

@@ -2,7 +2,7 @@
 
 A question that has no verdict is that item's problem, in words. The asking stops early only where
 no further question can do better: the key or the model is refused, nothing ever answered, or no
-reply to many questions was a verdict (`heldout.scoring.judges.standing`).
+reply to many questions was a verdict (`heldout.scoring.judges`).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 from heldout._format import cut, interval, number
 from heldout.analysis.tool_calls import CallSet, problems_of
 from heldout.cli.render import answered_by, as_line, make_console, make_table
-from heldout.scoring.triggers import (
+from heldout.scoring.tool_calls import (
     CallReport,
     TriggerAgreement,
     finish_reasons,

@@ -158,7 +158,7 @@ def _asked(
     from heldout.config import EvalConfig
     from heldout.engine import evaluate
     from heldout.errors import ResumeMismatch, RunDirectoryError
-    from heldout.scoring.calls import score_calls
+    from heldout.scoring.tool_calls import score_calls
     from heldout.store.rundir import RunDir
 
     config = EvalConfig(

@@ -26,11 +26,16 @@ class ChatRequest(Protocol):
     """A conversation whose next turn is asked for."""
 
     @property
-    def messages(self) -> Sequence[Message]: ...
+    def messages(self) -> Sequence[Message]:
+        """The conversation so far."""
+
     @property
-    def sampling(self) -> Sampling: ...
+    def sampling(self) -> Sampling:
+        """Sampling parameters of this request."""
+
     @property
-    def tools(self) -> Sequence[ToolSpec]: ...
+    def tools(self) -> Sequence[ToolSpec]:
+        """Tools that the model may call."""
 
 
 def answer_all(

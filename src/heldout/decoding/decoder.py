@@ -27,7 +27,7 @@ from heldout.decoding.model import (
 )
 from heldout.decoding.turn import Callbacks, Generation, Prompt, Turn, end_tokens
 from heldout.errors import EndpointError, InvalidInput
-from heldout.isolation import NotBeside, is_beside_training
+from heldout.isolation import NeedsTrainerThread, is_background_thread
 
 logger = logging.getLogger(__name__)
 
@@ -128,7 +128,8 @@ class Decoder:
 
         Raises:
             InvalidInput: A prompt has no tokens or no room for new ones.
-            NotBeside: In the background of a training run: something global would have to change.
+            NeedsTrainerThread: In the background of a training run, something global would have
+                to change.
         """
         for prompt in prompts:
             if not prompt.ids or prompt.max_new < 1:
@@ -204,9 +205,9 @@ class Decoder:
                 if self._decode_static(call, turns, rows):
                     return None
                 turns = self._make_turns(call, indices)
-            if is_beside_training() and device_of(call.model).type == "cuda":
+            if is_background_thread() and device_of(call.model).type == "cuda":
                 why = call.why_eager or "sampled turns are decoded without graphs"
-                raise NotBeside(f"attention kernels are chosen for all threads ({why})")
+                raise NeedsTrainerThread(f"attention kernels are chosen for all threads ({why})")
             eager.decode(call.model, turns, call.callbacks)
         except Exception as error:
             if not is_out_of_memory(error):
@@ -223,8 +224,8 @@ class Decoder:
     def _decode_static(self, call: _Call, turns: list[Turn], rows: int) -> bool:
         """Decode with fixed shapes; False if that turns out to be impossible for the model."""
         batch = self._cache.find(call.model, turns, rows)
-        if is_beside_training() and (batch is None or batch.way != "captured"):
-            raise NotBeside("steps of this shape are not captured yet")
+        if is_background_thread() and (batch is None or batch.way != "captured"):
+            raise NeedsTrainerThread("steps of this shape are not captured yet")
         if batch is None:
             began = time.perf_counter()
             try:

@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from heldout.errors import InvalidInput
-from heldout.isolation import NotBeside, is_beside_training
+from heldout.isolation import NeedsTrainerThread, is_background_thread
 
 _HARMLESS_HOOKS = {"make_inputs_require_grads"}
 """Registered by `enable_input_require_grads`; without gradients it has no effect."""
@@ -56,6 +56,7 @@ def transformers_model(model: Any) -> Any:
 
 
 def device_of(model: Any) -> Any:
+    """Return the device that a model's parameters are on."""
     return next(model.parameters()).device
 
 
@@ -79,12 +80,12 @@ def deterministic_inference(model: Any) -> Iterator[None]:
         # Not inference_mode: tensors that modules keep from such a pass would break training.
         stack.enter_context(torch.no_grad())
         if any(module._compiled_call_impl is not None for module in model.modules()):
-            if is_beside_training():
-                raise NotBeside("compiled code is switched off for all threads")
+            if is_background_thread():
+                raise NeedsTrainerThread("compiled code is switched off for all threads")
             stack.enter_context(torch.compiler.set_stance("force_eager"))
         if (device := device_of(model)).type == "cuda":
             stack.enter_context(torch.cuda.device(device))
-            if not is_beside_training():
+            if not is_background_thread():
                 # Left to choose, CUDA takes kernels whose sums depend on timing: 3-6% of greedy
                 # tokens differed between two runs of the same batch.
                 stack.enter_context(sdpa_kernel([SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]))

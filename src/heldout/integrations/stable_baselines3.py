@@ -286,8 +286,11 @@ MODEL_NAME = "best_model.zip"
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The best evaluation so far. Its value is the largest of `among`, so it is biased upwards:
-    evaluate the saved model on episodes of another seed before you report it."""
+    """The best evaluation so far.
+
+    Its value is the maximum of `among` evaluations, so it is biased upwards: evaluate the saved
+    model on episodes of another seed before you report it.
+    """
 
     step: int
     by: str
@@ -522,8 +525,10 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
         self.best = Best(self.num_timesteps, by, value, low, high, among, path)
 
     def _find_best(self) -> Best | None:
-        """Find the best evaluation on the curve that is continued: a worse one must not replace
-        the model that was saved for it."""
+        """Find the best evaluation on the curve that is continued.
+
+        A worse one must not replace the model that was saved for it.
+        """
         metric = METRICS[self._best_by]
         results = [(p.number(f"metric_{metric}"), p) for p in self._evals.points]
         values = [(value, point) for value, point in results if value is not None]

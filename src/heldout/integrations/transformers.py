@@ -124,6 +124,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_begin(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
+        """Check the settings, begin the curves, and evaluate step 0 where it is due."""
         if not self._on:
             return
         self._check_best_metric(args)
@@ -153,6 +154,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_step_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
+        """Evaluate if it is due, and pass on a wish to stop."""
         if not self._on:
             return
         self._model = model
@@ -175,7 +177,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_epoch_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Also called after the last step, whatever stopped training at it."""
+        """Evaluate the last weights; called after the last step whatever stopped training."""
         if self._on and control.should_training_stop:
             self._model = model
             self._report(self._finish(state.global_step), args, state, control)
@@ -183,6 +185,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
     def on_train_end(
         self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
+        """Evaluate the last weights if that was not done, and give the trainer back."""
         if not self._on:
             return
         self._model = model
@@ -299,8 +302,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
         return _Row(point.step, log_fields(point, self._names[point.label]), cut)
 
     def _agreed(self, mine: Any, kind: Any = bool) -> Any:
-        """What the first process says. It alone knows results and stop requests, and processes that
-        decide differently wait for each other for ever."""
+        """Return what the first process says.
+
+        It alone knows results and stop requests, and processes that decide differently deadlock.
+        """
         ranks = current_ranks()
         if ranks.world == 1:
             return mine
@@ -353,8 +358,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             control.should_save = True
 
     def _metrics_at(self, step: int) -> dict[str, float]:
-        """What a best model may be chosen by: a mean of fewer samples is not compared with one of
-        all of them."""
+        """Return the metrics that a best model may be chosen by.
+
+        A mean of fewer samples is not compared with one of all of them.
+        """
         rows = [row.fields for row in self._rows.values() if row.step == step and not row.cut]
         return {key: value for fields in rows for key, value in fields.items()}
 
@@ -409,8 +416,10 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
 
 @contextmanager
 def _flags_kept(control: Any) -> Iterator[None]:
-    """Logging and evaluating reset these flags; then the training's own row of that step would be
-    missing."""
+    """Restore the trainer's flags afterwards.
+
+    Logging and evaluating reset them, and the training's own row of that step would be missing.
+    """
     flags = control.should_log, control.should_evaluate
     try:
         yield
@@ -433,8 +442,10 @@ class _Replaced:
 
 
 class _Answered(dict[str, float]):
-    """Metrics for the trainer. Asked for one of heldout's that a skip has left out, it says NaN:
-    never better, and in no log. A KeyError would end the training."""
+    """Metrics for the trainer, with NaN for those of heldout's that a skip has left out.
+
+    NaN is never better and in no log. A KeyError would end the training.
+    """
 
     def __init__(self, metrics: dict[str, float], names: Iterable[str]) -> None:
         super().__init__(metrics)

@@ -27,6 +27,8 @@ SMALLEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Budget:
+    """What evals may cost, and what they have cost."""
+
     max_overhead: float
     """Seconds of evaluation for each second of training, at most."""
     total: int
@@ -40,22 +42,29 @@ class Budget:
     """Seconds that one `step` of samples took the last time."""
 
     def sizes(self) -> list[int]:
-        """The nested subsets, largest first: all, a half, a quarter … not below the smallest."""
+        """List the nested subsets, largest first: all, a half, a quarter … down to `smallest`."""
         found, size = [self.total], self.total
         while (size := (size + 1) // 2) >= max(self.smallest, 1) and size < found[-1]:
             found.append(size)
         return found
 
     def seconds(self, samples: int) -> float | None:
-        """What that many are expected to take."""
+        """Estimate how long that many samples take; None before the first eval."""
         return None if self.cost is None else self.cost * -(-samples // self.step)
 
     def overhead(self, trained: float) -> float:
+        """Return the share of training time that was spent on evals."""
         return self.spent / trained if trained > 0 else 0.0
 
     def plan(self, trained: float) -> int:
-        """How many samples, from the start of the fixed order, can be afforded after that many
-        seconds of training; 0: none, yet."""
+        """Return how many samples can be afforded now.
+
+        Args:
+            trained: Seconds of training so far.
+
+        Returns:
+            Samples from the start of the fixed order; 0 where there is no time yet.
+        """
         left = self.max_overhead * trained - self.spent
         if self.cost is None:  # the first, or none has come to anything yet
             return self.sizes()[-1] if self.spent == 0 or left > 0 else 0
@@ -67,8 +76,16 @@ class Budget:
         return 0
 
     def spend(self, samples: int, seconds: float, *, once: float = 0.0) -> Budget:
-        """After an eval that scored so many; `once` of its seconds were preparation that will not
-        come again."""
+        """Charge an eval.
+
+        Args:
+            samples: How many it scored.
+            seconds: How long it took.
+            once: Seconds of that which were preparation and will not come again.
+
+        Returns:
+            The budget after it.
+        """
         steps = -(-samples // self.step)
         cost = self.cost if samples == 0 else max(0.0, seconds - once) / steps
         return replace(self, spent=self.spent + seconds, cost=cost)
@@ -78,7 +95,13 @@ class Budget:
 
 
 class Spending:
-    """`budget` is None where evals may take as long as they take."""
+    """Where the time of a training run goes: training, and waiting for evals.
+
+    Args:
+        budget: The budget; None where evals may take as long as they take.
+        total: Samples in the whole set.
+        clock: The clock.
+    """
 
     def __init__(self, budget: Budget | None, total: int, clock: Callable[[], float]) -> None:
         self._budget, self._total, self._clock = budget, total, clock
@@ -87,6 +110,7 @@ class Spending:
         self._last = 0
 
     def begin(self) -> None:
+        """Start the clock, the first time."""
         if self._began is None:
             self._began = self._clock()
 

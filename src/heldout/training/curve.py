@@ -124,6 +124,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
 
     @property
     def has_result(self) -> bool:
+        """Whether this eval has numbers."""
         return self.summary is not None
 
     @property
@@ -204,6 +205,7 @@ class CurveWriter:
         self._lines.clear()
 
     def close(self) -> None:
+        """Close the file."""
         self._lines.close()
 
     def let_go(self) -> None:
@@ -354,8 +356,10 @@ def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
 
 
 def of_fewer(point: CurvePoint, points: Iterable[CurvePoint]) -> bool:
-    """Whether its numbers are of fewer items than other points of its curve: a partial eval, or
-    one that a budget cut down. Such points wobble more, and are shown apart."""
+    """Return whether a point has fewer items than others of its curve.
+
+    It is a partial eval, or one that a budget cut down: noisier, and shown apart.
+    """
     return is_fewer(point, most_asked(points))
 
 

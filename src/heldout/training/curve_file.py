@@ -128,6 +128,7 @@ class CurveFile:
 
     @property
     def is_entered(self) -> bool:
+        """Whether this process writes to it."""
         return self._writer is not None
 
     def begin_session(self) -> str:
@@ -257,6 +258,7 @@ os.register_at_fork(after_in_child=_forget_files)
 
 
 def new_session() -> str:
+    """Make an id for an attempt of a training run."""
     return os.urandom(4).hex()
 
 
@@ -469,8 +471,11 @@ class EvalHistory:
             _check_functions(self.file.run.path, self._functions, functions)
 
     def check_current(self) -> None:
-        """InvalidInput where another `PeriodicEval` has taken over the run directory: the points
-        of one would hide those of the other."""
+        """Refuse to go on where another `PeriodicEval` has taken over the run directory.
+
+        Raises:
+            InvalidInput: The points of one would hide those of the other.
+        """
         if self.entered and not self.file.belongs_to(self._owner):
             raise InvalidInput(
                 f"another PeriodicEval was set up on {self.file.run.path} after this one; give "

@@ -231,6 +231,7 @@ class Offer(Generic[T]):
 
     @property
     def waits(self) -> bool:
+        """Whether it is neither taken nor refused."""
         return not self.taken and self.refused is None
 
 
@@ -255,6 +256,7 @@ class Queue(Generic[T]):
         return len(self._running) + len(self._queued)
 
     def items(self) -> list[T]:
+        """List what runs and what is queued."""
         return [*self._running, *self._queued]
 
     def offer(self, item: T, *, must: bool = False) -> Offer[T]:
@@ -320,10 +322,12 @@ class Job:
     comes after it."""
 
     def cancel(self) -> None:
+        """Cancel it, in its event loop."""
         if self.scope is not None:
             self.scope.cancel()
 
     def release(self) -> None:
+        """Release its snapshot."""
         snapshot, self.snapshot = self.snapshot, None
         if snapshot is not None:
             snapshot.release()
@@ -561,8 +565,11 @@ class AsyncEvalDispatcher:
         return self._names if self._file is None else self._file.names
 
     def _distinct_name(self, pending: CurvePoint) -> str:
-        """The name of an eval on the curve: a second one of a step is numbered, since one result
-        would hide the other. One that is tried again after a skip keeps its name."""
+        """Name an eval on the curve.
+
+        A second eval of a step is numbered, since one result would hide the other. One that is
+        tried again after a skip keeps its name.
+        """
         name, number = pending.label, 1
         labels = set() if self._file is None else self._file.labels
         while name in labels or (pending.session, name, pending.step) in self._used_names:
@@ -1227,7 +1234,7 @@ _living: set[AsyncEvalDispatcher] = set()
 
 
 def _handle_sigterm(seconds: float) -> None:
-    """Nothing to do where our handler is the one that is set."""
+    """Install a SIGTERM handler, unless ours is installed."""
     before: Any = signal.getsignal(signal.SIGTERM)
     if getattr(before, "is_heldouts", False):
         return
@@ -1237,8 +1244,10 @@ def _handle_sigterm(seconds: float) -> None:
     entered = False
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
-        """Where there is another handler, that one decides whether and how the process ends. Only
-        the default, which is to die at once, is put off."""
+        """Close dispatchers before the default handler ends the process.
+
+        Where there is another handler, that one decides whether and how the process ends.
+        """
         nonlocal entered
         if entered:  # by one that was set after ours, and calls it, and is called by it
             return
@@ -1258,8 +1267,11 @@ def _handle_sigterm(seconds: float) -> None:
 
 
 def _close_all(seconds: float) -> None:
-    """In another thread, because this one may have been interrupted while it held a lock; then
-    this gives up, and the write-ahead lines still say what is missing."""
+    """Close all dispatchers in another thread.
+
+    This one may have been interrupted while it held a lock. Then this gives up, and the write-ahead
+    lines still say what is missing.
+    """
 
     def close_all() -> None:
         for dispatcher in list(_living):

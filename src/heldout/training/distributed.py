@@ -17,28 +17,38 @@ class RanksApart(Exception):
 
 
 class Ranks(Protocol):
+    """The processes that train together."""
+
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Index of this process."""
+
     @property
-    def world(self) -> int: ...
+    def world(self) -> int:
+        """Number of processes."""
+
     def gather(self, mine: bytes) -> list[bytes]:
-        """What each rank brought, in their order; every rank gets all of it."""
+        """Give every rank what each of them brought, in their order."""
         ...
 
     def from_first(self, mine: bytes) -> bytes:
-        """What rank 0 brought."""
+        """Give every rank what rank 0 brought."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Alone:
+    """A single process."""
+
     rank: int = 0
     world: int = 1
 
     def gather(self, mine: bytes) -> list[bytes]:
+        """Return what this process brought."""
         return [mine]
 
     def from_first(self, mine: bytes) -> bytes:
+        """Return what this process brought."""
         return mine
 
 
@@ -51,6 +61,7 @@ class TorchRanks:
         self.world: int = distributed.get_world_size()
 
     def gather(self, mine: bytes) -> list[bytes]:
+        """Gather bytes; RanksApart where a process does not answer."""
         try:
             return self._gather(mine)
         except Exception as problem:
@@ -77,6 +88,7 @@ class TorchRanks:
         return [row[: int(size)] for row, size in zip(whole, sizes, strict=True)]
 
     def from_first(self, mine: bytes) -> bytes:
+        """Give every rank what rank 0 brought."""
         return self.gather(mine if self.rank == 0 else b"")[0]
 
     def _device(self) -> str:
@@ -86,7 +98,7 @@ class TorchRanks:
 
 
 def current_ranks() -> Ranks:
-    """Those of torch.distributed, where somebody has set it up."""
+    """Return the processes of torch.distributed, where it is initialised."""
     torch = sys.modules.get("torch")
     distributed = getattr(torch, "distributed", None)
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -95,5 +107,9 @@ def current_ranks() -> Ranks:
 
 
 def is_first_process(ranks: Ranks | None = None) -> bool:
-    """Whether this is the one that writes. Before processes have met, RANK says which it is."""
+    """Return whether this process is the one that writes.
+
+    Args:
+        ranks: The processes. Before they have met, the variable RANK says which this is.
+    """
     return os.environ.get("RANK", "0") == "0" and (ranks or current_ranks()).rank == 0

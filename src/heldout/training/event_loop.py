@@ -43,6 +43,7 @@ class EventLoop(Generic[T]):
 
     @property
     def is_open(self) -> bool:
+        """Whether jobs can run."""
         return self._post is not None
 
     @property
@@ -52,6 +53,7 @@ class EventLoop(Generic[T]):
 
     @property
     def has_thread(self) -> bool:
+        """Whether it runs in a thread of its own."""
         return self._thread is not None
 
     def call(self, function: Callable[[], object]) -> None:
@@ -60,8 +62,11 @@ class EventLoop(Generic[T]):
             post(function)
 
     def spawn(self, job: T) -> None:
-        """Run a job. Its task is made by a task of the loop: this may be another thread, or be
-        under another kind of event loop."""
+        """Run a job.
+
+        Its task is started by a task of the loop: the caller may be another thread, or run under
+        another kind of event loop.
+        """
         self._jobs.append(job)
         self._wake()
 
@@ -84,6 +89,7 @@ class EventLoop(Generic[T]):
             self._group.start_soon(self._serve, self._group)
 
     async def leave(self) -> None:
+        """Leave the loop of this task, cancelling what runs."""
         if self._group is not None:
             self._post = None
             self._group.cancel_scope.cancel()

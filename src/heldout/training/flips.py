@@ -15,8 +15,10 @@ from heldout.training.curve import CurvePoint, sample_rewards
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A sample that passes at one point and fails at the other, or whose reward differs where there
-    is no threshold; rewards are means of repeats."""
+    """A sample that passes at one point and fails at the other.
+
+    Without a threshold, one whose reward differs. Rewards are means of repeats.
+    """
 
     id: str
     before: float

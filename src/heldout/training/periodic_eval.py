@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
-from heldout.isolation import is_beside_training, modules_of, untouched_random_state
+from heldout.isolation import is_background_thread, modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
 from heldout.store.rundir import now
 from heldout.training.budget import SMALLEST, Budget, Spending
@@ -299,8 +299,10 @@ class PeriodicEval:
         return self._run(step, self._model_getter(model), size=len(self.samples), whole=True)
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
-        """Get the point of the last weights, on all samples, measured now unless it is there
-        already (clause 17). Waits for evals in the background, as long as their dispatcher does.
+        """Get the point of the last weights, on all samples (clause 17).
+
+        It is measured now unless it is there already. Waits for evals in the background, as long as
+        their dispatcher does.
 
         Args:
             step: The last step.
@@ -618,7 +620,7 @@ class PeriodicEval:
                 last_beat = time_now
                 fields = {"eval_done": done, "eval_total": total, "eval_seconds": time_now - began}
                 beat = partial(self._beat, f"{self.label}_progress", {"step": step, **fields})
-                if is_beside_training():
+                if is_background_thread():
                     self._progress.append(beat)
                 else:
                     beat()
@@ -717,8 +719,10 @@ class PeriodicEval:
         saved_at: str | Path | None = None,
         deadline: float | None = None,
     ) -> Scheduled | None:
-        """No Exception gets out of here, either. What it costs training is the snapshot, and the
-        wait for a place."""
+        """Schedule an eval in the background. No Exception gets out of here, either.
+
+        It costs training the snapshot, and the wait for a place.
+        """
         began = self._clock()
         try:
             if not is_first_process(self._current_ranks()):
@@ -771,8 +775,10 @@ class PeriodicEval:
         return self._point(step, measured, self._clock() - began, final=final, charged=False)
 
     def collect(self) -> None:
-        """In the trainer's thread: take in what evals in the background have come to. `maybe_run`
-        does so, and the dispatcher where it drains."""
+        """Take in the results of evals in the background, in the trainer's thread.
+
+        `maybe_run` does so, and the dispatcher where it drains.
+        """
         ended = [handle for handle in self._scheduled if handle.done()]
         if not ended and not self._progress:
             return

@@ -32,8 +32,8 @@ from heldout.errors import (
     printable_error,
 )
 from heldout.isolation import (
-    NotBeside,
-    beside_training,
+    NeedsTrainerThread,
+    background_thread,
     isolated,
     refusing_draws,
     untouched_random_state,
@@ -230,7 +230,7 @@ def _measure(
                         weights = fingerprint(model)
                 else:
                     model = get_model()
-                    stack.enter_context(beside_training())
+                    stack.enter_context(background_thread())
                     weights = snapshot.version().weights
                 if model is None:
                     part.skipped = "there is no model yet"
@@ -364,7 +364,7 @@ def _answer_in_background(
         try:
             with nullcontext() if runner.own_random else refusing_draws():
                 return runner.answer(requests, keep_going)
-        except NotBeside as problem:
+        except NeedsTrainerThread as problem:
             reason = problem
 
         def answer_in_trainer() -> Sequence[Answered]:

@@ -23,7 +23,7 @@ from heldout.config import Sampling
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.scoring.rubrics import Rubric
+from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
 from heldout.types import Message, Metric, Sample, Score, Trajectory
@@ -39,6 +39,8 @@ AnswerFilter = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class Runner:
+    """How the policy is run on samples, and scored."""
+
     answer: Answer
     """Answers a batch, in the thread that trains. Asks now and then whether to keep going, which
     is also a sign of life; answers None where it was told not to."""
@@ -67,6 +69,7 @@ class Runner:
     A curve is continued only where it has not changed."""
 
     def scoring(self) -> ScoreFn:
+        """Return the score function, applied to what `answer_filter` leaves of an answer."""
         answer_filter = self.answer_filter or str
         if isinstance(self.score_fn, Rubric) and answer_filter is without_reasoning:
             answer_filter = str  # it does so itself, and has parts that look at the reasoning
@@ -172,7 +175,6 @@ def no_model(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Ans
 
 def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """The score function, which sees the last turn of the model as the filter leaves it."""
-
     turns = anyio.Lock()
 
     async def score(trajectory: Trajectory, sample: Sample) -> Score:
@@ -260,9 +262,19 @@ def from_functions(
     max_new: int | None = None,
     **settings: Any,
 ) -> RunnerBuilder:
-    """A builder of two functions: `render(messages)` gives a prompt of whatever kind,
-    `generate(model, prompts, max_new)` the turn for each, in order. The rest is `Runner`'s; an
-    `EvalDefinition` brings its messages and environments along."""
+    """Make a runner builder of two functions.
+
+    Args:
+        render: `render(messages)` gives a prompt of any kind.
+        generate: `generate(model, prompts, max_new)` gives the turn for each, in order.
+        score_fn: The score function, or an `EvalDefinition`, which brings its messages and
+            environments along.
+        max_new: Longest turn in tokens; the trainer's own limit, or 256, unless given.
+        settings: Fields of `Runner`.
+
+    Returns:
+        The builder.
+    """
     score_fn, settings = _with_definition(score_fn, settings)
     sampling = _limited(settings.pop("sampling", None) or Sampling(), max_new)
     prototype = Runner(no_model, score_fn, sampling=sampling, **settings)
@@ -298,8 +310,10 @@ def from_functions(
 
 
 def _limited(sampling: Sampling, max_new: int | None) -> Sampling:
-    """With the longest turn that was asked for: by the environment, by name, or in `sampling`.
-    None of them: it is the trainer's own, or 256."""
+    """Set the longest turn: that of the environment variable, the argument or `sampling`.
+
+    None of them: it is the trainer's own, or 256.
+    """
     limit = Settings.from_environment().max_new or max_new or sampling.max_tokens
     return replace(sampling, max_tokens=limit)
 
@@ -313,11 +327,21 @@ def live_model(
     graphs: bool | None = None,
     **settings: Any,
 ) -> RunnerBuilder:
-    """A builder for the transformers model that is being trained, greedy unless `sampling` says
-    otherwise. The rest is `Runner`'s; an `EvalDefinition` in the place of the score function
-    brings its messages and environments along.
+    """Make a runner builder for the transformers model that is being trained.
 
     What is prepared for the model (captured graphs on a GPU) is kept from one eval to the next.
+
+    Args:
+        tokenizer: Its tokenizer, with a chat template.
+        score_fn: The score function, or an `EvalDefinition`, which brings its messages and
+            environments along.
+        max_new: Longest turn in tokens; the trainer's own limit, or 256, unless given.
+        rows: Largest batch.
+        graphs: Whether to capture CUDA graphs; where they can be, unless given.
+        settings: Fields of `Runner`. Decoding is greedy unless `sampling` says otherwise.
+
+    Returns:
+        The builder.
     """
     from heldout.decoding import Decoder
     from heldout.decoding.chat import ChatModel, answer_all

@@ -697,9 +697,11 @@ def _recorded(stream: Any) -> Any:
 
 @contextmanager
 def _keep_autocast_cache() -> Iterator[None]:
-    """Autocast keeps casts of weights in one place for all threads, and the outermost region of any
-    thread empties it at its end: a weight that training uses twice would be cast twice, and its
-    gradients added up in another precision. Inside a region that never ends none is the outermost.
+    """Keep autocast's cache from being emptied under the training.
+
+    It holds casts of weights for all threads, and the outermost region of any thread empties it at
+    its end: a weight that training uses twice would be cast twice, and its gradients added up in
+    another precision. Inside a region that never ends none is the outermost.
     """
     import torch
 

@@ -114,6 +114,7 @@ class StepVerdict:
 
     @property
     def kind(self) -> Kind:
+        """The verdict in a word."""
         return self.verdict.kind
 
     def sentence(self) -> str:

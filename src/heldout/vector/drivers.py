@@ -1,9 +1,9 @@
 """How each kind of environment is stepped: one driver per convention, behind one interface.
 
-PlainEnvs     a list of Gymnasium environments, each episode reset with a seed of its own
-BatchEnv      anything that takes and returns batches, torch tensors included
-GymVector     a Gymnasium vector environment, in each of its autoreset modes
-SB3Vector     a stable-baselines3 VecEnv
+_PlainEnvs     a list of Gymnasium environments, each episode reset with a seed of its own
+_BatchEnv      anything that takes and returns batches, torch tensors included
+_GymVector     a Gymnasium vector environment, in each of its autoreset modes
+_SB3Vector     a stable-baselines3 VecEnv
 
 A driver steps all its environments at once and returns numpy arrays. What a convention cannot do
 (seed each episode, truncate one) is stated in `notes`, which the report repeats; it is never
@@ -106,7 +106,7 @@ def make_driver(make_env: Callable[[], Any], num_envs: int, episodes: int) -> Dr
                     )
                 stack.callback(env.close)
                 envs.append(env)
-            driver = PlainEnvs(envs)
+            driver = _PlainEnvs(envs)
         stack.pop_all()
     return driver
 
@@ -115,11 +115,11 @@ def _make_vector_driver(env: Any, num_envs: int) -> Driver:
     gymnasium = sys.modules.get("gymnasium")  # imported already where the environment is its own
     driver: Driver
     if gymnasium is not None and isinstance(env, gymnasium.vector.VectorEnv):
-        driver = GymVector(env)
+        driver = _GymVector(env)
     elif hasattr(env, "step_async") and hasattr(env, "step_wait") and hasattr(env, "env_method"):
-        driver = SB3Vector(env)
+        driver = _SB3Vector(env)
     else:
-        driver = BatchEnv(env)
+        driver = _BatchEnv(env)
     if num_envs not in (1, driver.num_envs):
         raise InvalidInput(
             f"make_env() made a vectorised environment of {driver.num_envs}, and num_envs is "
@@ -141,6 +141,7 @@ def _check_env(env: Any) -> Any:
 
 
 def is_tensor(values: Any) -> bool:
+    """Return whether this is a torch tensor, without importing torch."""
     return hasattr(values, "detach")
 
 
@@ -177,16 +178,20 @@ def _as_step(env: Any, num_envs: int, names: Sequence[str], *values: Any) -> Ste
     """
     reward, terminated, truncated = map(as_numpy, values)
     step = Step(
-        reward.astype(np.float64),
+        reward.astype(np.float64, copy=False),
         terminated.astype(np.bool_, copy=False),
         truncated.astype(np.bool_, copy=False),
     )
-    for name, array in zip(names, step, strict=True):
-        if array.shape != (num_envs,):
-            raise InvalidInput(
-                f"{type(env).__name__}.step() returned {name} of shape {array.shape}; "
-                f"it has one number for each of {num_envs} environments"
-            )
+    if not step.reward.shape == step.terminated.shape == step.truncated.shape == (num_envs,):
+        name, shape = next(
+            (name, array.shape)
+            for name, array in zip(names, step, strict=True)
+            if array.shape != (num_envs,)
+        )
+        raise InvalidInput(
+            f"{type(env).__name__}.step() returned {name} of shape {shape}; "
+            f"it has one number for each of {num_envs} environments"
+        )
     return step
 
 
@@ -316,7 +321,7 @@ def _statistics_notes(kind: str, learns: bool) -> list[str]:
 # --- Plain environments -------------------------------------------------------------------------
 
 
-class PlainEnvs(Driver):
+class _PlainEnvs(Driver):
     """A list of plain environments. One that plays no episode is not stepped."""
 
     restarts = cuts = True
@@ -443,7 +448,7 @@ def _unstack(actions: Any, size: int) -> list[Any]:
 # --- Batches ------------------------------------------------------------------------------------
 
 
-class BatchEnv(Driver):
+class _BatchEnv(Driver):
     """Anything that takes and returns batches: simulators that run thousands of copies at once.
 
     `reset() -> obs | (obs, info)`, `step(actions) -> (obs, reward, done, trunc, info)`. Arrays may
@@ -548,7 +553,7 @@ COUNTS = ("episode_returns", "episode_lengths", "episode_start_times", "prev_don
 """What Gymnasium's RecordEpisodeStatistics keeps of episodes in flight."""
 
 
-class GymVector(BatchEnv):
+class _GymVector(_BatchEnv):
     """A Gymnasium vector environment.
 
     Gymnasium's own Sync and Async ones can be reset one by one with a seed, and then every episode
@@ -707,7 +712,7 @@ NORMALISED_TWICE = (
 )
 
 
-class SB3Vector(Driver):
+class _SB3Vector(Driver):
     """A stable-baselines3 VecEnv, which resets in the step that ends an episode.
 
     It seeds episodes only when all of them start. But `env_method` reaches the environment behind

@@ -40,6 +40,7 @@ class Slots(NamedTuple):  # made anew at every step, so it has to be made quickl
 
     @property
     def finished(self) -> bool:
+        """Whether all episodes were played."""
         return self.started == self.requested and not (self.episode >= 0).any()
 
 

@@ -131,6 +131,7 @@ def check_arguments(
 
 
 def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
+    """Refuse what is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
         raise InvalidInput(f"{name} is a whole number of at least {least}{note}, got {value!r}")
 

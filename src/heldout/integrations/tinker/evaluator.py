@@ -227,8 +227,13 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         return {f"{self.prefix}/skipped": 1.0}
 
     def has_measured(self, step: int, saved_at: str) -> bool:
-        """Whether a step has a result or will have one. One of an earlier training counts if it is
-        of weights that are saved at the same path."""
+        """Return whether a step has a result or will have one.
+
+        Args:
+            step: The training step.
+            saved_at: Path of its weights. A result of an earlier attempt counts if it is of weights
+                that are saved at the same path.
+        """
         measured = self._measured.get(step, False)
         if may_have_result(measured) if isinstance(measured, Scheduled) else measured:
             return True

@@ -51,6 +51,8 @@ The RL loops do not, and need not be counted; that of DPO adds its last step."""
 
 @dataclass(frozen=True, slots=True)
 class Step:
+    """A training step, and how it is known."""
+
     number: int
     source: str
     """`task`, `trace`, `count`, `checkpoint` or `given`."""
@@ -70,10 +72,12 @@ class Cadence:
 
     @classmethod
     def of(cls, config: Any) -> Cadence:
+        """Read the cadence from a training config."""
         return cls(config.eval_every, first_step(config.log_path), is_counted(type(config)))
 
     @property
     def first(self) -> int | None:
+        """First step that is due; None where that is not known."""
         if self.start is None or self.every < 1:
             return None
         return -(-self.start // self.every) * self.every
@@ -136,8 +140,10 @@ def sampler_path(log_path: str, step: int) -> str | None:
 
 
 class AsyncEvals:
-    """Base of the types of such configs. It is the type that tells: `chz.replace` keeps it,
-    whatever list of builders it is given."""
+    """Marks the types of configs whose evaluators run asynchronously.
+
+    `chz.replace` keeps the type, whatever list of builders it is given.
+    """
 
 
 def with_async_evals(config: Any) -> Any:
@@ -186,6 +192,7 @@ class AsyncBuilder:
         return self
 
     def __call__(self) -> Any:
+        """Build the evaluator, wrapped where it can be scheduled."""
         evaluator = self.builder()
         if not _is_schedulable(evaluator):
             return evaluator
@@ -199,6 +206,10 @@ class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         self._evaluator, self._next_step = evaluator, next_step
 
     async def __call__(self, sampling_client: Any) -> Any:
+        """Schedule the evaluator.
+
+        Where there is no dispatcher, or the step is unknown, it runs at once.
+        """
         training, step = current_training(), self._next_step()
         run = partial(self._evaluator, sampling_client)
         if training is None or step is None:
@@ -207,8 +218,10 @@ class AsyncEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
 
 
 def _is_schedulable(evaluator: Any) -> bool:
-    """Not one of the training client, whose weights change under it; nor a HeldoutEvaluator, which
-    schedules itself."""
+    """Return whether an evaluator can run later.
+
+    One of the training client cannot, whose weights change. A HeldoutEvaluator schedules itself.
+    """
     return not (
         isinstance(evaluator, TrainingClientEvaluator)
         or getattr(evaluator, "schedules_itself", False)
@@ -300,6 +313,7 @@ class TrainingLog:
             log.warning("metrics of step %s could not be logged", step, exc_info=problem)
 
     def keep_open_for(self, scheduled: Scheduled) -> None:
+        """Keep the logger open until this eval has ended."""
         self._scheduled = [s for s in self._scheduled if not s.done()] + [scheduled]
 
     async def schedule(
@@ -311,8 +325,18 @@ class TrainingLog:
         cadence: Cadence | None = None,
         saved_at: str | None = None,
     ) -> dict[str, float]:
-        """Schedule an evaluator of the package or of the user, and a skip for every step that was
-        due since its last one. Returns what the loop logs now."""
+        """Schedule an evaluator, and a skip for every step that was due since its last one.
+
+        Args:
+            evaluator: An evaluator of the package or of the user.
+            run: Runs it.
+            step: The training step.
+            cadence: When the loop calls it; None where no step can have been passed over.
+            saved_at: Path of the weights.
+
+        Returns:
+            What the loop logs now.
+        """
         name, context = self._name(evaluator), copy_context()
 
         async def run_in_context() -> Any:
@@ -348,6 +372,7 @@ class TrainingLog:
             self.close()
 
     def close(self) -> None:
+        """Close the training's own logger."""
         if self._closed:
             return
         self._closed = True

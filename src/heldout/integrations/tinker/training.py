@@ -1,5 +1,7 @@
-"""with_heldout puts evaluators into the config of a training; evaluate_final measures the weights
-that training ended with, which its loop never does."""
+"""Put evaluators into the config of a training run, and measure its last weights.
+
+The package's loops never evaluate the weights that training ends with: `evaluate_final` does.
+"""
 
 from __future__ import annotations
 
@@ -37,6 +39,7 @@ class Builder:
         return self
 
     def __call__(self) -> HeldoutEvaluator:
+        """Begin the evaluator's curve, and return it."""
         self.evaluator.begin(self._config)
         return self.evaluator
 

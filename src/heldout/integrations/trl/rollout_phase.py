@@ -120,6 +120,7 @@ class RolloutPhaseBuilder:
     """The model and its decoder, kept from one eval to the next."""
 
     def __call__(self, model: Any) -> Runner:
+        """Build the runner that generates with the trainer's engine."""
         phase = self.phase
         if phase is None:
             raise InvalidInput(

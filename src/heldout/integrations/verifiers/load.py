@@ -50,6 +50,7 @@ REWARD = "reward"
 
 
 def import_verifiers() -> Any:
+    """Import verifiers, checking its version."""
     why = "0.4 removed the classic environments and rubrics"
     check_version("verifiers", SUPPORTED, why=why)
     return import_module("verifiers")
@@ -261,10 +262,12 @@ class VerifiersEnvironment:
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
+        """Tools of the environment."""
         defined = (self._env.tool_defs if self._state is None else self._state["tool_defs"]) or ()
         return tuple(ToolSpec(t.name, t.description, dict(t.parameters)) for t in defined)
 
     async def opening(self) -> Sequence[Message]:
+        """Set up the state, and return the environment's own prompt."""
         if sniffio.current_async_library() != "asyncio":
             raise InvalidInput(
                 "verifiers needs asyncio; run this with asyncio.run or anyio.run, not under trio"
@@ -308,9 +311,11 @@ class VerifiersEnvironment:
             return self._conversation
 
     def see_completion(self, completion: Completion) -> None:
+        """Keep the completion for the environment's state."""
         self._completion = completion
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
+        """Add the model's turn to the state, and return the environment's reply."""
         if tuple(messages[:-1]) != self._conversation:
             raise InvalidInput(
                 "this is not the conversation that the verifiers environment opened, which has "
@@ -402,6 +407,7 @@ class VerifiersEnvironment:
         }
 
     async def close(self) -> None:
+        """Clean up the environment and its rubric."""
         with self._errors_described():
             try:
                 await self._clean_up(self._env)
@@ -492,8 +498,7 @@ class _RewardCall(NamedTuple):
 
 
 def _strict_rubric(vf: Any, rubric: Any, calls: list[_RewardCall]) -> Any:
-    """Return a rubric that raises what its reward functions raise, and adds what they return to
-    `calls`.
+    """Return a rubric that raises what its reward functions raise, and records what they return.
 
     Rubrics turn an exception in a reward function into 0.0. The rubric belongs to the user and may
     be scoring other rollouts at the same time, so it is not changed: the strict one shares its
@@ -615,6 +620,7 @@ def _normalize(messages: Any) -> list[Any]:
 
 
 def to_heldout_messages(messages: Iterable[Any]) -> tuple[Message, ...]:
+    """Convert verifiers' messages to heldout's."""
     return tuple(_to_heldout_message(message) for message in messages)
 
 
@@ -635,6 +641,7 @@ def _to_heldout_message(message: Any) -> Message:
 
 
 def to_verifiers_messages(messages: Sequence[Message]) -> list[Any]:
+    """Convert heldout's messages to verifiers'."""
     bodies = [to_chat_api(message) for message in messages]
     for body, message in zip(bodies, messages, strict=True):
         if message.reasoning:

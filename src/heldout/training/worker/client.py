@@ -90,6 +90,7 @@ class Snapshot:
         """It does not change: nothing in it is shared with the model in training."""
 
     def release(self) -> None:
+        """Free its buffer."""
         free, self._free = self._free, None
         if free is not None:
             free.append(self.slot)

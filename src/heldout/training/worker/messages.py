@@ -21,6 +21,8 @@ INSIDE_WORKER = "HELDOUT_EVAL_WORKER"
 
 
 class Message(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+    """A message between client and worker; `number` is that of the request."""
+
     number: int
 
 
@@ -58,6 +60,8 @@ class Stop(Message, frozen=True):
 
 
 class Ready(Message, frozen=True):
+    """The function was called, or the weights are loaded."""
+
     weights: str | None = None
     """Hash of all weights, once they are loaded."""
     functions: dict[str, Any] = {}
@@ -65,6 +69,8 @@ class Ready(Message, frozen=True):
 
 
 class Progress(Message, frozen=True):
+    """Items that are done, of how many."""
+
     done: int
     total: int
 

@@ -266,6 +266,7 @@ class Server:
 
 
 def main() -> None:
+    """Serve the client that started this process."""
     connection, *buffers = map(int, sys.argv[1:])
     server = Server(Connection(connection), buffers)
     # The first to be registered is the last to be called.

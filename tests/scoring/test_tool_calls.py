@@ -7,18 +7,18 @@ from hypothesis import strategies as st
 
 from heldout._fingerprint import version_of
 from heldout.errors import InvalidInput
-from heldout.scoring.calls import (
+from heldout.scoring.tool_calls import (
     ResponseCalls,
+    compare_calls,
     grade_calls,
     read_calls,
     same_calls,
     score_calls,
     tools_of,
 )
-from heldout.scoring.triggers import compare_calls
 from heldout.stats import wilson
 from heldout.types import Completion, Message, Sample, Stop, ToolCall, ToolSpec, Trajectory
-from tests.scoring.examples.calls import GRADED, PARAMETERS, SAME, TOOL, VALID
+from tests.scoring.examples.tool_calls import FOLDED, GRADED, PARAMETERS, SAME, TOOL, VALID
 
 TOOLS = (ToolSpec(TOOL, parameters=PARAMETERS), ToolSpec("stop"))
 
@@ -263,6 +263,43 @@ def test_the_examples_of_graded_calls_hold(example):
     assert (grade.value, grade.extracted) == (example.value, example.extracted)
 
 
+@pytest.mark.parametrize("example", FOLDED, ids=lambda e: e.answer)
+def test_the_examples_with_case_folded_hold(example):
+    calls = trajectory(*(call(**given) for given in json.loads(example.answer)))
+    grade = grade_calls(calls, example.target, ignore_case=True)
+    assert (grade.value, grade.extracted) == (example.value, example.extracted)
+    assert grade_calls(calls, example.target).value == 0.0
+
+
+def test_calls_are_matched_to_targets_whichever_they_fit():
+    """The first call fits both targets, the second only one of them: greedy would fail."""
+    oslo, rome = call('{"city": "Oslo"}'), call('{"city": "Rome"}')
+    either = {"name": TOOL, "accepted": {"city": ["Rome", "Oslo"]}}
+    only_oslo = {"name": TOOL, "accepted": {"city": ["Oslo"]}}
+    for calls in ((oslo, rome), (rome, oslo)):
+        for target in ([either, only_oslo], [only_oslo, either]):
+            assert grade_calls(trajectory(*calls), target).value == 1.0
+    assert grade_calls(trajectory(rome, rome), [either, only_oslo]).value == 0.0
+    ordered = trajectory(oslo, rome)
+    assert grade_calls(ordered, [only_oslo, either], ordered=True).value == 1.0
+    assert grade_calls(ordered, [either, only_oslo], ordered=True).value == 0.0
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"accepted": {}},
+        {"name": TOOL, "accepted": {"city": "Oslo"}},
+        {"name": TOOL, "accepted": {"city": []}},
+        {"name": TOOL, "accepted": {"city": ["Oslo"]}, "optional": ["days"]},
+        {"name": TOOL, "accepted": {"c": ["Oslo"]}, "optional": "c"},
+    ],
+)
+def test_accepted_values_that_cannot_be_meant_are_refused(wrong):
+    with pytest.raises(InvalidInput, match="a list of them"):
+        grade_calls(trajectory(), [wrong])
+
+
 def test_only_the_last_turn_is_graded_and_its_finish_reason_does_not_matter():
     target = [{"name": TOOL, "arguments": {"city": "Oslo"}}]
     one = call('{"city": "Oslo"}')
@@ -297,4 +334,4 @@ def test_a_trajectory_without_a_model_turn_cannot_be_judged():
 
 
 def test_the_ready_made_ones_are_known_by_their_version():
-    assert version_of(grade_calls) == version_of(score_calls) == 1
+    assert (version_of(grade_calls), version_of(score_calls)) == (2, 1)

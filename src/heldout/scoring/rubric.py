@@ -1,4 +1,4 @@
-"""A rubric: named functions with weights, as one score function.
+"""Rubrics: named functions with weights, as one score function.
 
     score_fn = Rubric(
         part(grade_number, name="correct", relative=1e-3),
@@ -51,7 +51,7 @@ _MAKE: Mapping[str, Callable[[Trajectory, Sample], Any]] = {
     "trajectory": lambda trajectory, sample: trajectory,
 }
 GIVEN = tuple(_MAKE)
-"""What a part may ask for."""
+"""The parameters that a part may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Part:
     asks_for: tuple[str, ...] = field(repr=False)
 
     def identity(self) -> dict[str, Any]:
-        """What it does, so far as one can tell: a version where it has one, else its code."""
+        """Describe the function: by its version where it has one, else by its code."""
         said: dict[str, Any] = {"name": self.name}
         if self.weight is not None:
             said["weight"] = self.weight
@@ -92,11 +92,21 @@ def part(
     version: int | str | None = None,
     **options: Any,
 ) -> Part:
-    """A function for a rubric, with what it is called and how much it counts.
+    """Name and weight a function for a rubric.
 
-    `weight` None is 1 for a number, and for Metrics as they say themselves; given, it multiplies
-    theirs, and 0 only tracks. `options` are handed to the function. `version`, where you give
-    one, is what the function is known by instead of its code: raise it when verdicts change.
+    Args:
+        function: Takes some of answer, text, target, sample and trajectory, by name.
+        weight: Multiplies the weights of Metrics; 0 only tracks. By default a number counts 1, and
+            Metrics as they say themselves.
+        name: The name of the metric; by default the function's without `grade_`.
+        version: Identifies the function instead of its code: raise it when verdicts change.
+        **options: Further arguments of the function.
+
+    Returns:
+        The part.
+
+    Raises:
+        InvalidInput: The function cannot be called so, or an option is wrong.
     """
     if not callable(function):
         raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
@@ -161,6 +171,14 @@ class Rubric:
     """A score function made of parts. Bare functions are parts of weight 1."""
 
     def __init__(self, *parts: Part | Callable[..., Any]) -> None:
+        """Make a rubric.
+
+        Args:
+            *parts: Functions, or parts made by `part`.
+
+        Raises:
+            InvalidInput: There is none, two have one name, or none counts.
+        """
         self.parts = tuple(p if isinstance(p, Part) else part(p) for p in parts)
         if not self.parts:
             raise InvalidInput("a rubric has at least one part")
@@ -182,11 +200,11 @@ class Rubric:
         return f"Rubric({', '.join(p.name for p in self.parts)})"
 
     def identity(self) -> dict[str, Any]:
-        """Names, weights and versions: what is stored with a report, and compared."""
+        """Describe names, weights and versions, as they are stored with a report and compared."""
         return {"name": "Rubric", "parts": [p.identity() for p in self.parts]}
 
     def __call__(self, trajectory: Trajectory, sample: Sample) -> Score | Awaitable[Score]:
-        """A Score where every part is plain, so that it serves where nothing can be awaited."""
+        """Score a trajectory; without an await where every part is a plain function."""
         given = {name: _MAKE[name](trajectory, sample) for name in self._asked_for}
         values: list[Any] = []
         try:
@@ -255,13 +273,13 @@ def _metrics(part: Part, value: Any) -> Sequence[Metric]:
 
 
 def _is_number(value: Any) -> bool:
-    """A number or a bool, of Python, numpy or torch; not a text that looks like one."""
+    """Tell numbers and bools of Python, numpy or torch from texts that look like one."""
     # numpy's and torch's scalars have no type in common.
     return isinstance(value, Real) or getattr(value, "shape", None) == ()
 
 
 class _naming:
-    """Whatever is raised in here is the part's: ScoringFailed with its name."""
+    """Raise what is raised in here as ScoringFailed, with the part's name."""
 
     __slots__ = ("_part",)
 
@@ -280,7 +298,7 @@ class _naming:
 
 
 def _discard(values: Sequence[Any]) -> None:
-    """What will not be awaited any more."""
+    """Close the coroutines that will not be awaited."""
     for value in values:
         if inspect.iscoroutine(value):
             value.close()
@@ -293,7 +311,7 @@ def _called(function: Callable[..., Any]) -> str:
 
 
 def _described(value: Any) -> Any:
-    """An option as JSON can hold it."""
+    """Describe an option as JSON values."""
     own = getattr(value, "identity", None)
     if callable(own):
         return own()

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from heldout.scoring.judges.delimited import delimited, one_line, readable
+from heldout.scoring.judges.texts import delimited, one_line, readable
 
 BEGIN = re.compile(r"^--- BEGIN (\w+) ([0-9a-f]{32}) ---$", re.M)
 

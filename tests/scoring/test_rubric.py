@@ -297,7 +297,7 @@ def test_a_part_that_raises_is_that_items_error_with_name_and_line(run_eval: Run
     assert report.summary["n_errors"] == 1
     error = report.results[2].error
     assert error is not None
-    assert error.startswith("score_fn: picky: LookupError: not two (test_rubrics.py, line ")
+    assert error.startswith("score_fn: picky: LookupError: not two (test_rubric.py, line ")
     assert report.results[1].score["picky"] == 1.0
 
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring import patterns
-from heldout.scoring.patterns import grade_captured, grade_pattern
-from tests.scoring.examples.patterns import CAPTURES, EXAMPLES
+from heldout.scoring import regex
+from heldout.scoring.regex import grade_captured, grade_pattern
+from tests.scoring.examples.regex import CAPTURES, EXAMPLES
 
 MEGABYTE = "a" * 1_000_000 + "!"
 
@@ -73,7 +73,7 @@ def test_a_large_pattern_on_a_large_text_is_refused_before_it_runs():
 
 
 def test_a_pattern_that_reads_to_the_end_for_every_match_is_stopped(monkeypatch):
-    monkeypatch.setattr(patterns, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(regex, "MOST_SECONDS", 0.0)
     with pytest.raises(InvalidInput, match="was not found within"):
         grade_pattern("a" * 10_000, pattern=r"a.*b|a")
 
@@ -87,13 +87,13 @@ def test_the_last_of_very_many_matches_is_found():
 
 @given(st.text("ab1 \n", max_size=40), st.integers(1, 3))
 def test_the_last_is_the_same_however_it_is_looked_for(text, many):
-    expression = patterns._compiled(r"[ab]1?", False)
+    expression = regex._compiled(r"[ab]1?", False)
     plain = [m.span() for m in re.finditer(r"[ab]1?", text)]
-    before, patterns.MANY = patterns.MANY, many
+    before, regex.MANY = regex.MANY, many
     try:
-        found = patterns._last(expression, text.encode())
+        found = regex._last(expression, text.encode())
     finally:
-        patterns.MANY = before
+        regex.MANY = before
     assert (found.span() if found else None) == (plain[-1] if plain else None)
 
 
@@ -144,7 +144,7 @@ def test_half_a_surrogate_pair_is_matched_as_a_replacement():
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    patterns._compiled.cache_clear()
+    regex._compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "re2", None)
     with pytest.raises(InvalidInput, match=r"pip install 'heldout\[patterns\]'"):
         grade_pattern("a", pattern="a")

@@ -1,11 +1,10 @@
-r"""Regexes as graders, on an engine that cannot explode.
+r"""Regexes as graders, on an engine with linear time.
 
 Python's `re` backtracks and has no timeout: `(a+)+$` on thirty letters takes minutes, and even
-`a*b`, which nests nothing, is quadratic, hence hours on a megabyte. Looking at the pattern does
-not help: those that are safe on a megabyte are few. So patterns run on RE2 (`google-re2`, in
-heldout[patterns]), which goes over the text once, whatever the pattern, in pattern size x text
-size steps at worst; and that product is bounded here too. There is no fallback to `re`: the same
-pattern would mean two things, depending on what is installed.
+`a*b` is quadratic, hence hours on a megabyte. So patterns run on RE2 (`google-re2`, in
+heldout[patterns]), which goes over the text once, in pattern size x text size steps at worst; that
+product is limited here too. There is no fallback to `re`: the same pattern would mean two things,
+depending on what is installed.
 
 What differs from `re` (https://github.com/google/re2/wiki/Syntax): no look-around and no
 back-references, which is an error when the pattern is read; the end of the text is `\z`, and `$`
@@ -53,10 +52,21 @@ def _check(*, pattern: str | None = None, ignore_case: bool = False, **_: object
 def grade_pattern(
     answer: str | None, *, pattern: str, whole: bool = False, ignore_case: bool = False
 ) -> Grade:
-    """1.0 where the pattern is found in the answer (`whole`: where it is all of the answer).
+    """Grade 1 where the pattern is found in the answer.
 
-    What was extracted is the last match: its first group, where the pattern has one (nothing, where
-    that group took no part in the match).
+    What is extracted is the last match: its first group, where the pattern has one.
+
+    Args:
+        answer: The reply; its reasoning is not searched.
+        pattern: A pattern in RE2's syntax.
+        whole: Whether the pattern has to match all of the answer.
+        ignore_case: Whether upper and lower case are the same.
+
+    Returns:
+        The grade, with what the pattern matched.
+
+    Raises:
+        InvalidInput: The pattern is none, or takes too long on this answer.
     """
     expression = _compiled(pattern, ignore_case)
     said = answer_text(answer)
@@ -74,9 +84,22 @@ def grade_pattern(
 def grade_captured(
     answer: str | None, target: str | float, *, pattern: str, ignore_case: bool = False
 ) -> Grade:
-    """1.0 where what the pattern extracts (its first group in the last match) is the target.
+    """Grade 1 where what the pattern extracts is the target.
 
-    `ignore_case` is for the comparison too; blank space around either does not count.
+    The first group of the last match counts, or all of it where the pattern has no group. Blank
+    space around it and around the target does not count.
+
+    Args:
+        answer: The reply; its reasoning is not searched.
+        target: What is to be extracted.
+        pattern: A pattern in RE2's syntax.
+        ignore_case: Whether upper and lower case are the same, in the target as well.
+
+    Returns:
+        The grade, with what the pattern extracted.
+
+    Raises:
+        InvalidInput: The pattern is none, takes too long, or the target is empty.
     """
     if isinstance(target, bool) or not isinstance(target, str | int | float):
         raise InvalidInput(f"the target (ground_truth) is a text or a number, got {target!r:.100}")
@@ -127,9 +150,10 @@ def _compiled(pattern: str, ignore_case: bool) -> Any:
 
 
 def _last(expression: Any, text: bytes) -> Any:
-    """The last match. Of very many, the one that is reached from a little before the end of them.
+    """Find the last match.
 
-    Where that is, a few searches tell: the highest place that still has a match behind it.
+    Of very many matches, a bisection finds the highest place with a match behind it, and the search
+    goes on from a little before that.
     """
     deadline = time.monotonic() + MOST_SECONDS
     last, ended = _last_from(expression, text, 0, deadline)
@@ -147,7 +171,7 @@ def _last(expression: Any, text: bytes) -> Any:
 
 
 def _last_from(expression: Any, text: bytes, start: int, deadline: float) -> tuple[Any, bool]:
-    """The last of up to MANY matches, and whether there are no more."""
+    """Return the last of up to MANY matches, and whether there are no more."""
     last = None
     for count, last in enumerate(expression.finditer(text, start), 1):
         if count > MANY:
@@ -157,7 +181,7 @@ def _last_from(expression: Any, text: bytes, start: int, deadline: float) -> tup
 
 
 def _refuse_late(expression: Any, text: bytes, deadline: float) -> None:
-    """Between searches: `a.*b|a` reads to the end for every single a."""
+    """Stop a search that takes too long: `a.*b|a` reads to the end for every single a."""
     if time.monotonic() > deadline:
         raise InvalidInput(
             f"the last match of {expression.pattern[:200]!r} in {len(text)} bytes was not found "

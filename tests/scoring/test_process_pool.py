@@ -8,9 +8,12 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import anyio
 import pytest
@@ -18,8 +21,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput, TaskFailed, TaskTimeout, WorkerDied, WorkerError
-from heldout.scoring import processes
-from heldout.scoring.workers import Pool
+from heldout.scoring import process_pool
+from heldout.scoring.process_pool import Pool
 
 pytestmark = pytest.mark.integration
 TASKS = "tests.scoring.pool_tasks"
@@ -139,7 +142,7 @@ def test_a_task_over_its_time_is_killed_in_the_middle_of_a_bignum(pool: Pool) ->
 def test_a_workers_own_alarm_ends_it_without_anybody_watching(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE_SECONDS", 3600.0)
+    monkeypatch.setattr(process_pool, "GRACE_SECONDS", 3600.0)
     pool.run_sync("math:sqrt", 4, seconds=10)
     with pytest.raises(TaskTimeout):
         pool.submit("builtins:pow", 7, 10**9, seconds=0.2).result(60)
@@ -148,7 +151,7 @@ def test_a_workers_own_alarm_ends_it_without_anybody_watching(
 def test_a_worker_that_does_not_hear_its_alarm_is_killed_from_outside(
     pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.3)
+    monkeypatch.setattr(process_pool, "GRACE_SECONDS", 0.3)
     with pytest.raises(TaskTimeout):
         pool.run_sync(f"{TASKS}:deaf", seconds=0.1)
     assert pool.run_sync("math:sqrt", 4, seconds=10) == 2
@@ -190,110 +193,126 @@ def test_while_one_task_hangs_the_others_go_on(pool: Pool, tmp_path: Path) -> No
     assert hanging.result(60) in pool.pids()
 
 
-# --- What nobody foresaw ------------------------------------------------------------------------
+# --- Starts -------------------------------------------------------------------------------------
 
 
-def failing(problem: Exception) -> Callable[..., None]:
-    def fail(*_: object, **__: object) -> None:
-        raise problem
-
-    return fail
-
-
-@pytest.mark.parametrize("method", ["send", "receive"])
-def test_an_unforeseen_error_at_a_worker_is_the_tasks_and_the_pool_goes_on(
-    method: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    alone = Pool(1)
-    before = alone.run_sync("os:getpid", seconds=60)
-    with monkeypatch.context() as patch:
-        patch.setattr(processes.Worker, method, failing(OverflowError("too large")))
-        with pytest.raises(WorkerDied, match="OverflowError: too large"):
-            alone.submit("math:sqrt", 4, seconds=60).result(60)
-    assert alone.submit("os:getpid", seconds=60).result(60) != before
-    assert is_gone(before)
-    alone.close()
-
-
-def test_a_task_whose_token_cannot_be_handed_out_is_not_lost(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    alone = Pool(1)
-    alone.run_sync("math:sqrt", 4, seconds=60)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", failing(OSError("no pipe")))
-        with pytest.raises(WorkerDied, match="OSError: no pipe"):
-            alone.submit("math:sqrt", 4, seconds=60).result(60)
-    assert alone.submit("math:sqrt", 4, seconds=60).result(60) == 2
-    alone.close()
-
-
-def test_an_unforeseen_error_at_a_start_is_the_tasks_and_the_pool_goes_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    alone = Pool(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(subprocess, "Popen", failing(TypeError("expected str")))
-        with pytest.raises(WorkerDied, match="could be started: TypeError: expected str"):
-            alone.submit("math:sqrt", 4, seconds=60).result(60)
-    assert answers(alone)
-    alone.close()
-
-
-def answers(pool: Pool) -> bool:
-    """A start that failed is told to one task; the next start comes after that."""
-    with suppress(WorkerDied):
-        pool.submit("math:sqrt", 4, seconds=60).result(60)
-    return bool(pool.submit("math:sqrt", 4, seconds=60).result(60) == 2)
-
-
-@pytest.mark.parametrize("executable", [None, ""])
-def test_where_no_python_is_known_every_task_says_so(
+@pytest.mark.parametrize("executable", [None, "", "/no/such/python"])
+def test_where_no_worker_can_be_started_every_task_says_so(
     executable: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = Pool(1)
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", executable)
         for _ in range(2):
-            with pytest.raises(WorkerDied, match=r"sys\.executable is (None|''), so there is no"):
+            with pytest.raises(WorkerDied, match=r"no worker process .*sys\.executable"):
                 alone.submit("math:sqrt", 4, seconds=60).result(60)
-    assert answers(alone)
+    with suppress(WorkerDied):  # a start that failed is the error of one task
+        alone.submit("math:sqrt", 4, seconds=60).result(60)
+    assert alone.submit("math:sqrt", 4, seconds=60).result(60) == 2
     alone.close()
 
 
-@pytest.mark.parametrize("script", ["exit 3", "exec sleep 600"])
-def test_a_program_that_is_no_python_is_noticed_long_before_a_preparation_would_end(
-    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_program_that_is_no_python_is_the_error_of_every_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "program"
-    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(processes, "HELLO_SECONDS", 0.1)
-    monkeypatch.setattr(processes, "GRACE_SECONDS", 0.1)
     alone = Pool(1)
-    with pytest.raises(WorkerDied, match="does not run as a Python that has heldout"):
+    with pytest.raises(WorkerDied, match="exit code 3"):
         alone.submit("math:sqrt", 4, seconds=60).result(60)
     alone.close()
 
 
-def test_where_no_thread_can_be_started_the_task_is_refused_and_nothing_is_left_behind(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# --- Tasks that wait ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def alone() -> Iterator[Pool]:
+    alone = Pool(1)
+    alone.run_sync("math:sqrt", 4, seconds=10)
+    yield alone
+    alone.close()
+
+
+def test_a_task_outlives_the_worker_that_dies_of_the_one_before(
+    alone: Pool, tmp_path: Path
 ) -> None:
-    pool = Pool(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
-        with pytest.raises(WorkerDied, match="can't start new thread"):
-            pool.submit("os:mkdir", str(tmp_path / "refused"), seconds=60)
-        pool.close()  # of threads that never ran
-    pool = Pool(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", failing(RuntimeError("can't start new thread")))
-        with pytest.raises(WorkerDied):
-            pool.submit("os:mkdir", str(tmp_path / "refused"), seconds=60)
-    assert pool.submit("math:sqrt", 4, seconds=60).result(60) == 2
-    assert not (tmp_path / "refused").exists()
-    pool.close()
+    running = alone.submit(
+        f"{TASKS}:hold", str(tmp_path / "begun"), str(tmp_path / "never"), seconds=60
+    )
+    waiting = alone.submit("os:getpid", seconds=60)
+    wait_for(tmp_path / "begun")
+    (killed,) = alone.pids()
+    os.kill(killed, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="SIGKILL"):
+        running.result(60)
+    assert waiting.result(60) != killed
+
+
+def test_a_worker_that_dies_between_two_tasks_costs_none(alone: Pool) -> None:
+    (killed,) = alone.pids()
+    os.kill(killed, signal.SIGKILL)
+    os.waitid(os.P_PID, killed, os.WEXITED | os.WNOWAIT)
+    assert alone.run_sync("os:getpid", seconds=60) != killed
+
+
+def test_time_in_the_queue_does_not_count(alone: Pool, tmp_path: Path) -> None:
+    """The task says how much of its 60 s is left: what it lacks was not lost while it waited."""
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    alone.submit(f"{TASKS}:hold", str(begun), str(release), seconds=60)
+    waiting = alone.submit(f"{TASKS}:time_left", seconds=60)
+    wait_for(begun)
+    until = time.monotonic() + 0.5
+    while time.monotonic() < until:
+        os.sched_yield()
+    released = time.monotonic()
+    release.touch()
+    rounding = 0.02
+    assert 60 - waiting.result(60) <= time.monotonic() - released + rounding
+
+
+def test_a_cancelled_task_that_waited_is_never_started(alone: Pool, tmp_path: Path) -> None:
+    begun, release = tmp_path / "begun", tmp_path / "release"
+    running = alone.submit(f"{TASKS}:hold", str(begun), str(release), seconds=60)
+    waiting = alone.submit("os:mkdir", str(tmp_path / "made"), seconds=60)
+    wait_for(begun)
+    assert waiting.cancel()
+    assert not running.cancel()
+    release.touch()
+    running.result(60)
+    alone.run_sync("math:sqrt", 4, seconds=60)
+    assert not (tmp_path / "made").exists()
+
+
+def test_under_kills_and_cancels_nothing_is_lost_and_nothing_is_done_twice(
+    tmp_path: Path,
+) -> None:
+    chance = Random(0)
+    busy = Pool(2)
+    kills = cancelled = died = 0
+    tasks: list[Future[Any]] = []
+    for number in range(300):
+        tasks.append(busy.submit("os:mkdir", str(tmp_path / str(number)), seconds=60))
+        if chance.random() < 0.3:
+            chance.choice(tasks[-20:]).cancel()
+        if number % 60 == 30:
+            next(task for task in reversed(tasks) if not task.cancelled()).exception(60)
+            for pid in busy.pids():
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+    for number, task in enumerate(tasks):
+        if task.cancelled():
+            cancelled += 1
+            assert not (tmp_path / str(number)).exists()
+        elif isinstance(task.exception(60), WorkerDied):
+            died += 1
+        else:
+            assert task.result(60) is None  # a second mkdir would have failed
+    assert died <= kills
+    assert cancelled
+    busy.close()
 
 
 # --- Nothing is left behind ---------------------------------------------------------------------
@@ -317,7 +336,7 @@ def test_a_closed_pool_leaves_no_process_and_no_waiting_task() -> None:
 
 PARENT = """
 import os, sys
-from heldout.scoring.workers import Pool
+from heldout.scoring.process_pool import Pool
 pool = Pool(2)
 pool.run_sync("math:sqrt", 4, seconds=60)
 pool.submit("builtins:pow", 7, 10**9, seconds=300)
@@ -350,7 +369,7 @@ def test_workers_end_with_their_parent_even_in_the_middle_of_a_task(how: str) ->
 FORK = """
 import os, warnings
 warnings.simplefilter("ignore")  # of a fork beside threads, which is what this is about
-from heldout.scoring.workers import Pool
+from heldout.scoring.process_pool import Pool
 pool = Pool(1)
 theirs = pool.run_sync("os:getpid", seconds=60)
 child = os.fork()
@@ -371,10 +390,32 @@ def test_a_forked_child_has_workers_of_its_own_and_leaves_the_parents_alone() ->
     subprocess.run([sys.executable, "-c", FORK], check=True, timeout=60, env=environment)
 
 
+UNGUARDED = """
+from heldout.scoring.process_pool import Pool
+pool = Pool(1)
+print(pool.run_sync("math:sqrt", 4, seconds=60))
+"""
+
+
+def test_a_script_without_a_main_guard_is_not_imported_by_its_workers(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(UNGUARDED)
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        check=True,
+        timeout=60,
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert done.stdout == "2.0\n"
+
+
 FORK_OF_A_BUSY_POOL = """
 import os, signal, threading, warnings
 warnings.simplefilter("ignore")
-from heldout.scoring.workers import Pool
+from heldout.scoring.process_pool import Pool
 pool = Pool(1)
 pool.run_sync("os:getpid", seconds=60)
 codes = []
@@ -384,7 +425,7 @@ def fork():
         signal.alarm(20)
         os._exit(len(pool.pids()))
     codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
-with pool._shared.lock:  # as any thread may have it at that moment
+with pool._lock:  # as any thread may have it at that moment
     thread = threading.Thread(target=fork)
     thread.start()
     thread.join()

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from heldout.errors import InvalidInput
-from heldout.scoring import schemas
-from heldout.scoring.schemas import compiled, grade_json
-from tests.scoring.examples.schemas import CITY, EXAMPLES
+from heldout.scoring import json_schema
+from heldout.scoring.json_schema import compiled, grade_json
+from tests.scoring.examples.json_schema import CITY, EXAMPLES
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda e: e.answer)
@@ -22,7 +22,7 @@ def test_the_examples_hold(example):
 def test_a_schema_is_compiled_once_by_its_content():
     assert compiled(CITY) is compiled(dict(CITY))
     assert compiled(CITY) is not compiled(CITY, formats=True)
-    assert schemas._compiled.cache_info().maxsize == schemas.KEPT
+    assert json_schema._compiled.cache_info().maxsize == json_schema.KEPT
 
 
 def test_a_schema_changed_after_it_was_compiled_is_another():
@@ -157,7 +157,7 @@ def test_a_schema_accepts_exactly_what_has_no_problem(value):
 
 
 def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    schemas._compiled.cache_clear()
+    json_schema._compiled.cache_clear()
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     with pytest.raises(InvalidInput, match=r"pip install 'heldout\[schemas\]'"):
         compiled({})

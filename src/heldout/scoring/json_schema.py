@@ -1,9 +1,7 @@
-"""JSON against a schema, with `jsonschema-rs`: compiled once, and bounded.
-
-    heldout[schemas] brings the package; without it, the error says so.
+"""JSON checked against a schema by `jsonschema-rs` (in heldout[schemas]), compiled once.
 
 `compiled(schema)` keeps the last few hundred schemas by their content, so it may be called for
-every answer. What is bounded, and how:
+every answer. What is limited, and how:
 
     a $ref          to anything outside the schema is refused; nothing is ever fetched or opened
     an answer       is read up to a size and a depth (formats.py), and checked in one pass
@@ -52,13 +50,14 @@ class Schema:
     _invalid: type[Exception] = field(repr=False)
 
     def accepts(self, value: Any) -> bool:
+        """Tell whether a value is valid."""
         try:
             return bool(self._validator.is_valid(value))
         except ValueError:  # half of a surrogate pair in a value that was never JSON, or too deep
             return False
 
     def problem(self, value: Any) -> str | None:
-        """What is wrong first, and where; None for nothing."""
+        """Say what is wrong first, and where; None for nothing."""
         try:
             self._validator.validate(value)
         except self._invalid as error:
@@ -75,7 +74,18 @@ class Schema:
 
 
 def compiled(schema: Mapping[str, Any] | bool, *, formats: bool = False) -> Schema:
-    """The schema, ready to check values; the same content is compiled once."""
+    """Compile a schema; the same content is compiled once.
+
+    Args:
+        schema: A JSON schema.
+        formats: Whether formats such as "email" are checked.
+
+    Returns:
+        The compiled schema.
+
+    Raises:
+        InvalidInput: It is no schema, refers to something outside, or is too large.
+    """
     try:
         content = msgspec.json.encode(schema)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
@@ -119,9 +129,19 @@ def _check(*, schema: Mapping[str, Any] | bool | Schema | None = None) -> None:
 
 @grader(version=1, check=_check)
 def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema) -> Grade:
-    """The answer is JSON that the schema accepts.
+    """Grade 1 where the answer is JSON that the schema accepts.
 
-    What is read is the whole answer, or else its last code block that closes.
+    The whole answer is read, or else its last code block, which has to close.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+        schema: A JSON schema, or a compiled one.
+
+    Returns:
+        The grade, with the JSON text and what is wrong with it.
+
+    Raises:
+        InvalidInput: The schema cannot be used.
     """
     if not isinstance(schema, Schema):
         schema = compiled(schema)
@@ -165,7 +185,7 @@ def _refuse_bombs(schema: Any) -> None:
 
 
 def _targets(schema: Any) -> dict[str, list[Any]]:
-    """The parts by what a $ref may call them: JSON pointers, anchors and ids.
+    """Collect the parts by what a $ref may call them: JSON pointers, anchors and ids.
 
     A part with an id of its own is a document of its own, from which pointers may start again:
     one name can stand for several parts.
@@ -193,7 +213,7 @@ def _targets(schema: Any) -> dict[str, list[Any]]:
 
 
 def _written_out(part: Any, targets: Mapping[str, list[Any]], sizes: dict[int, int]) -> int:
-    """The number of parts, each $ref counted as what it refers to.
+    """Count the parts, each $ref as what it refers to.
 
     Within a cycle a $ref counts as one: there, the package remembers what it has checked.
     """

@@ -52,6 +52,11 @@ SAME = (
 
 OSLO = {"name": TOOL, "arguments": '{"city": "Oslo"}'}
 ROME = {"name": TOOL, "arguments": '{"city": "Rome"}'}
+ACCEPTS = {
+    "name": TOOL,
+    "accepted": {"city": ["Oslo", "Oslo, Norway"], "days": [1, 2]},
+    "optional": ["days"],
+}
 
 GRADED = (
     Example(
@@ -94,6 +99,53 @@ GRADED = (
     Example(json.dumps([OSLO]), [], 'weather({"city": "Oslo"})', 0.0, "it should not have called"),
     Example(json.dumps([]), [], None, 1.0, "nor did it"),
     Example(json.dumps([{"name": TOOL, "arguments": "{"}]), [OSLO], "weather({)", 0.0, "bad JSON"),
+    Example(json.dumps([OSLO]), [ACCEPTS], 'weather({"city": "Oslo"})', 1.0, "an accepted value"),
+    Example(
+        json.dumps([{"name": TOOL, "arguments": '{"city": "Oslo, Norway", "days": 1}'}]),
+        [ACCEPTS],
+        'weather({"city": "Oslo, Norway", "days": 1})',
+        1.0,
+        "another one, and an optional argument",
+    ),
+    Example(json.dumps([ROME]), [ACCEPTS], 'weather({"city": "Rome"})', 0.0, "not accepted"),
+    Example(
+        json.dumps([{"name": TOOL, "arguments": '{"city": "Oslo", "days": 3}'}]),
+        [ACCEPTS],
+        'weather({"city": "Oslo", "days": 3})',
+        0.0,
+        "an optional argument with another value",
+    ),
+    Example(
+        json.dumps([{"name": TOOL, "arguments": '{"days": 1}'}]),
+        [ACCEPTS],
+        'weather({"days": 1})',
+        0.0,
+        "only what is optional may be left out",
+    ),
+    Example(
+        json.dumps([{"name": TOOL, "arguments": '{"city": "Oslo", "unit": "C"}'}]),
+        [ACCEPTS],
+        'weather({"city": "Oslo", "unit": "C"})',
+        0.0,
+        "an argument that the target does not name",
+    ),
+)
+
+FOLDED = (
+    Example(
+        json.dumps([{"name": TOOL, "arguments": '{"city": "OSLO"}'}]),
+        [ACCEPTS],
+        'weather({"city": "OSLO"})',
+        1.0,
+        "case does not count in arguments",
+    ),
+    Example(
+        json.dumps([{"name": "Weather", "arguments": '{"city": "Oslo"}'}]),
+        [OSLO],
+        'Weather({"city": "Oslo"})',
+        0.0,
+        "but it does in names",
+    ),
 )
 
 EXAMPLES = GRADED
