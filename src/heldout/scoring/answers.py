@@ -29,9 +29,8 @@ from heldout.types import Trajectory
 MAX_VALUE = 2000
 """Characters of one line, or of an unclosed tag, that are read."""
 _MAX_BOX = 20_000  # characters of a box; a longer one counts as unclosed
+_TAIL = 400  # characters at the end of a text in another script that are looked at first
 _MAX_PLACES = 200  # places of each kind that are looked at, from the end of the text
-_TAIL = 400  # characters at the end that are looked at before the rest
-_LONGEST_WORD = 16  # characters
 
 # --- The reply ----------------------------------------------------------------------------------
 
@@ -167,48 +166,39 @@ def stated_answer(text: str) -> str | None:
     return statement.value if statement else None
 
 
+_Reader = Callable[[str, int], Statement | None]
+
+
 def _backwards(text: str) -> Iterator[Statement]:
     searched = _without_programs(text)
     if text[:1] == "{" and text[-1:] == "}":  # JSON: its other keys state nothing
-        found = (reader(text, at) for at, reader in _places(searched, 0, len(text)))
+        found = (reader(text, at) for at, reader in _places(searched, 0))
         if keys := [statement for statement in found if statement and statement.kind == "key"]:
             yield from keys
             return
-    # Most texts state their answer at the end, and the rest of them need not be looked at.
-    middle = max(0, len(text) - _TAIL)
+    # Searching other scripts is slow, and their end mostly has the answer.
+    starts = (0,) if text.isascii() or len(text) <= _TAIL else (len(text) - _TAIL, 0)
     limit = len(text)
-    for start, end in ((middle, len(text)), (0, middle)):
-        in_english = text.isascii() and limit < len(text)
-        for at, reader in _places(searched, start, end, in_english=in_english):
+    for start in starts:
+        for at, reader in _places(searched, start):
             if at < limit and (statement := reader(text, at)):
                 limit = statement.start
                 yield statement
 
 
-_Reader = Callable[[str, int], Statement | None]
-
-
-def _places(
-    text: str, start: int, end: int, *, in_english: bool = False
-) -> list[tuple[int, _Reader]]:
-    """Find where a statement may begin between two places, the last one first."""
-    if start == end:
-        return []
-    part = lowered(text[start : end + _LONGEST_WORD])
-    places: list[tuple[int, _Reader]] = []
-    if "ox" in part and ("oxed" in part or "fbox" in part):
-        places += [(start + at, _read_box) for at in _find_all(part, "oxed")]
-        places += [(start + at, _read_box) for at in _find_all(part, "fbox")]
-    if "#" in part:
-        places += [(start + at, _read_hashes) for at in _find_all(part, "####")]
-    places += [(start + at, _read_answer) for at in _find_all(part, "answer")]
-    plain = text.isascii()
-    if not in_english and not (places and plain):
-        for guard, words in _OTHER_WORDS[plain]:
-            if guard in part:
-                for word in words:
-                    places += [(start + at, _READERS[word]) for at in _find_all(part, word)]
-    places = [place for place in places if place[0] < end]
+def _places(text: str, start: int) -> list[tuple[int, _Reader]]:
+    """Find where a statement may be, the last place first, and what reads it there."""
+    low = lowered(text[start:])
+    pieces: list[tuple[str, _Reader]] = [("answer", _read_answer)] if "answer" in low else []
+    if "ox" in low:
+        pieces += [("oxed", _read_box), ("fbox", _read_box)]
+    if "#" in low:
+        pieces.append(("####", _read_hashes))
+    if "answer" not in low or not text.isascii():
+        for guard, words in _ASCII_WORDS if text.isascii() else _ALL_WORDS:
+            if guard in low:
+                pieces += [(word, _READERS[word]) for word in words]
+    places = [(start + at, reader) for piece, reader in pieces for at in _find_all(low, piece)]
     places.sort(key=_place, reverse=True)
     return places
 
@@ -367,7 +357,6 @@ _ALL_WORDS = (
     *(("ج", ("الإجابة", "الاجابة", "الجواب", "إجابة")), ("उ", ("उत्तर",)), ("উ", ("উত্তর",))),
     *(("ค", ("คำตอบ",)), ("ת", ("תשובה",))),
 )
-_OTHER_WORDS = {True: _ASCII_WORDS, False: _ALL_WORDS}
 _IS = (
     r"is|are|was|(?:would|should|must|will|has to|have to|seems to|appears to|turns out to) be"
     r"|comes (?:out )?to(?: be)?|becomes|equals|ist|sind|lautet|lauten|est|sont|es|son|é|è|são|är"
