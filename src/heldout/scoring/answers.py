@@ -171,7 +171,7 @@ _Reader = Callable[[str, int], Statement | None]
 
 def _backwards(text: str) -> Iterator[Statement]:
     searched = _without_programs(text)
-    if text[:1] == "{" and text[-1:] == "}":  # JSON: its other keys state nothing
+    if text[:1] in ("{", "`") and _JSON.fullmatch(text):  # its other keys state nothing
         found = (reader(text, at) for at, reader in _places(searched, 0))
         if keys := [statement for statement in found if statement and statement.kind == "key"]:
             yield from keys
@@ -299,6 +299,7 @@ def _joined_box(text: str, box: Box) -> Box | None:
 
 _HASHES = re.compile(r"####[ \t]{0,4}([-+−$€£]{0,2}\d[\d.,/ ]{0,60}%?(?<![. ]))[. \t]*(?=\n|\Z)")
 _KEY = re.compile(r"([\"'])(?:final|correct)?[_ -]?answer\1\s{0,20}:\s{0,20}", re.IGNORECASE)
+_JSON = re.compile(r"(?:`{3,9}(?:json)?\s{0,9})?\{.*\}\s{0,9}`{0,9}", re.DOTALL | re.IGNORECASE)
 _IS_KEY = re.compile(r"[\"']\s{0,20}:")
 _TAG = re.compile(r"<((?:final[_-]?)?answer)>", re.IGNORECASE)
 _decoder = json.JSONDecoder()

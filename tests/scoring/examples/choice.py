@@ -24,6 +24,10 @@ CHOICES = (
     Example("Hm, I think it's C.", "C", "C", 1.0, "what the last sentence comes down to"),
     Example("I don't think it's C.", "C", None, 0.0, "or does not"),
     Example('{"why": "A is wrong", "answer": "C"}', "C", "C", 1.0, "JSON"),
+    Example(
+        *('```json\n{"answer": "C", "why": "the answer is B if it is north"}\n```', "C"),
+        *("C", 1.0, "the key, not the other keys"),
+    ),
     Example("<answer>\nC. Paris\n</answer>", "C", "C", 1.0, "answer tags"),
     Example("C) Paris\n\nA) is in England.\nB) is not.", "C", "C", 1.0, "explained below"),
     Example("A and B do not fit.\n\n**C**", "C", "C", 1.0, "a letter alone at the end"),
