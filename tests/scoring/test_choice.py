@@ -173,7 +173,13 @@ def test_a_letter_that_sums_up_others_is_one() -> None:
 def test_options_that_are_only_talked_about_are_not_chosen() -> None:
     for answer in (
         *("A: I don't know.", "A - I have no idea", "A: As an AI I can't"),
-        *("why would I pick A", "you'd be wrong to go with A", "A\nB\nC\nD", "Is it Paris?"),
+        *(
+            "So A is wrong.",
+            "I think A could be it",
+            "you'd be wrong to go with A",
+            "A\nB\nC\nD",
+            "Is it Paris?",
+        ),
         *("D. Rome\nC. Paris\nB. Oslo\nA. London", "Let's consider option A."),
         *("We can rule out option A", "A nice question about C and D."),
     ):
@@ -187,7 +193,8 @@ def test_a_statement_that_names_no_option_is_passed_over() -> None:
         "<answer>A</answer>\n#### 98",
     ):
         assert read_choice(answer) == {"A"}, answer
-    assert read_choice("Answer: A\nAnswer: E") == frozenset()  # a letter, but no option
+    for other in ("E", "(E)", "**E**"):
+        assert read_choice(f"Answer: A\nAnswer: {other}") == frozenset()  # a letter, but no option
     assert read_choice(r"Answer: A, so \boxed{B") == frozenset()  # it breaks off
 
 

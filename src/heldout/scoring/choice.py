@@ -145,10 +145,12 @@ _CALLED = re.compile(  # directly behind the letter
     rf"(?:(?:therefore|thus|indeed|clearly)\s)?(?:the\s)?{_PRAISE}"
 )
 _DENIED = re.compile(
-    r"(?:\b(?:not|never|if|why|whether|wrong|incorrect|nor|neither|or|cannot)|n['’]t)\s"
+    r"(?:\b(?:not|never|if|wrong|incorrect|nor|neither|or|cannot)|n['’]t)\s"
     r"(?:\w{1,12}\s){0,2}[(\[*\"'\s]{0,4}\Z|不\Z",
     re.IGNORECASE,
 )
+_BOTH = re.compile(r"(?<!\w)(\w)\)?\s(?:and|&)\s\(?\Z")
+_GOES_ON = re.compile(r"[*_)\]]{0,4}\s(?:is|are|was|can|could|would|might|has|does)(?:n['’]t)?\b")
 _NAME = re.compile(  # Vitamin C, Plan B: the letter belongs to the word before it
     r"\b(?!(?:Option|Choice|Answer|Letter|Statement|So|Thus|Hence|Therefore|That|Then|Only|And|But"
     r"|Since|Because|While|If|Is|Die|Antwort)\s)[A-Z][a-z]+\s[(\[*]{0,3}\Z"
@@ -226,7 +228,7 @@ def read_choice(
         if len(value) == 1 and value in letters:  # as most are
             return frozenset(value)
         named = _named(value[:MAX_VALUE], letters, tuple(options))
-        if named or (len(value) == 1 and value.isalpha()):  # a letter that is no option
+        if named or len(value.strip("()[]*")) == 1:  # a letter that is no option
             return named
     text = _in_letters(visible_text(text)[-_MAX_TEXT:], letters)
     return _phrased(text, letters) or _by_lines(text, letters, options)
@@ -300,13 +302,15 @@ def _phrased(text: str, letters: str) -> frozenset[str]:
             break
         before = text[max(0, at - 80) : at]
         phrase = _PHRASE.search(before)
-        if phrase and patterns.head.match(text, at):
+        if phrase and patterns.head.match(text, at) and not _GOES_ON.match(text, end):
             before = before[: phrase.start()]
         elif not _CALLED.match(text, end, end + 140) or _NAME.search(before):
             continue
         if not _DENIED.search(before):
             named.add(letter[1])
             start = at
+            if (both := _BOTH.search(before)) and both[1] in letters:
+                named.add(both[1])
     return frozenset(named)
 
 

@@ -86,6 +86,7 @@ CHOICES = (
     Example("C\n\nQuestion: What is 2 + 2?\nAnswer: B", "C", "C", 1.0, "a next question, made up"),
     Example("Answer: F = ma", "A", None, 0.0, "a formula"),
     Example("A is correct and B is correct.", "B", "A, B", 0.0, "two called correct"),
+    Example("Both A and B are correct.", "B", "A, B", 0.0, "the same"),
     Example("A is correct? No, B is correct.", "B", "B", 1.0, "the last one called correct"),
     Example(
         r"\boxed{98\text{ J}}. The answer is (A).", "A", "A", 1.0, "a box that names no option"
