@@ -70,6 +70,15 @@ def test_a_match_is_where_it_is_asked_for(answer: str, places: str) -> None:
     assert found == set(places.split())
 
 
+@pytest.mark.parametrize(
+    ("answer", "values"),
+    [("Answer: Paris", [1, 1, 1]), ("It is the paris!", [0, 1, 1]), ("Paris, I think", [0, 0, 1])],
+)
+def test_exact_match_and_includes_differ_as_the_docs_say(answer: str, values: list[int]) -> None:
+    graders = (texts.grade_exact, texts.grade_match, texts.grade_includes)
+    assert [grader(answer, "Paris").value for grader in graders] == values
+
+
 def test_a_location_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'end', 'begin', 'any' or 'exact'"):
         part(texts.grade_match, location="middle")

@@ -18,6 +18,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Literal, NamedTuple
 
@@ -534,6 +535,7 @@ def _items(text: str) -> str | None:
     return "\n".join(filter(None, items)) or None
 
 
+@lru_cache(maxsize=4096)  # answers are short, and few of them differ
 def first_sentence(line: str) -> str:
     """Return the first sentence of a line, without the markup around it."""
     close = line.find("</")
