@@ -173,8 +173,8 @@ _Reader = Callable[[str, int], Statement | None]
 def _backwards(text: str) -> Iterator[Statement]:
     searched = _without_programs(text)
     if text[:1] in ("{", "`") and _JSON.fullmatch(text):  # its other keys state nothing
-        found = (reader(text, at) for at, reader in _places(searched, 0))
-        if keys := [statement for statement in found if statement and statement.kind == "key"]:
+        read = (reader(text, at) for at, reader in _places(searched, 0))
+        if keys := [statement for statement in read if statement and statement.kind == "key"]:
             yield from keys
             return
     # Searching other scripts is slow, and their end mostly has the answer.
@@ -280,8 +280,8 @@ def _read_box(text: str, at: int) -> Statement | None:
     while len(values) < _MAX_JOINED and (before := _joined_box(text, first)):
         first = before
         values.insert(0, clean(before.inside or ""))
-    stated = list(dict.fromkeys(filter(None, values)))
-    return Statement(", ".join(stated), "box", first.start, box.end) if stated else None
+    value = ", ".join(dict.fromkeys(filter(None, values)))
+    return Statement(value, "box", first.start, box.end) if value else None
 
 
 def _joined_box(text: str, box: Box) -> Box | None:
@@ -307,8 +307,8 @@ _decoder = json.JSONDecoder()
 
 
 def _read_hashes(text: str, at: int) -> Statement | None:
-    found = _HASHES.match(text, at) if at == 0 or text[at - 1] == "\n" else None
-    return Statement(found[1], "hashes", at, found.end()) if found else None
+    hashes = _HASHES.match(text, at) if at == 0 or text[at - 1] == "\n" else None
+    return Statement(hashes[1], "hashes", at, hashes.end()) if hashes else None
 
 
 def _read_key(text: str, at: int) -> Statement | None:
@@ -322,12 +322,12 @@ def _read_key(text: str, at: int) -> Statement | None:
         value = piece[1:close].strip() if close > 0 else ""
         return Statement(value or None, "key", start, key.end() + max(close, 0))
     try:
-        found, length = _decoder.raw_decode(piece)
+        content, length = _decoder.raw_decode(piece)
     except (ValueError, RecursionError):
         return None
-    value = found.strip() if isinstance(found, str) else piece[:length]
+    value = content.strip() if isinstance(content, str) else piece[:length]
     end = key.end() + length
-    return Statement(None if found is None or not value else value, "key", start, end)
+    return Statement(None if content is None or not value else value, "key", start, end)
 
 
 def _read_tag(text: str, at: int) -> Statement | None:
@@ -707,9 +707,9 @@ def last_code_block(text: str, *languages: str) -> str | None:
     Returns:
         The code; None where there is no such block.
     """
-    wanted = {language.lower() for language in languages}
+    names = {language.lower() for language in languages}
     code = None
     for block in fenced(text):
-        if block.closed and (not wanted or block.language in wanted):
+        if block.closed and (not names or block.language in names):
             code = text[block.inner : block.inner_end]
     return code

@@ -276,8 +276,8 @@ def _others(head: re.Match[str], rest: str, letters: str) -> frozenset[str]:
         or (")" in head["close"] and not _JOINS.match(rest))
     ):
         # Behind `C)` is the option's text, in which only another marked letter is one.
-        return frozenset(one or other for one, other in patterns.marked.findall(rest[1:]))
-    found = {
+        return frozenset(map("".join, patterns.marked.findall(rest[1:])))
+    named = {
         letter[1]
         for letter in patterns.any.finditer(rest)
         if letter[1] not in "AI"
@@ -285,8 +285,8 @@ def _others(head: re.Match[str], rest: str, letters: str) -> frozenset[str]:
     }
     if head["letter"] in letters.lower():
         lower = re.compile(rf"(?<![\w'’])[{re.escape(letters.lower())}](?![\w'’])")
-        found |= {letter.upper() for letter in lower.findall(rest)}
-    return frozenset(found)
+        named |= {letter.upper() for letter in lower.findall(rest)}
+    return frozenset(named)
 
 
 def _phrased(text: str, letters: str) -> frozenset[str]:
@@ -338,13 +338,13 @@ def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
         return ""
     texts = [_plain(option) for option in options]
     plain = _plain(value)
-    for said in (plain, re.split(r", | because | since | [–—] ", plain, maxsplit=1)[0]):
-        if texts.count(said) == 1:
-            other = any(
-                text and text != said and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain)
+    for clause in (plain, re.split(r", | because | since | [–—] ", plain, maxsplit=1)[0]):
+        if texts.count(clause) == 1:
+            has_other = any(
+                text and text != clause and re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain)
                 for text in texts
             )
-            return "" if other and said != plain else letters[texts.index(said)]
+            return "" if has_other and clause != plain else letters[texts.index(clause)]
     return ""
 
 
@@ -354,14 +354,14 @@ def _by_last_sentence(line: str, letters: str, options: Sequence[str]) -> frozen
     if not options or re.search(r"\b(?:not|if|wrong|incorrect)\b|n['’]t\b|\?", sentence):
         return frozenset()
     plain = _plain(sentence).replace("*", "")
-    found = {
+    places = {
         letter: place
         for letter, text in zip(letters, map(_plain, options), strict=False)
         if text and (place := re.search(rf"(?<!\w){re.escape(text)}(?!\w)", plain))
     }
-    if len(found) != 1:
+    if len(places) != 1:
         return frozenset()
-    letter, place = found.popitem()
+    letter, place = places.popitem()
     ends = re.match(rf"\Z|\s(?:is|are)\s(?:the\s)?{_PRAISE}", plain[place.end() :])
     return frozenset(letter) if ends else frozenset()
 
@@ -438,9 +438,9 @@ def grade_choice(
             f"the target is an option's letter, got {target!r:.100}; of an index, it is "
             f"{letters[:4]!r}[index]"
         )
-    wanted = frozenset([target]) if isinstance(target, str) else frozenset(target)
+    correct = frozenset([target]) if isinstance(target, str) else frozenset(target)
     known = frozenset(originals.values() if originals else shown_letters)
-    if not wanted or not wanted <= known:
+    if not correct or not correct <= known:
         raise InvalidInput(
             f"the target {target!r:.100} is not among the option letters {''.join(sorted(known))!r}"
         )
@@ -455,9 +455,11 @@ def grade_choice(
             raise InvalidInput(f"`originals` says nothing of the shown letters {sorted(missing)}")
         chosen = frozenset(originals[letter] for letter in named)
         notes.append(f"shown as {', '.join(sorted(named))}")
-        if chosen != wanted:
-            places = sorted(place for place, letter in originals.items() if letter in wanted)
-            notes.append(f"the target {', '.join(sorted(wanted))} was shown as {', '.join(places)}")
+        if chosen != correct:
+            places = sorted(place for place, letter in originals.items() if letter in correct)
+            notes.append(
+                f"the target {', '.join(sorted(correct))} was shown as {', '.join(places)}"
+            )
     if isinstance(target, str) and len(named) > 1:
         notes.append("more than one option is named")
-    return Grade(float(chosen == wanted), shown(", ".join(sorted(chosen))), "; ".join(notes))
+    return Grade(float(chosen == correct), shown(", ".join(sorted(chosen))), "; ".join(notes))

@@ -144,11 +144,11 @@ def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> G
         InvalidInput: The target is not a list of texts or numbers.
     """
 
-    def overlap(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return rouge_l(found, wanted) if found or wanted else 1.0
+    def overlap(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return rouge_l(prediction, reference) if prediction or reference else 1.0
 
-    def same(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return float(list(found) == list(wanted))
+    def same(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return float(list(prediction) == list(reference))
 
     return _graded(answer, target, overlap if partial else same)
 
@@ -171,11 +171,11 @@ def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Gr
         InvalidInput: The target is not a list of texts or numbers.
     """
 
-    def same(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return float(set(found) == set(wanted))
+    def same(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return float(set(prediction) == set(reference))
 
-    def overlap(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return token_f1(sorted(set(found)), sorted(set(wanted)))
+    def overlap(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return token_f1(sorted(set(prediction)), sorted(set(reference)))
 
     return _graded(answer, target, overlap if partial else same)
 
@@ -183,12 +183,13 @@ def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Gr
 def _graded(answer: str | None, target: Any, compare: Compare) -> Grade:
     if not isinstance(target, list | tuple):
         raise InvalidInput(f"the target (ground_truth) is a list of texts, got {target!r:.100}")
-    wanted = [" ".join(tokens(item)) for item in _texts(target)]
+    reference = [" ".join(tokens(item)) for item in _texts(target)]
     readings = _read_items(answer)
     if isinstance(readings, Grade):
         return readings
     graded = [
-        (compare([" ".join(tokens(item)) for item in items], wanted), items) for items in readings
+        (compare([" ".join(tokens(item)) for item in items], reference), items)
+        for items in readings
     ]
     value, items = max(graded, key=lambda pair: pair[0])
     return Grade(value, shown("; ".join(items)))
@@ -247,18 +248,18 @@ def grade_spans(
         text = shown("; ".join(readings[0]))
         return Grade(0.0, text, f"an answer has at most {MAX_SPANS} spans")
     measure = span_match if exact else span_f1
-    graded = [(measure(items, wanted), items) for items in readings for wanted in lists]
+    graded = [(measure(items, reference), items) for items in readings for reference in lists]
     value, items = max(graded, key=lambda pair: pair[0])
     return Grade(value, shown("; ".join(items)))
 
 
 def _span_lists(target: Any) -> list[list[str]]:
     if isinstance(target, list | tuple) and target:
-        nested = [one for one in target if isinstance(one, list | tuple)]
+        nested = [spans for spans in target if isinstance(spans, list | tuple)]
         if not nested:
             return [_texts(target)]
         if len(nested) == len(target) and all(nested):
-            return [_texts(one) for one in nested]
+            return [_texts(spans) for spans in nested]
     raise InvalidInput(
         "the target (ground_truth) is a list of spans, or a list of such lists, none empty, got "
         f"{target!r:.100}"
@@ -287,29 +288,29 @@ def _is_number(word: str) -> bool:
     return True
 
 
-def span_match(found: Sequence[str], wanted: Sequence[str]) -> float:
+def span_match(prediction: Sequence[str], reference: Sequence[str]) -> float:
     """Return 1.0 where both have the same normalised spans, and as many."""
-    same = set(map(normalise_span, found)) == set(map(normalise_span, wanted))
-    return float(same and len(found) == len(wanted))
+    same = set(map(normalise_span, prediction)) == set(map(normalise_span, reference))
+    return float(same and len(prediction) == len(reference))
 
 
-def span_f1(found: Sequence[str], wanted: Sequence[str]) -> float:
+def span_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
     """Return the mean F1 of spans under the best one-to-one alignment, over the longer list."""
-    if not found or not wanted:
-        return float(not found and not wanted)
-    ours = [set(normalise_span(span).split()) for span in found]
-    theirs = [set(normalise_span(span).split()) for span in wanted]
-    table = [[_bag_f1(bag, other) for other in theirs] for bag in ours]
-    return _aligned(table) / max(len(found), len(wanted))
+    if not prediction or not reference:
+        return float(not prediction and not reference)
+    ours = [set(normalise_span(span).split()) for span in prediction]
+    theirs = [set(normalise_span(span).split()) for span in reference]
+    table = [[_bag_f1(bag, reference_bag) for reference_bag in theirs] for bag in ours]
+    return _aligned(table) / max(len(prediction), len(reference))
 
 
-def _bag_f1(found: set[str], wanted: set[str]) -> float:
-    numbers = set(filter(_is_number, wanted))
-    if numbers and not numbers & found:
+def _bag_f1(prediction: set[str], reference: set[str]) -> float:
+    numbers = set(filter(_is_number, reference))
+    if numbers and not numbers & prediction:
         return 0.0
-    common = len(found & wanted)
-    precision = common / len(found) if found else 1.0
-    recall = common / len(wanted) if wanted else 1.0
+    common = len(prediction & reference)
+    precision = common / len(prediction) if prediction else 1.0
+    recall = common / len(reference) if reference else 1.0
     return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 

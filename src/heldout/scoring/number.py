@@ -58,9 +58,9 @@ _SMALL += " fifteen sixteen seventeen eighteen nineteen"
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _WORDS = {word: value for value, word in enumerate(_SMALL.split())}
 _WORDS |= {
-    word if not one else f"{word}{gap}{_SMALL.split()[one]}": 20 + 10 * place + one
+    word if not unit else f"{word}{gap}{_SMALL.split()[unit]}": 20 + 10 * place + unit
     for place, word in enumerate(_TENS.split())
-    for one in range(10)
+    for unit in range(10)
     for gap in " -"
 }
 _MINUS, _RAISED = "-−–", "⁰¹²³⁴⁵⁶⁷⁸⁹"
@@ -326,7 +326,7 @@ def _number_at(text: str, last: int) -> tuple[int, str, re.Match[str]]:
     for window in _WINDOWS:
         start = max(0, last - window)
         near = text[start : last + 60]
-        *_, match = [found for found in _matches(near) if found.start() <= last - start]
+        *_, match = [candidate for candidate in _matches(near) if candidate.start() <= last - start]
         if start == 0 or match.start() > 9:  # else there may be half a number
             break
     return start, near, match
@@ -418,7 +418,7 @@ def grade_number(
         raise InvalidInput(
             f"the target (ground_truth) is a number, or a text that is one, got {target!r:.100}"
         )
-    wanted = _target(target, decimal)
+    reference = _target(target, decimal)
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -442,12 +442,12 @@ def grade_number(
         )
     if isinstance(target, float) and not target.is_integer():
         relative = max(relative, 1e-9)
-    same = same_number(number, wanted, absolute=absolute, relative=relative)
+    same = same_number(number, reference, absolute=absolute, relative=relative)
     return Grade(float(same), shown(number.text))
 
 
 def same_number(
-    number: Number, wanted: Number, *, absolute: float = 0.0, relative: float = 0.0
+    number: Number, reference: Number, *, absolute: float = 0.0, relative: float = 0.0
 ) -> bool:
     """Compare two numbers.
 
@@ -456,36 +456,38 @@ def same_number(
 
     Args:
         number: The number of the answer.
-        wanted: The target.
+        reference: The target.
         absolute: How far apart the two may be.
         relative: The same, as a share of the target.
 
     Returns:
         Whether they are the same.
     """
-    if number.percent == wanted.percent:
-        return _close(number.value, wanted.value, absolute, relative)
+    if number.percent == reference.percent:
+        return _close(number.value, reference.value, absolute, relative)
     ratio = Fraction(1, 100) if number.percent else Fraction(100)
-    if wanted.value in (number.value, number.value * ratio):
+    if reference.value in (number.value, number.value * ratio):
         return True
-    share, plain = (number, wanted) if number.percent else (wanted, number)
+    share, plain = (number, reference) if number.percent else (reference, number)
     hundredths = abs(plain.value) * 10 < abs(share.value) and plain.value != 0
     value = number.value * ratio if hundredths else number.value
-    return _close(value, wanted.value, absolute, relative)
+    return _close(value, reference.value, absolute, relative)
 
 
-def _close(value: Fraction, wanted: Fraction, absolute: float, relative: float) -> bool:
-    if value == wanted or not (absolute or relative):
-        return value == wanted
-    allowed = max(Fraction(repr(absolute)), Fraction(repr(relative)) * abs(wanted))
-    return abs(value - wanted) <= allowed
+def _close(value: Fraction, reference: Fraction, absolute: float, relative: float) -> bool:
+    if value == reference or not (absolute or relative):
+        return value == reference
+    allowed = max(Fraction(repr(absolute)), Fraction(repr(relative)) * abs(reference))
+    return abs(value - reference) <= allowed
 
 
 @lru_cache(maxsize=1024)
 def _target(target: float | str | Fraction, decimal: Decimal) -> Number:
     if isinstance(target, str):
-        stated = next(statements(target), None)
-        number = parse_number(stated.value if stated and stated.value else target, decimal=decimal)
+        statement = next(statements(target), None)
+        number = parse_number(
+            statement.value if statement and statement.value else target, decimal=decimal
+        )
         if number is None:
             raise InvalidInput(f"the target {target!r:.200} is not a number; give the number alone")
         return number

@@ -138,7 +138,7 @@ def _folded_form(text: str) -> str:
         for character, written in _FRACTIONS.items():
             text = text.replace(character, written)
     if _RAISED.search(text):
-        text = _RAISED.sub(lambda found: "^" + found[0], text)
+        text = _RAISED.sub(lambda power: "^" + power[0], text)
     text = nfkc(text).replace("’", "'").replace("−", "-").replace("İ", "i")
     return _UNSPACED.sub(r" \g<0> ", text) if _UNSPACED.search(text) else text
 
@@ -199,8 +199,8 @@ def grade_exact(answer: str | None, target: Targets, *, read: Read = "stated") -
         InvalidInput: The target is empty or no text.
     """
 
-    def same(text: str, wanted: str, stated: bool) -> float:
-        return float(text == wanted.strip() or (stated and text == clean(wanted)))
+    def same(text: str, reference: str, stated: bool) -> float:
+        return float(text == reference.strip() or (stated and text == clean(reference)))
 
     return _best(answer, target, read, same)
 
@@ -229,26 +229,28 @@ def grade_match(
     """
     if location not in ("end", "begin", "exact"):
         _check(location=location)
-        return _best(answer, target, read, lambda text, wanted, _: _includes(text, wanted))
-    return _best(answer, target, read, lambda text, wanted, _: _matches(text, wanted, location))
+        return _best(answer, target, read, lambda text, reference, _: _includes(text, reference))
+    return _best(
+        answer, target, read, lambda text, reference, _: _matches(text, reference, location)
+    )
 
 
 def _matches(text: str, target: str, location: str) -> float:
     if text == target:
         return 1.0
-    wanted = _target_tokens(target)
+    reference = _target_tokens(target)
     reach = 2 * len(target) + 40
     if location == "end" and len(text) > reach:  # the end of a long text has all words that count
-        found = tokens(text[-reach:].partition(" ")[2])
-        if len(found) > len(wanted):
-            return float(found[-len(wanted) :] == wanted)
+        prediction = tokens(text[-reach:].partition(" ")[2])
+        if len(prediction) > len(reference):
+            return float(prediction[-len(reference) :] == reference)
     elif location == "exact" and len(text) > 50 * reach:
         return 0.0
-    found = tokens(text)
+    prediction = tokens(text)
     if location == "exact":
-        return float(found == wanted)
-    part = found[: len(wanted)] if location == "begin" else found[-len(wanted) :]
-    return float(part == wanted)
+        return float(prediction == reference)
+    part = prediction[: len(reference)] if location == "begin" else prediction[-len(reference) :]
+    return float(part == reference)
 
 
 @grader(version=2, check=_check)
@@ -279,21 +281,21 @@ def grade_includes(
         words = len(_UNSPACED.sub(r" \g<0> ", text).split()) if text else 0
         if text and words > at_most:
             return Grade(0.0, shown(text), f"{words} words, at most {at_most} are looked at")
-    return _best(answer, target, read, lambda text, wanted, _: _includes(text, wanted))
+    return _best(answer, target, read, lambda text, reference, _: _includes(text, reference))
 
 
 _MAX_NEAR = 20
 
 
 def _includes(text: str, target: str) -> float:
-    wanted = _target_tokens(target)
-    if not any(character.isalnum() for word in wanted for character in word):
+    reference = _target_tokens(target)
+    if not any(character.isalnum() for word in reference for character in word):
         marks = nfkc(target).casefold().split()
         return float(" ".join(marks) in " ".join(nfkc(text).casefold().split()))
-    if all(word in _ARTICLES for word in wanted):
-        return float(_within(wanted, re.findall(r"\w+", text.casefold())))
+    if all(word in _ARTICLES for word in reference):
+        return float(_within(reference, re.findall(r"\w+", text.casefold())))
     anchor = max(
-        (word for word in wanted if word.isalpha() and word.isascii()), key=len, default=""
+        (word for word in reference if word.isalpha() and word.isascii()), key=len, default=""
     )
     if anchor and text.isascii() and "'" not in text:
         # Most texts do not have the longest word at all; else only what is around it is read.
@@ -306,16 +308,16 @@ def _includes(text: str, target: str) -> float:
             near = text[start:end]
             near = near if start == 0 else near.partition(" ")[2]
             near = near if end >= len(text) else near.rpartition(" ")[0]
-            if _within(wanted, tokens(near)):
+            if _within(reference, tokens(near)):
                 return 1.0
             if "." in near or "  " in near or "\n" in near:
                 break  # initials, or words far apart: all of it has to be read
             at = low.find(anchor, at + 1)
-    return float(_within(wanted, tokens(text)))
+    return float(_within(reference, tokens(text)))
 
 
-def _within(wanted: list[str], found: list[str]) -> bool:
-    return f" {' '.join(wanted)} " in f" {' '.join(found)} "
+def _within(reference: list[str], prediction: list[str]) -> bool:
+    return f" {' '.join(reference)} " in f" {' '.join(prediction)} "
 
 
 # --- F1 and ROUGE-L -----------------------------------------------------------------------------
@@ -371,31 +373,31 @@ def grade_f1(answer: str | None, target: Targets, *, read: Read = "stated") -> G
     Raises:
         InvalidInput: The target is empty or no text.
     """
-    wanted = _targets(target)
+    references = _targets(target)
     text, _ = _read(answer, read)
     if text is None:
         return NO_ANSWER
     flat = _squad_bytes(text)
-    value = max([_squad_f1(text, flat, one) for one in wanted])
+    value = max([_squad_f1(text, flat, reference) for reference in references])
     return Grade(value, shown(text))
 
 
 @lru_cache(maxsize=1024)
 def _squad_target(target: str) -> tuple[list[str], list[tuple[bytes, int]]]:
     """Return the words of a target, and how often each occurs."""
-    wanted = squad_tokens(target)
-    return wanted, [(b" %b " % word.encode(), n) for word, n in Counter(wanted).items()]
+    reference = squad_tokens(target)
+    return reference, [(b" %b " % word.encode(), n) for word, n in Counter(reference).items()]
 
 
 def _squad_f1(text: str, flat: bytes | None, target: str) -> float:
-    wanted, times = _squad_target(target)
-    if flat is None or not wanted or len(times) > _FEW:
-        return token_f1(squad_tokens(text), wanted)
+    reference, times = _squad_target(target)
+    if flat is None or not reference or len(times) > _FEW:
+        return token_f1(squad_tokens(text), reference)
     # No list of the words is made, which is what takes the time in a long text.
     flat = b" %b " % flat
     count = _count_words(flat) - sum([_times(flat, article) for article in _ARTICLE_NEEDLES])
     common = sum([min(_times(flat, needle), n) for needle, n in times])
-    return _f1(common, count, len(wanted))
+    return _f1(common, count, len(reference))
 
 
 def _count_words(flat: bytes) -> int:
@@ -410,18 +412,18 @@ def _times(flat: bytes, needle: bytes) -> int:
     return times
 
 
-def token_f1(found: Sequence[str], wanted: Sequence[str]) -> float:
+def token_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
     """Return the F1 of two bags of words."""
-    if not found or not wanted:
-        return float(not found and not wanted)
-    common = sum((Counter(found) & Counter(wanted)).values())
-    return _f1(common, len(found), len(wanted))
+    if not prediction or not reference:
+        return float(not prediction and not reference)
+    common = sum((Counter(prediction) & Counter(reference)).values())
+    return _f1(common, len(prediction), len(reference))
 
 
-def _f1(common: int, found: int, wanted: int) -> float:
+def _f1(common: int, prediction: int, reference: int) -> float:
     if not common:
         return 0.0
-    precision, recall = common / found, common / wanted
+    precision, recall = common / prediction, common / reference
     return 2 * precision * recall / (precision + recall)
 
 
@@ -443,55 +445,55 @@ def grade_rouge_l(answer: str | None, target: Targets, *, read: Read = "whole") 
     Raises:
         InvalidInput: The target is empty or no text.
     """
-    wanted = _targets(target)
+    references = _targets(target)
     text, _ = _read(answer, read)
     if text is None:
         return NO_ANSWER
     flat = _rouge_bytes(text)
-    value = max(_rouge_f1(flat, _rouge_target(one)) for one in wanted)
-    has_words = flat.strip() and any(map(_rouge_target, wanted))
+    value = max(_rouge_f1(flat, _rouge_target(reference)) for reference in references)
+    has_words = flat.strip() and any(map(_rouge_target, references))
     return Grade(value, shown(text), "" if has_words else "ROUGE reads only words of a-z and 0-9")
 
 
-def _rouge_f1(flat: bytes, wanted: list[str]) -> float:
-    if not wanted or len(wanted) > _FEW:
-        return rouge_l(flat.decode().split(), wanted)
+def _rouge_f1(flat: bytes, reference: list[str]) -> float:
+    if not reference or len(reference) > _FEW:
+        return rouge_l(flat.decode().split(), reference)
     flat = b" %b " % flat
     places: list[tuple[int, str]] = []
-    for word in set(wanted):
+    for word in set(reference):
         needle = b" %b " % word.encode()
         at = flat.find(needle)
         while at >= 0:
             places.append((at, word))
             at = flat.find(needle, at + len(needle) - 1)
     shared = [word for _, word in sorted(places)]
-    return _f1(_common_length(wanted, shared), _count_words(flat), len(wanted))
+    return _f1(_common_length(reference, shared), _count_words(flat), len(reference))
 
 
 _rouge_target = lru_cache(maxsize=1024)(rouge_tokens)
 
 
-def rouge_l(found: Sequence[str], wanted: Sequence[str]) -> float:
+def rouge_l(prediction: Sequence[str], reference: Sequence[str]) -> float:
     """Return the F1 of the longest common subsequence of two lists of words."""
-    if not found or not wanted:
+    if not prediction or not reference:
         return 0.0
-    return _f1(_common_length(wanted, found), len(found), len(wanted))
+    return _f1(_common_length(reference, prediction), len(prediction), len(reference))
 
 
-def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
+def _common_length(first: Sequence[str], second: Sequence[str]) -> int:
     """Find the length of the longest common subsequence, a whole row of its table at a time.
 
     A bit of `row` is 0 where the table rises, so that a row costs a few operations on one
     integer instead of a loop.
     """
     places: dict[str, int] = {}
-    for place, word in enumerate(one):
+    for place, word in enumerate(first):
         places[word] = places.get(word, 0) | 1 << place
-    full = row = (1 << len(one)) - 1
-    for place_of in filter(None, map(places.get, other)):
+    full = row = (1 << len(first)) - 1
+    for place_of in filter(None, map(places.get, second)):
         if same := row & place_of:
             row = (row + same | row - same) & full
-    return len(one) - row.bit_count()
+    return len(first) - row.bit_count()
 
 
 # --- What is compared ---------------------------------------------------------------------------
@@ -500,29 +502,29 @@ def _common_length(one: Sequence[str], other: Sequence[str]) -> int:
 def _best(
     answer: str | None, target: Targets, read: Read, value: Callable[[str, str, bool], float]
 ) -> Grade:
-    wanted = _targets(target)
+    references = _targets(target)
     text, stated = _read(answer, read)
     if text is None:
         return NO_ANSWER
-    return Grade(max([value(text, one, stated) for one in wanted]), shown(text))
+    return Grade(max([value(text, reference, stated) for reference in references]), shown(text))
 
 
 def _targets(target: Any) -> list[str]:
     if target.__class__ is str and target.strip(_NOTHING):
         return [target]
     several = target if isinstance(target, list | tuple) else [target]
-    wanted: list[str] = []
-    for one in several:
-        if isinstance(one, int) and not isinstance(one, bool):
-            wanted.append(str(one))
-        elif isinstance(one, str) and one.strip(_NOTHING):
-            wanted.append(one)
-    if not wanted or len(wanted) != len(several):
+    references: list[str] = []
+    for item in several:
+        if isinstance(item, int) and not isinstance(item, bool):
+            references.append(str(item))
+        elif isinstance(item, str) and item.strip(_NOTHING):
+            references.append(item)
+    if not references or len(references) != len(several):
         raise InvalidInput(
             "the target (ground_truth) is a text or a whole number, or a list of those that are "
             f"all right, none empty, got {target!r:.100}"
         )
-    return wanted
+    return references
 
 
 def _read(answer: str | None, read: Read) -> tuple[str | None, bool]:
