@@ -301,7 +301,8 @@ def _section(paragraph: str) -> str:
     if head in ("Returns:", "Yields:"):
         return f"{head} {' '.join(entry.strip() for entry in entries)}"
     named = (entry.strip().partition(": ") for entry in entries)
-    return "\n".join(f"- `{name}`: {rest}" for name, _, rest in named)
+    bullet = "- " if head == "Args:" else "Raises "
+    return "\n".join(f"{bullet}`{name}`: {rest}" for name, _, rest in named)
 
 
 def page(made: Page) -> str:

@@ -30,6 +30,8 @@ MAX_VALUE = 2000
 """Characters of one line, or of an unclosed tag, that are read."""
 _MAX_BOX = 20_000  # characters of a box; a longer one counts as unclosed
 _MAX_PLACES = 200  # places of each kind that are looked at, from the end of the text
+_TAIL = 400  # characters at the end that are looked at before the rest
+_LONGEST_WORD = 16  # characters
 
 # --- The reply ----------------------------------------------------------------------------------
 
@@ -110,8 +112,8 @@ def statements(text: str) -> Iterator[Statement]:
         Each statement, the last one first.
     """
     text = visible_text(text)
-    if "\n" in text:
-        for question in islice(_NEXT_QUESTION.finditer(text, 1, 20_000), 20):
+    if "\n" in text and (":" in text or "：" in text):
+        for question in islice(_NEXT_QUESTION.finditer(text, 0, 20_000), 20):
             before = text[: question.start()].strip()
             if before and next(_backwards(before), None) is not None:
                 yield from _backwards(before)
@@ -123,8 +125,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 _NEXT_QUESTION = re.compile(
-    r"^[ \t#*>]{0,6}(?:Question|Q|Problem|Exercise|User|Human)\b ?\d{0,3}[*_ ]{0,3}[:：]",
-    re.MULTILINE,
+    r"\n[ \t#*>]{0,6}(?:Question|Q|Problem|Exercise|User|Human)\b ?\d{0,3}[*_ ]{0,3}[:：]"
 )
 
 
@@ -168,39 +169,51 @@ def stated_answer(text: str) -> str | None:
 
 def _backwards(text: str) -> Iterator[Statement]:
     searched = _without_programs(text)
-    low = lowered(searched)
-    places: list[tuple[int, _Reader]] = []
-    if "oxed" in low or "fbox" in low:
-        places += [(at, _read_box) for at in _box_places(searched)]
-    if "####" in low:
-        places += [(at, _read_hashes) for at in _places(low, "####")]
-    for word in _ASCII_WORDS if text.isascii() else _WORDS:
-        if word in low:
-            reader = _reader_of(word)
-            places += [(at, reader) for at in _places(low, word)]
-    if not places:
-        return
-    places.sort(key=_place, reverse=True)
     if text[:1] == "{" and text[-1:] == "}":  # JSON: its other keys state nothing
-        found = [reader(text, low, at) for at, reader in places]
+        found = (reader(text, at) for at, reader in _places(searched, 0, len(text)))
         if keys := [statement for statement in found if statement and statement.kind == "key"]:
             yield from keys
             return
+    # Most texts state their answer at the end, and the rest of them need not be looked at.
+    middle = max(0, len(text) - _TAIL)
     limit = len(text)
-    for at, reader in places:
-        if at < limit and (statement := reader(text, low, at)):
-            limit = statement.start
-            yield statement
+    for start, end in ((middle, len(text)), (0, middle)):
+        for at, reader in _places(searched, start, end):
+            if at < limit and (statement := reader(text, at)):
+                limit = statement.start
+                yield statement
 
 
-_Reader = Callable[[str, str, int], Statement | None]
+_Reader = Callable[[str, int], Statement | None]
+
+
+def _places(text: str, start: int, end: int) -> list[tuple[int, _Reader]]:
+    """Find where a statement may begin between two places, the last one first."""
+    if start == end:
+        return []
+    part = lowered(text[start : end + _LONGEST_WORD])
+    places: list[tuple[int, _Reader]] = []
+    if "ox" in part and ("oxed" in part or "fbox" in part):
+        places += [(at, _read_box) for at in _find_boxes(text, start, end + _LONGEST_WORD)]
+    if "#" in part:
+        places += [(start + at, _read_hashes) for at in _find_all(part, "####")]
+    places += [(start + at, _read_answer) for at in _find_all(part, "answer")]
+    plain = text.isascii()
+    if not places or not plain:
+        for guard, words in _OTHER_WORDS[plain]:
+            if guard in part:
+                for word in words:
+                    places += [(start + at, _READERS[word]) for at in _find_all(part, word)]
+    places = [place for place in places if place[0] < end]
+    places.sort(key=_place, reverse=True)
+    return places
 
 
 def _place(place: tuple[int, _Reader]) -> int:
     return place[0]
 
 
-def _places(text: str, piece: str) -> list[int]:
+def _find_all(text: str, piece: str) -> list[int]:
     """Find the last places of a piece."""
     places: list[int] = []
     at = len(text)
@@ -235,20 +248,22 @@ class Box(NamedTuple):
 
 def last_box(text: str) -> Box | None:
     r"""Find the last `\boxed{…}` with its backslash and braces, as a format check wants it."""
-    for at in _places(text, "\\boxed"):
+    for at in _find_all(text, "\\boxed"):
         if box := _box_at(text, at):
             return box
     return None
 
 
-def _box_places(text: str) -> list[int]:
+def _find_boxes(text: str, start: int, end: int) -> list[int]:
+    part = text[start:end]
+    names = [at - 1 for piece in ("oxed", "fbox") for at in _find_all(part, piece)]
     places = []
-    for piece, back in (("oxed", 2), ("fbox", 1)):
-        for at in _places(text, piece):
-            for start in range(max(0, at - back), at):
-                if _BOX.match(text, start):
-                    places.append(start)
-                    break
+    for name in names:
+        at = start + name
+        if at > 0 and _BOX.match(text, at - 1):
+            places.append(at - 1)
+        elif at >= 0 and _BOX.match(text, at):
+            places.append(at)
     return places
 
 
@@ -267,7 +282,7 @@ def _box_at(text: str, at: int) -> Box | None:
     return Box(None, at, len(text))
 
 
-def _read_box(text: str, _: str, at: int) -> Statement | None:
+def _read_box(text: str, at: int) -> Statement | None:
     r"""Read a box, with those joined to it: `\boxed{1} \text{ and } \boxed{2}` is `1, 2`."""
     box = _box_at(text, at)
     if box is None:
@@ -277,8 +292,7 @@ def _read_box(text: str, _: str, at: int) -> Statement | None:
     values = [clean(box.inside)]
     start = box.start
     while len(values) < _MAX_JOINED and start:
-        window = max(0, start - 200 - _MAX_GAP)
-        before = _joined_box(text, window, start)
+        before = _joined_box(text, start)
         if before is None:
             break
         start = before.start
@@ -287,11 +301,12 @@ def _read_box(text: str, _: str, at: int) -> Statement | None:
     return Statement(", ".join(stated), "box", start, box.end) if stated else None
 
 
-def _joined_box(text: str, window: int, start: int) -> Box | None:
-    if "}" not in text[max(window, start - _MAX_GAP) : start]:
+def _joined_box(text: str, start: int) -> Box | None:
+    """Find the box that is joined to the one at a place, if any is."""
+    if "}" not in text[max(0, start - _MAX_GAP) : start]:
         return None
-    for at in _box_places(text[window:start]):
-        box = _box_at(text, window + at)
+    for at in _find_boxes(text, max(0, start - 200 - _MAX_GAP), start):
+        box = _box_at(text, at)
         if box and box.inside is not None and 0 < start - box.end <= _MAX_GAP:
             return box if _JOINED.fullmatch(text, box.end, start) else None
     return None
@@ -302,11 +317,11 @@ def _joined_box(text: str, window: int, start: int) -> Box | None:
 _HASHES = re.compile(r"####[ \t]{0,4}([-+−$€£]{0,2}\d[\d.,/ ]{0,60}%?(?<![. ]))[. \t]*(?=\n|\Z)")
 _KEY = re.compile(r"([\"'])(?:final|correct)?[_ -]?answer\1\s{0,20}:\s{0,20}", re.IGNORECASE)
 _IS_KEY = re.compile(r"[\"']\s{0,20}:")
-_TAG = re.compile(r"<(?:final[_-]?)?answer>", re.IGNORECASE)
+_TAG = re.compile(r"<((?:final[_-]?)?answer)>", re.IGNORECASE)
 _decoder = json.JSONDecoder()
 
 
-def _read_hashes(text: str, _: str, at: int) -> Statement | None:
+def _read_hashes(text: str, at: int) -> Statement | None:
     found = _HASHES.match(text, at) if at == 0 or text[at - 1] == "\n" else None
     return Statement(found[1], "hashes", at, found.end()) if found else None
 
@@ -330,30 +345,36 @@ def _read_key(text: str, at: int) -> Statement | None:
     return Statement(None if found is None or not value else value, "key", start, end)
 
 
-def _read_tag(text: str, low: str, at: int) -> Statement | None:
+def _read_tag(text: str, at: int) -> Statement | None:
     opened = _TAG.match(text, max(0, text.rfind("<", max(0, at - 8), at)))
     if opened is None or opened.end() <= at:
         return None
-    # Without a closing tag, generation was stopped at it.
     start, end = opened.span()
-    close = low.find(f"</{low[start + 1 : end]}", end, end + 10 * MAX_VALUE)
-    stop = close if close >= 0 else min(len(text), end + MAX_VALUE)
-    value = clean(text[end:stop])
-    return Statement(value, "tag", start, stop) if value else None
+    inside = text[end : end + 10 * MAX_VALUE]
+    # Without a closing tag, generation was stopped at it.
+    close = lowered(inside).find(f"</{opened[1].lower()}>")
+    value = clean(inside[: close if close >= 0 else MAX_VALUE])
+    return Statement(value, "tag", start, end + max(close, 0)) if value else None
 
 
 # --- Labels and sentences -----------------------------------------------------------------------
 
+# Words that announce an answer besides `answer`, by a part of them that most texts do not have.
 _ASCII_WORDS = (
-    *("answer", "ans", "antwort", "reponse", "respuesta", "resposta", "risposta", "antwoord"),
-    *("svar", "cevap", "jawaban", "jibu"),
+    *(("ans", ("ans",)), ("antwo", ("antwort", "antwoord")), ("svar", ("svar",))),
+    *(("sposta", ("resposta", "risposta")), ("respuesta", ("respuesta",))),
+    *(("cevap", ("cevap",)), ("jawaban", ("jawaban",))),
 )
-_WORDS = (
+_ALL_WORDS = (
     *_ASCII_WORDS,
-    *("réponse", "odpowiedź", "odpověď", "yanıt", "ответ", "відповідь", "απάντηση", "đáp án"),
-    *("câu trả lời", "答案", "答え", "回答", "解答", "正解", "正答", "答", "정답", "답변", "답"),
-    *("الإجابة", "الاجابة", "الجواب", "إجابة", "उत्तर", "উত্তর", "คำตอบ", "תשובה"),
+    *(("é", ("réponse",)), ("odpow", ("odpowiedź",)), ("odpov", ("odpověď",))),
+    *(("ı", ("yanıt",)), ("ответ", ("ответ",)), ("відп", ("відповідь",)), ("ά", ("απάντηση",))),
+    *(("đ", ("đáp án",)), ("â", ("câu trả lời",)), ("解", ("解答", "正解"))),
+    *(("答", ("答案", "答え", "回答", "正答", "答")), ("답", ("정답", "답변", "답"))),
+    *(("ج", ("الإجابة", "الاجابة", "الجواب", "إجابة")), ("उ", ("उत्तर",)), ("উ", ("উত্তর",))),
+    *(("ค", ("คำตอบ",)), ("ת", ("תשובה",))),
 )
+_OTHER_WORDS = {True: _ASCII_WORDS, False: _ALL_WORDS}
 _IS = (
     r"is|are|was|(?:would|should|must|will|has to|have to|seems to|appears to|turns out to) be"
     r"|comes (?:out )?to(?: be)?|becomes|equals|ist|sind|lautet|lauten|est|sont|es|son|é|è|são|är"
@@ -397,71 +418,78 @@ _LINE_START = re.compile(  # what may stand before a heading, a dash or a table 
     rf"[\s#>*_`~\-•|\[(\"'“]{{0,12}}(?:{_DETERMINER}[\s,*_`]{{1,4}}){{0,4}}\Z", re.IGNORECASE
 )
 _LABEL_START = re.compile(rf"(?:\A|[^\w\s]|\b{_DETERMINER})\Z", re.IGNORECASE)
-_DENIED_BEFORE = re.compile(
-    r"(?:\b(?:not|if|wrong|incorrect)|n['’]t)\s+"
-    r"(?:(?:the|my|our|an?|this|that|final|correct|right|be|is)\s+){0,3}[*_]{0,3}\Z",
-    re.IGNORECASE,
-)
+_DENYING = frozenset(("not", "if", "wrong", "incorrect", "cannot"))
+_BETWEEN = frozenset("the my our a an this that final correct right be is".split())
 _DENIED_BEHIND = re.compile(
     r"\S{1,24}\s(?:is|was|are)(?:n['’]t|\s(?:\w{1,12}\s)?(?:not|wrong|incorrect))\b", re.IGNORECASE
 )
 
 
-def _reader_of(word: str) -> _Reader:
-    return _READERS[word]
+def _read_answer(text: str, at: int) -> Statement | None:
+    behind = text[at + 6 : at + 7]
+    if behind == ">":
+        return _read_tag(text, at)
+    if behind in ('"', "'") and _IS_KEY.match(text, at + 6):
+        return _read_key(text, at)
+    return _read_words(text, at, "answer")
 
 
 def _make_reader(word: str) -> _Reader:
-    def read(text: str, low: str, at: int) -> Statement | None:
-        behind = at + len(word)
-        if word == "answer" and low.startswith((">", '"', "'"), behind):
-            if low[behind] == ">":
-                return _read_tag(text, low, at)
-            if _IS_KEY.match(low, behind):
-                return _read_key(text, at)
-        if low.startswith("wer", behind) or (word.isascii() and at and low[at - 1].isalnum()):
-            return None  # part of another word
-        return _read_words(text, at, behind, plain=word.isascii())
+    def read(text: str, at: int) -> Statement | None:
+        is_answer = word == "ans" and text[at : at + 6].lower() == "answer"
+        return None if is_answer else _read_words(text, at, word)
 
     return read
 
 
-_READERS = {word: _make_reader(word) for word in _WORDS}
+_READERS = {word: _make_reader(word) for _, words in _ALL_WORDS for word in words}
 
 
-def _read_words(text: str, at: int, behind: int, *, plain: bool) -> Statement | None:
-    """Read the label or sentence whose announcing word stands at `at`."""
-    separator = _SEPARATOR.match(text, behind)
+def _read_words(text: str, at: int, word: str) -> Statement | None:
+    """Read the label or sentence that a word at a place announces."""
+    plain = word.isascii()
+    if plain and at and text[at - 1].isalnum():
+        return None  # part of another word
+    separator = _SEPARATOR.match(text, at + len(word))
     if separator is None:
         return None
     kind = separator.lastgroup
     if kind == "dash" and not separator["markup"]:
         return None  # answer-dependent
-    line = max(text.rfind("\n", max(0, at - 80), at) + 1, at - 80, 0)
-    before = text[line:at]
-    if before and (
-        (kind == "colon" and plain and not _LABEL_START.search(before.rstrip(" *_`\t")))
-        or (kind in ("heading", "bare", "cell") and not _LINE_START.match(before))
-        or (kind == "dash" and plain and not _LINE_START.match(before))
-        or _DENIED_BEFORE.search(before)
-    ):
-        return None
+    before = text[max(text.rfind("\n", max(0, at - 80), at) + 1, at - 80, 0) : at]
+    if before and not before.isspace():
+        if kind == "colon":
+            fits = not plain or _LABEL_START.search(before.rstrip(" *_`\t"))
+        else:
+            fits = kind in _SENTENCES or _LINE_START.match(before) or (kind == "dash" and not plain)
+        if not fits or _is_denied(before):
+            return None
     end = separator.end()
-    if kind == "cell":
-        close = text.find("|", end, end + MAX_VALUE)
-        value = clean(text[end : close if close >= 0 else end + MAX_VALUE])
-    else:
-        value = _value_at(text, end) or ""
+    close = text.find("|", end, end + MAX_VALUE) if kind == "cell" else -1
+    value = clean(text[end:close]) if close >= 0 else _value_at(text, end)
     is_sentence = kind in _SENTENCES
-    asked = value[-1:] == "?" and len(value) > 1 and (is_sentence or " " not in value)
-    if not value or asked or _DENIED_BEHIND.match(value):
+    if not value or _DENIED_BEHIND.match(value):
+        return None
+    if value[-1] == "?" and len(value) > 1 and (is_sentence or " " not in value):
         return None
     return Statement(value, "words", at, end, is_sentence)
+
+
+def _is_denied(before: str) -> bool:
+    """Tell whether `not`, `if` or `wrong` stands directly before an announcing word."""
+    for word in reversed(before.split()[-4:]):
+        word = word.strip("*_").lower()
+        if word in _DENYING or word.endswith(("n't", "n’t")):
+            return True
+        if word not in _BETWEEN:
+            return False
+    return False
 
 
 # --- Values -------------------------------------------------------------------------------------
 
 _BULLET = re.compile(r"(?:[-*•>+]|\d{1,2}[.)])\s+")
+_STOP = re.compile("[.!?。！？]")
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)*_]{0,4}(?=\s)|[。！？](?=.)")
 _ABBREVIATIONS = frozenset("st dr mr mrs ms jr sr prof vs etc mt ft inc co ltd approx fig".split())
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # p.m, U.S, C
@@ -522,9 +550,10 @@ def first_sentence(line: str) -> str:
     close = line.find("</")
     if close >= 0 and line[close:].lower().startswith("</answer>"):
         line = line[:close]
-    for stop in islice(_SENTENCE_END.finditer(line), 20):
-        if _ends_sentence(line, stop):
-            return clean(line[: stop.end()])
+    if _STOP.search(line, 0, len(line) - 1):
+        for stop in islice(_SENTENCE_END.finditer(line), 20):
+            if _ends_sentence(line, stop):
+                return clean(line[: stop.end()])
     return clean(line)
 
 
@@ -549,7 +578,7 @@ _LATEX = (
     *(("\\textbf{", "}"), ("\\mathbf{", "}")),
 )
 _STOPS = ".。,;"
-_FIRST, _LAST = frozenset((*_PAIRS, *"*`\\<.,;:-")), frozenset((*_STOPS, *"*`_>"))
+_FIRST, _LAST = frozenset((*_PAIRS, *"*`\\<.,;:- ")), frozenset((*_STOPS, *"*`_> "))
 
 
 def clean(value: str) -> str:
@@ -562,7 +591,7 @@ def clean(value: str) -> str:
         The bare value; "" where there is nothing but marks.
     """
     value = value.strip()
-    if value and value[0] not in _FIRST and value[-1] not in _LAST:  # as most are
+    if _is_bare(value):  # as most are
         return value
     if value.count(".") > 1 and not value.strip(" .*_`"):
         return ""
@@ -582,9 +611,15 @@ def clean(value: str) -> str:
             value = value[tag.end() :]
         if value[-1:] == ">" and (tag := _HTML.fullmatch(value, max(0, value.rfind("<")))):
             value = value[: tag.start()]
+        if _is_bare(value):
+            return value
         if value == before:
             break
     return value if value.strip(".,;:-*_`\"'$ ") or value in ("-", ",", ".", ";", ":") else ""
+
+
+def _is_bare(value: str) -> bool:
+    return bool(value) and value[0] not in _FIRST and value[-1] not in _LAST
 
 
 def _wraps(value: str, mark: str) -> bool:
@@ -609,9 +644,9 @@ _PROSE = frozenset(("", *"json text txt plaintext markdown md latex tex math xml
 
 def visible_text(text: str) -> str:
     """Blank out what is struck out or a comment, every other character at its place."""
-    if "~~" in text:
+    if "~" in text and "~~" in text:
         text = _STRUCK.sub(lambda struck: " " * len(struck[0]), text)
-    if "<!--" not in text:
+    if "<" not in text or "<!--" not in text:
         return text
     parts: list[str] = []
     at = 0
@@ -623,7 +658,7 @@ def visible_text(text: str) -> str:
 
 def _without_programs(text: str) -> str:
     """Blank out programs in code blocks: `print("Answer:", x)` states nothing."""
-    if "```" not in text and "~~~" not in text:
+    if ("`" not in text or "```" not in text) and ("~" not in text or "~~~" not in text):
         return text
     parts: list[str] = []
     at = 0

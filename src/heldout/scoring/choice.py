@@ -309,6 +309,8 @@ def _phrased(text: str, letters: str) -> frozenset[str]:
 def _by_lines(text: str, letters: str, options: Sequence[str]) -> frozenset[str]:
     """Read a last line that is a letter, a first or last line like `C) Paris`, or a text."""
     patterns = _patterns_of(letters)
+    if not options and not any(letter in text for letter in letters):
+        return frozenset()
     lines = [line.strip() for line in text.split("\n")]
     alone = [line for line in lines if len(line) < 60 and patterns.alone.fullmatch(line)]
     if alone and alone[-1] is lines[-1]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, NamedTuple
@@ -36,15 +37,14 @@ class Number(NamedTuple):
 
 # --- What numbers look like ---------------------------------------------------------------------
 
-_VULGAR = {
-    character: Fraction(*parts)
-    for character, parts in zip(
+_VULGAR = dict(
+    zip(
         "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞",
         ((1, 2), (1, 3), (2, 3), (1, 4), (3, 4), (1, 5), (2, 5), (3, 5), (4, 5), (1, 6), (5, 6))
         + ((1, 8), (3, 8), (5, 8), (7, 8)),
         strict=True,
     )
-}
+)
 _SCALES = {
     **{"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9},
     **{"trillion": 10**12, "millionen": 10**6, "milliarden": 10**9, "lakh": 10**5, "crore": 10**7},
@@ -66,7 +66,7 @@ _SEPARATOR = r"(?:[.,'’\u00a0\u202f\u2009٫٬]|\{,\}|,?\\[,!;])"
 _VULGARS = "".join(_VULGAR)
 _POWER = rf"(?:(?:\^|\*\*)\s?[{{(]?(?P<%s>[-−+]?\d{{1,4}})[}})]?|(?P<%s>[⁻⁺]?[{_RAISED}]{{1,4}}))"
 _NUMBER = re.compile(
-    rf"(?P<sign>(?<![\w)\]}}%])[-+−–]|\b(?:minus|negative)\s)?(?P<money>{_MONEY}\s?(?P<sign2>[-−])?)?"
+    rf"(?P<sign>(?<![\w)\]}}%])[-+−–])?(?P<money>{_MONEY}\s?(?P<sign2>[-−])?)?"
     r"(?:\\[dtc]?frac\s?(?:\{\s?(?P<n>[-−]?\d{1,400})\s?\}\s?\{\s?(?P<d>[-−]?\d{1,400})\s?\}"
     r"|(?P<n1>\d)(?P<d1>\d))"
     rf"|(?P<digits>\d{{1,3}}(?:\s\d{{3}})+(?![\d])|\d+(?:{_SEPARATOR}\d+)*|\.\d+)"
@@ -80,90 +80,111 @@ _NUMBER = re.compile(
     rf"|(?P<vulgar2>[{_VULGARS}]))"
     r"(?P<percent>\s?(?:\\?%|％|(?i:per\s?cent)\b))?"
     r"(?:(?P<scale>[\s-]{0,2}(?:(?i:dozen|hundred|thousand|millionen|million|milliarden|billion"
-    r"|trillion|lakh|crore)s?\b|[万萬亿億]))|(?P<short>(?<=\d)[kKMB]\b))?",
-    re.IGNORECASE,
+    r"|trillion|lakh|crore)s?\b|[万萬亿億]))|(?P<short>(?<=\d)[kKMB]\b))?"
 )
+_BEGINS = re.compile(rf"[-+−–$€£¥₹\\.\d{_VULGARS}]")
+_NEGATIVE = re.compile(r"\b(?:minus|negative)\s\Z", re.IGNORECASE)
 _DIGIT = re.compile(rf"[\d{_VULGARS}]")
 _RAISED_DIGITS = str.maketrans(_RAISED + "⁻⁺−", "0123456789-+-")
 _SEPARATORS = str.maketrans("٫٬’", ".''")
+_JOINTS = re.compile(r"\{,\}|,?\\[,!;]|[\s\u00a0\u202f\u2009]")
+_GROUPED_BY_SPACES = re.compile(r"\d{1,3}(?:'\d{3})+")
 _GROUPED = re.compile(r"\d{1,3}(?:,\d{2,3})*,\d{3}")
 _MAX_DIGITS = 400
 
 
+def _matches(text: str, at: int = 0) -> Iterator[re.Match[str]]:
+    """Find what looks like a number, much faster than by the pattern alone."""
+    while begins := _BEGINS.search(text, at):
+        match = _NUMBER.match(text, begins.start())
+        at = match.end() if match else begins.end()
+        if match:
+            yield match
+
+
 def _read(match: re.Match[str], decimal: Decimal, in_box: bool) -> Number | None:
     """Work out the value of a match; None for what only looks like a number (1.2.3)."""
-    part = match.groupdict()
-    above, below = part["n"] or part["n1"], part["d"] or part["d1"]
-    if above:
-        value = _ratio(above, below)
-    elif part["vulgar2"]:
-        value = _VULGAR[part["vulgar2"]]
+    part = match.group
+    digits = part("digits")
+    if digits:
+        value = _decimal(digits, decimal, in_box)
+    elif part("vulgar2"):
+        value = _VULGAR[part("vulgar2")]
     else:
-        value = _decimal(part["digits"], decimal, in_box)
+        value = int(_plain(part("n") or part("n1"))), int(_plain(part("d") or part("d1")))
     if value is None:
         return None
-    exponent = part["e"] or part["ten"] or part["ten2"]
-    power = part["power"] or part["power2"]
-    if part["over"]:
-        value = value / int(part["over"]) if int(part["over"]) else None
-    elif part["vulgar"] or part["half"]:
-        value += _VULGAR[part["vulgar"] or "½"]
-    elif part["n2"] or part["n3"]:
-        fraction = _ratio(part["n2"] or part["n3"], part["d2"] or part["d3"])
-        value = value + fraction if fraction is not None and fraction < 1 else None
-    elif exponent or power:
-        size = int((exponent or power).translate(_RAISED_DIGITS))
-        if abs(size) > _MAX_DIGITS or (power and value != 10):
-            return None  # 2^10 would have to be calculated
-        value = Fraction(10) ** size * (1 if power else value)
-    if value is None:
+    above, below = value
+    if digits and match.end() > match.end("digits"):
+        exponent = part("e") or part("ten") or part("ten2")
+        power = part("power") or part("power2")
+        if part("over"):
+            below *= int(part("over"))
+        elif part("vulgar") or part("half") or part("n2") or part("n3"):
+            more = _VULGAR.get(part("vulgar") or "½")
+            if part("n2") or part("n3"):
+                more = int(part("n2") or part("n3")), int(part("d2") or part("d3"))
+                if more[0] >= more[1]:
+                    return None  # 1 3/2
+            above, below = above * more[1] + more[0] * below, below * more[1]
+        elif exponent or power:
+            size = int(_plain(exponent or power))
+            if abs(size) > _MAX_DIGITS or (power and (above, below) != (10, 1)):
+                return None  # 2^10 would have to be calculated
+            above, below = (1, 1) if power else (above, below)
+            above, below = above * 10 ** max(size, 0), below * 10 ** max(-size, 0)
+        short = part("short")
+        if short and not (part("money") or short == "k"):
+            return None
+        if scale := short or part("scale"):
+            name = scale.strip(" -").lower()
+            above *= _SCALES.get(name) or _SCALES[name.removesuffix("s")]
+    if not below:
         return None
-    scale = (part["scale"] or "").strip(" -").lower()
-    if part["short"] and (part["money"] or part["short"] == "k"):
-        scale = part["short"].lower()
-    elif part["short"]:
-        return None
-    value *= _SCALES.get(scale) or _SCALES.get(scale.removesuffix("s"), 1)
-    if (part["sign"] or "").strip().lower() in (*_MINUS, "minus", "negative"):
-        value = -value
-    value = -value if part["sign2"] else value
-    return Number(value, part["percent"] is not None, match[0].strip(), *match.span())
+    start = match.start()
+    if word := _NEGATIVE.search(match.string, max(0, start - 9), start):
+        start = word.start()
+    sign = part("sign")
+    if word or (sign and sign in _MINUS) or part("sign2"):
+        above = -above
+    written = match.string[start : match.end()].strip()
+    return Number(Fraction(above, below), part("percent") is not None, written, start, match.end())
 
 
-def _ratio(above: str, below: str) -> Fraction | None:
-    lower = int(below.replace("−", "-"))
-    return Fraction(int(above.replace("−", "-")), lower) if lower else None
+def _plain(digits: str) -> str:
+    return digits.translate(_RAISED_DIGITS)
 
 
-def _decimal(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
-    digits = re.sub(r"\{,\}|,?\\[,!;]|[\s\u00a0\u202f\u2009]", "'", written.translate(_SEPARATORS))
+def _decimal(written: str, decimal: Decimal, in_box: bool) -> tuple[int, int] | None:
+    """Read digits with separators as a numerator and a denominator."""
+    if written.isdigit():
+        return (int(written), 1) if len(written) <= _MAX_DIGITS else None
+    digits = _JOINTS.sub("'", written.translate(_SEPARATORS))
     if len(digits) > _MAX_DIGITS:
         return None
     if decimal == ",":
         digits = digits.translate({44: ".", 46: ","})
     whole, point, part = digits.rpartition(".")
     if point and "," in part and whole.replace(".", "").isdigit():  # 1.234,56
-        whole, part = whole + point + part.split(",")[0], part.split(",", 1)[1]
-        whole = whole.replace(".", ",")
+        part, _, decimals = part.partition(",")
+        whole, part = f"{whole}.{part}".replace(".", ","), decimals
     elif digits.count(".") > 1:  # 1.234.567
         whole, part = digits.replace(".", ","), ""
     elif not point:
         whole, part = digits, ""
         if "," in digits and not _GROUPED.fullmatch(digits) and decimal == "." and not in_box:
             whole, _, part = digits.rpartition(",")  # 0,5
-    if "," in whole and not _GROUPED.fullmatch(whole):
-        return None
-    if "'" in whole and not re.fullmatch(r"\d{1,3}(?:'\d{3})+", whole):
+    if ("," in whole and not _GROUPED.fullmatch(whole)) or (
+        "'" in whole and not _GROUPED_BY_SPACES.fullmatch(whole)
+    ):
         return None
     whole = whole.replace(",", "").replace("'", "") or "0"
-    if not (whole + part).isdigit():
-        return None
-    return Fraction(int(whole + part), 10 ** len(part))
+    return (int(whole + part), 10 ** len(part)) if (whole + part).isdigit() else None
 
 
 # --- The number that a value is -----------------------------------------------------------------
 
-_SIMPLE = re.compile(r"-?\$?(?:\d{1,15}|\d{1,3}(?:,\d{3}){1,5})(?:\.\d{1,15})?%?")
+_SIMPLE = re.compile(r"-?\$?(?:[0-9]{1,15}|[0-9]{1,3}(?:,[0-9]{3}){1,5})(?:\.[0-9]{1,15})?%?")
 _LATEX_TEXT = re.compile(r"\\(?:text[a-z]{0,4}|math[a-z]{2}|mbox|rm)\s?\{([^{}]*)\}")
 _DEGREES = re.compile(r"\s?\^\s?\{?\s?\\circ\s?\}?|\\degree|°")
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z}])\^\s?\{?\s?[-−]?\d\s?\}?")
@@ -190,6 +211,7 @@ _BAD_BEHIND = re.compile(
     r"|тыс|triệu|百|千)|\s(?:is|was)(?:n['’]t|\s(?:\w+\s)?(?:not|wrong|incorrect))\b|[\w*_ $]{0,20}\?"
 )
 
+_ORDINALS = ("st", "nd", "rd", "th")
 _CLOSED = re.compile(r"[^,;()\[\]]{0,40}[)\]]")
 
 
@@ -208,8 +230,9 @@ def parse_number(
         The number; None where there is none, or two, or an expression.
     """
     if decimal == "." and _SIMPLE.fullmatch(text):  # as most are
-        digits = text.replace("$", "").replace(",", "")
-        return Number(Fraction(digits.rstrip("%")), digits[-1] == "%", text)
+        whole, _, part = text.replace("$", "").replace(",", "").rstrip("%").partition(".")
+        value = Fraction(int(whole + part), 10 ** len(part))
+        return Number(value, text[-1] == "%", text)
     text = text[:1000]
     if "\\" in text or "^" in text or "°" in text:
         text = _LATEX_TEXT.sub(r" \1 ", _UNIT_POWER.sub("", _DEGREES.sub(" ", text)))
@@ -220,19 +243,22 @@ def parse_number(
         return _word_number(text)
     if explained := _EXPLAINS.search(text, first.end()):
         text = text[: explained.start()]
-    sides = [side for side in _EQUALS.split(text) if _DIGIT.search(side)]
-    if any(side.rstrip().endswith(("<", ">", "!")) for side in _EQUALS.split(text)):
+    if not _EQUALS.search(text):
+        return _only(text, decimal, in_box, at_head)
+    sides = _EQUALS.split(text)
+    if any(side.rstrip().endswith(("<", ">", "!")) for side in sides):
         return None
-    number = _only(sides[-1], decimal, in_box, at_head and len(sides) == 1 and "=" not in text)
+    sides = [side for side in sides if _DIGIT.search(side)]
+    number = _only(sides[-1], decimal, in_box, at_head=False)
     if number is None and len(sides) == 2 and _SIMPLE.fullmatch(sides[0].strip()):
-        return _only(sides[0].strip(), decimal, in_box, at_head)  # 7 = 3 + 4
+        return _only(sides[0].strip(), decimal, in_box, at_head=False)  # 7 = 3 + 4
     return number
 
 
 def _only(text: str, decimal: Decimal, in_box: bool, at_head: bool) -> Number | None:
     """Read the one number of a text; None where it has several, or is an expression."""
     first: Number | None = None
-    for match in _NUMBER.finditer(text):
+    for match in _matches(text):
         if _is_attached(text, match):
             continue
         pair = in_box or text[match.start() - 1 : match.start()] in ("(", "[")
@@ -245,7 +271,7 @@ def _only(text: str, decimal: Decimal, in_box: bool, at_head: bool) -> Number | 
     before, behind = text[: first.start], text[first.end :]
     if at_head and not _HEAD.match(before):
         return None
-    if in_box and re.match(r"\s?[A-Za-z](?![A-Za-z])", behind):
+    if in_box and re.match(r"!|\s?[A-Za-z](?![A-Za-z])", behind):
         return None
     return None if _is_unfit(before, behind) else first
 
@@ -254,14 +280,14 @@ def _is_attached(text: str, match: re.Match[str]) -> bool:
     """Tell the digits of `H2O`, `m^2` and `3rd` from a number."""
     before = text[match.start() - 1 : match.start()]
     attached = before.isalpha() and before.isascii() and not match["money"]
-    return (
-        attached or before == "^" or re.match(r"(?:st|nd|rd|th)\b", text[match.end() :]) is not None
-    )
+    return attached or before == "^" or text.startswith(_ORDINALS, match.end())
 
 
 def _is_unfit(before: str, behind: str) -> bool:
+    if before and _BAD_BEFORE.search(before[-40:]):
+        return True
     half = before[-1:] in ("(", "[") and not _CLOSED.match(behind)  # of a pair
-    return bool(half or _BAD_BEFORE.search(before[-40:]) or _BAD_BEHIND.match(behind))
+    return bool(half or (behind and _BAD_BEHIND.match(behind)))
 
 
 def _word_number(text: str) -> Number | None:
@@ -276,10 +302,21 @@ def _word_number(text: str) -> Number | None:
 
 # --- The last number of a text ------------------------------------------------------------------
 
-_WINDOW = 100  # characters before its last digit in which the last number begins
+_WINDOWS = (40, 600)  # characters before its last digit in which the last number begins
 _MAX_SKIPPED = 20
 _DIGITS_ALIKE = bytes(48 if 48 <= c < 58 else 32 for c in range(256))
 _NUMBERING = re.compile(r"[ \t>*_#]{0,6}\Z")
+
+
+def _number_at(text: str, last: int) -> tuple[int, str, re.Match[str]]:
+    """Find the number that a digit belongs to; with it, what is around it and where that begins."""
+    for window in _WINDOWS:
+        start = max(0, last - window)
+        near = text[start : last + 60]
+        *_, match = [found for found in _matches(near) if found.start() <= last - start]
+        if start == 0 or match.start() > 9:  # else there may be half a number
+            break
+    return start, near, match
 
 
 def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
@@ -302,9 +339,7 @@ def last_number(text: str, *, decimal: Decimal = ".") -> Number | None:
             last = len(text) - 1 - digit.start() if digit else -1
         if last < 0:
             return None
-        start = max(0, last - _WINDOW)
-        near = text[start : last + 60]
-        *_, match = [found for found in _NUMBER.finditer(near) if found.start() <= last - start]
+        start, near, match = _number_at(text, last)
         before, behind = near[: match.start()], near[match.end() :]
         line = before[before.rfind("\n") + 1 :]
         numbering = "\n" in before and re.match(r"[.)]\s", behind) and _NUMBERING.match(line)

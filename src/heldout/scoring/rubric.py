@@ -24,7 +24,6 @@ import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import Any
 
 import anyio
@@ -34,7 +33,7 @@ from heldout._aio import settle
 from heldout._fingerprint import describe_callable, version_of
 from heldout.errors import InvalidInput, ScoringFailed, printable_error
 from heldout.scoring.answers import final_answer
-from heldout.scoring.grades import Grade, check_options
+from heldout.scoring.grades import Grade, check_options, is_number
 from heldout.types import Metric, Sample, Score, Trajectory
 
 
@@ -121,7 +120,7 @@ def part(
             f"part {called!r}: {type(function).__name__} names its metrics itself, {own!r}; name "
             "it where it is made (judge.equality(name=…)), not here"
         )
-    if weight is not None and not (_is_number(weight) and math.isfinite(weight) and weight >= 0):
+    if weight is not None and not (is_number(weight) and math.isfinite(weight) and weight >= 0):
         raise InvalidInput(f"part {called!r}: a weight is a number >= 0, got {weight!r}")
     asks_for = _asks_for(function, called, options)
     try:
@@ -249,7 +248,7 @@ class Rubric:
 def _metrics(part: Part, value: Any) -> Sequence[Metric]:
     if isinstance(value, Grade):
         return [value.metric(part.name, 1.0 if part.weight is None else part.weight)]
-    if _is_number(value):
+    if is_number(value):
         return [Metric(part.name, value, 1.0 if part.weight is None else part.weight)]
     if isinstance(value, Metric):
         value = [value]
@@ -270,12 +269,6 @@ def _metrics(part: Part, value: Any) -> Sequence[Metric]:
             "give those that count one"
         )
     return [replace(m, weight=m.weight * part.weight) for m in value]
-
-
-def _is_number(value: Any) -> bool:
-    """Tell numbers and bools of Python, numpy or torch from texts that look like one."""
-    # numpy's and torch's scalars have no type in common.
-    return isinstance(value, Real) or getattr(value, "shape", None) == ()
 
 
 class _naming:
