@@ -150,6 +150,12 @@ def test_rouge_l_is_that_of_the_rouge_score_package(answer: str, target: str) ->
     assert texts.grade_rouge_l(answer, target).value == wanted
 
 
+def test_words_that_are_repeated_at_once_are_all_counted() -> None:
+    for answer in ("it's a a", "the the the cat", "cat cat cat dog", "a an the"):
+        for target in ("cat cat", "its", "the"):
+            assert texts.grade_f1(answer, target, read="whole").value == squad_f1(answer, target)
+
+
 def test_the_best_of_several_targets_counts() -> None:
     assert texts.grade_f1("the dog", ["a cat", "a dog"]).value == 1.0
     assert texts.grade_rouge_l("the dog", ["a cat", "the dog"]).value == 1.0

@@ -6,10 +6,10 @@ r"""The answer of a reply: the reply without its reasoning, and the answers stat
     last_statement   the stated answer that counts for a grader of free text
     stated_answer    its value
 
-An answer is stated by a box (`\boxed{7}`), a tag (`<answer>7</answer>`), a JSON key (`"answer": 7`),
-four hashes (`#### 7`), a label (`**Answer:** 7`) or a sentence (`the answer is 7`). Graders of a
-letter, a number or an expression go through `statements` from the last one backwards and pass over
-those that hold nothing of their kind. Every scan is linear in the text or bounded.
+An answer is stated by a box (`\boxed{7}`), a tag (`<answer>7</answer>`), a JSON key (`"answer":
+7`), four hashes (`#### 7`), a label (`**Answer:** 7`) or a sentence (`the answer is 7`). Graders of
+a letter, a number or an expression go through `statements` from the last one backwards and pass
+over those that hold nothing of their kind. Every scan is linear in the text or bounded.
 """
 
 from __future__ import annotations
@@ -178,7 +178,8 @@ def _backwards(text: str) -> Iterator[Statement]:
     middle = max(0, len(text) - _TAIL)
     limit = len(text)
     for start, end in ((middle, len(text)), (0, middle)):
-        for at, reader in _places(searched, start, end):
+        in_english = text.isascii() and limit < len(text)
+        for at, reader in _places(searched, start, end, in_english=in_english):
             if at < limit and (statement := reader(text, at)):
                 limit = statement.start
                 yield statement
@@ -187,19 +188,22 @@ def _backwards(text: str) -> Iterator[Statement]:
 _Reader = Callable[[str, int], Statement | None]
 
 
-def _places(text: str, start: int, end: int) -> list[tuple[int, _Reader]]:
+def _places(
+    text: str, start: int, end: int, *, in_english: bool = False
+) -> list[tuple[int, _Reader]]:
     """Find where a statement may begin between two places, the last one first."""
     if start == end:
         return []
     part = lowered(text[start : end + _LONGEST_WORD])
     places: list[tuple[int, _Reader]] = []
     if "ox" in part and ("oxed" in part or "fbox" in part):
-        places += [(at, _read_box) for at in _find_boxes(text, start, end + _LONGEST_WORD)]
+        places += [(start + at, _read_box) for at in _find_all(part, "oxed")]
+        places += [(start + at, _read_box) for at in _find_all(part, "fbox")]
     if "#" in part:
         places += [(start + at, _read_hashes) for at in _find_all(part, "####")]
     places += [(start + at, _read_answer) for at in _find_all(part, "answer")]
     plain = text.isascii()
-    if not places or not plain:
+    if not in_english and not (places and plain):
         for guard, words in _OTHER_WORDS[plain]:
             if guard in part:
                 for word in words:
@@ -224,8 +228,6 @@ def _find_all(text: str, piece: str) -> list[int]:
 
 # --- Boxes --------------------------------------------------------------------------------------
 
-# `\b` is what a careless JSON reader makes of the beginning, and others drop the backslash.
-_BOX = re.compile(r"(?:\\?b|\x08)oxed|\\fbox")
 _OPENED = re.compile(r"\s{0,3}(?:\{|(?<=[\sd])([^\W_])(?![\w}]))")
 _BRACES = re.compile(r"[{}]|\\.", re.DOTALL)
 _JOINED = re.compile(
@@ -249,37 +251,30 @@ class Box(NamedTuple):
 def last_box(text: str) -> Box | None:
     r"""Find the last `\boxed{…}` with its backslash and braces, as a format check wants it."""
     for at in _find_all(text, "\\boxed"):
-        if box := _box_at(text, at):
+        if box := _box_at(text, at + 2):
             return box
     return None
 
 
-def _find_boxes(text: str, start: int, end: int) -> list[int]:
-    part = text[start:end]
-    names = [at - 1 for piece in ("oxed", "fbox") for at in _find_all(part, piece)]
-    places = []
-    for name in names:
-        at = start + name
-        if at > 0 and _BOX.match(text, at - 1):
-            places.append(at - 1)
-        elif at >= 0 and _BOX.match(text, at):
-            places.append(at)
-    return places
-
-
-def _box_at(text: str, at: int) -> Box | None:
-    name = _BOX.match(text, at)
-    opened = _OPENED.match(text, name.end()) if name else None
-    if name is None or opened is None:
+def _box_at(text: str, name: int) -> Box | None:
+    r"""Read the box whose `oxed`, or `fbox`, stands at a place."""
+    start = name - 1
+    if text.startswith("b", start) and text.startswith("\\", start - 1):
+        start -= 1
+    # `\b` is what a careless JSON reader makes of the beginning, and others drop the backslash.
+    if start < 0 or text[start] not in ("\\b\b" if text[name] == "o" else "\\"):
+        return None
+    opened = _OPENED.match(text, name + 4)
+    if opened is None:
         return None
     if opened[1]:  # without a backslash, `boxed a gift` is no box
-        return Box(opened[1], at, opened.end()) if text[at] in "\\\b" else None
+        return Box(opened[1], start, opened.end()) if text[start] != "b" else None
     depth = 1
     for brace in _BRACES.finditer(text, opened.end(), opened.end() + _MAX_BOX):
         depth += {"{": 1, "}": -1}.get(brace[0], 0)
         if not depth:
-            return Box(text[opened.end() : brace.start()].strip(), at, brace.end())
-    return Box(None, at, len(text))
+            return Box(text[opened.end() : brace.start()].strip(), start, brace.end())
+    return Box(None, start, len(text))
 
 
 def _read_box(text: str, at: int) -> Statement | None:
@@ -290,26 +285,24 @@ def _read_box(text: str, at: int) -> Statement | None:
     if box.inside is None:
         return Statement(None, "box", box.start, box.end)
     values = [clean(box.inside)]
-    start = box.start
-    while len(values) < _MAX_JOINED and start:
-        before = _joined_box(text, start)
-        if before is None:
-            break
-        start = before.start
+    first = box
+    while len(values) < _MAX_JOINED and (before := _joined_box(text, first)):
+        first = before
         values.insert(0, clean(before.inside or ""))
     stated = list(dict.fromkeys(filter(None, values)))
-    return Statement(", ".join(stated), "box", start, box.end) if stated else None
+    return Statement(", ".join(stated), "box", first.start, box.end) if stated else None
 
 
-def _joined_box(text: str, start: int) -> Box | None:
-    """Find the box that is joined to the one at a place, if any is."""
-    if "}" not in text[max(0, start - _MAX_GAP) : start]:
+def _joined_box(text: str, box: Box) -> Box | None:
+    """Find the box that is joined to another, if any is."""
+    if "}" not in text[max(0, box.start - _MAX_GAP) : box.start]:
         return None
-    for at in _find_boxes(text, max(0, start - 200 - _MAX_GAP), start):
-        box = _box_at(text, at)
-        if box and box.inside is not None and 0 < start - box.end <= _MAX_GAP:
-            return box if _JOINED.fullmatch(text, box.end, start) else None
-    return None
+    window = max(0, box.start - _MAX_GAP - 200)
+    name = max(text.rfind("oxed", window, box.start), text.rfind("fbox", window, box.start))
+    before = _box_at(text, name) if name > 0 else None
+    if before is None or before.inside is None or not 0 < box.start - before.end <= _MAX_GAP:
+        return None
+    return before if _JOINED.fullmatch(text, before.end, box.start) else None
 
 
 # --- Hashes, keys and tags ----------------------------------------------------------------------
@@ -419,7 +412,9 @@ _LINE_START = re.compile(  # what may stand before a heading, a dash or a table 
 )
 _LABEL_START = re.compile(rf"(?:\A|[^\w\s]|\b{_DETERMINER})\Z", re.IGNORECASE)
 _DENYING = frozenset(("not", "if", "wrong", "incorrect", "cannot"))
-_BETWEEN = frozenset("the my our a an this that final correct right be is".split())
+_BETWEEN = frozenset(
+    ("the", "my", "our", "a", "an", "this", "that", "final", "correct", "right", "be", "is")
+)
 _DENIED_BEHIND = re.compile(
     r"\S{1,24}\s(?:is|was|are)(?:n['’]t|\s(?:\w{1,12}\s)?(?:not|wrong|incorrect))\b", re.IGNORECASE
 )
@@ -459,9 +454,11 @@ def _read_words(text: str, at: int, word: str) -> Statement | None:
     before = text[max(text.rfind("\n", max(0, at - 80), at) + 1, at - 80, 0) : at]
     if before and not before.isspace():
         if kind == "colon":
-            fits = not plain or _LABEL_START.search(before.rstrip(" *_`\t"))
+            fits = not plain or bool(_LABEL_START.search(before.rstrip(" *_`\t")))
+        elif kind in _SENTENCES or (kind == "dash" and not plain):
+            fits = True
         else:
-            fits = kind in _SENTENCES or _LINE_START.match(before) or (kind == "dash" and not plain)
+            fits = bool(_LINE_START.match(before))
         if not fits or _is_denied(before):
             return None
     end = separator.end()
@@ -491,7 +488,9 @@ def _is_denied(before: str) -> bool:
 _BULLET = re.compile(r"(?:[-*•>+]|\d{1,2}[.)])\s+")
 _STOP = re.compile("[.!?。！？]")
 _SENTENCE_END = re.compile(r"[.!?][\"'”’)*_]{0,4}(?=\s)|[。！？](?=.)")
-_ABBREVIATIONS = frozenset("st dr mr mrs ms jr sr prof vs etc mt ft inc co ltd approx fig".split())
+_ABBREVIATIONS = frozenset(
+    ("st", "dr", "mr", "mrs", "ms", "jr", "sr", "prof", "vs", "etc", "mt", "ft", "inc", "co", "ltd")
+)
 _INITIALS = re.compile(r"(?:[^\W\d_]\.)*[^\W\d_]")  # p.m, U.S, C
 _NEXT_SENTENCE = re.compile(
     r"\s*[*_]{0,3}(?:the|it|its|it's|this|that|these|he|she|they|we|i|you|there|in|so|but|because"
@@ -639,7 +638,22 @@ def _without_latex(value: str) -> str:
 # --- What states nothing ------------------------------------------------------------------------
 
 _STRUCK = re.compile(r"(?<!~)~~(?![\s~])[^~\n]{1,400}(?<!\s)~~(?!~)")
-_PROSE = frozenset(("", *"json text txt plaintext markdown md latex tex math xml yaml".split()))
+_PROSE = frozenset(
+    (
+        "",
+        "json",
+        "text",
+        "txt",
+        "plaintext",
+        "markdown",
+        "md",
+        "latex",
+        "tex",
+        "math",
+        "xml",
+        "yaml",
+    )
+)
 
 
 def visible_text(text: str) -> str:

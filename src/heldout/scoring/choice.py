@@ -133,7 +133,8 @@ _PHRASE = re.compile(  # directly before the letter
     r"|\b(?:corr|right|best)\w{0,5}\s(?:\w{1,20}\s){0,3}(?:is|are|would be|must be|es|é|è|est)"
     r"|\b(?:go(?:ing)? with|choose|chose|pick|select|leaves?|leaving|think|believe|say|guess)"
     r"|\b(?:it|this|that|which)(?:['’]s|\s(?:is|must be|has to be|should be|would be|can only be))"
-    r"|\brichtig ist|вариант —|选择?|選|选项是|選択肢は|=>|->|→|👉)"
+    r"|\b(?:therefore|thus|hence|so)(?=[\s,])|\brichtig ist|вариант —|选择?|選|选项是|選択肢は"
+    r"|=>|->|→|👉)"
     r"(?:\s(?:therefore|thus|clearly|definitely|probably|likely|indeed|that|only))?[:,]?\s{0,3}"
     rf"[*_]{{0,2}}(?:the\s)?{_OPTION}[*_`\"'(\[$]{{0,6}}\Z",
     re.IGNORECASE,
@@ -188,7 +189,9 @@ def _patterns_of(letters: str) -> _Patterns:
     )
     bare = rf"[*_`\"'(\[{{$]{{0,6}}{letter}{_CLOSE}"
     return _Patterns(
-        head=re.compile(rf"{_OPEN}{_OPTION}{_OPEN}(?P<letter>{letter})(?P<close>{_CLOSE}){end}"),
+        head=re.compile(
+            rf"{_OPEN}(?:(?i:either|both)\s)?{_OPTION}{_OPEN}(?P<letter>{letter})(?P<close>{_CLOSE}){end}"
+        ),
         tail=re.compile(rf"[(\[]\s?(?:option\s)?({upper})\s?[)\]][\s.*_]{{0,4}}\Z"),
         alone=re.compile(rf"{_OPTION}{bare}(?:(?:\s?[,/&]\s?|\s(?:and|or)\s){bare}){{0,25}}[.。]?"),
         any=re.compile(rf"(?<![A-Za-z0-9_'’\\])({upper})(?![A-Za-z0-9_+#'’^]|-\w|\s?=|\.[A-Za-z])"),
@@ -222,14 +225,15 @@ def read_choice(
             return frozenset()
         if len(value) == 1 and value in letters:  # as most are
             return frozenset(value)
-        named = _named(value[:MAX_VALUE], letters, options)
+        named = _named(value[:MAX_VALUE], letters, tuple(options))
         if named or (len(value) == 1 and value.isalpha()):  # a letter that is no option
             return named
     text = _in_letters(visible_text(text)[-_MAX_TEXT:], letters)
     return _phrased(text, letters) or _by_lines(text, letters, options)
 
 
-def _named(value: str, letters: str, options: Sequence[str]) -> frozenset[str]:
+@lru_cache(maxsize=4096)
+def _named(value: str, letters: str, options: tuple[str, ...]) -> frozenset[str]:
     """Read the options that a stated value names."""
     if options and (letter := _by_text(value, letters, options)):
         return frozenset(letter)
@@ -320,7 +324,7 @@ def _by_lines(text: str, letters: str, options: Sequence[str]) -> frozenset[str]
         for line in lines[:1] if listed else (lines[-1], lines[0]):
             mark = patterns.lines.match(line)
             if mark and not (mark[1] == "A" and line[mark.end() - 1] == ":"):  # a dialogue
-                return _named(line, letters, options)
+                return _named(line, letters, tuple(options))
     return frozenset() if listed else _by_last_sentence(lines[-1], letters, options)
 
 
@@ -341,7 +345,7 @@ def _by_text(value: str, letters: str, options: Sequence[str]) -> str:
 
 
 def _by_last_sentence(line: str, letters: str, options: Sequence[str]) -> frozenset[str]:
-    """Find the one option whose text a last sentence ends with: `So it is Paris.`"""
+    """Find the one option whose text a last sentence ends with, as in `So it is Paris`."""
     sentence = re.split(r"(?<=\w\w)[.!?;]\s", line[-300:])[-1]
     if not options or re.search(r"\b(?:not|if|wrong|incorrect)\b|n['’]t\b|\?", sentence):
         return frozenset()

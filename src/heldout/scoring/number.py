@@ -37,14 +37,17 @@ class Number(NamedTuple):
 
 # --- What numbers look like ---------------------------------------------------------------------
 
-_VULGAR = dict(
-    zip(
+_VULGAR = {
+    sign: Fraction(ratio)
+    for sign, ratio in zip(
         "½⅓⅔¼¾⅕⅖⅗⅘⅙⅚⅛⅜⅝⅞",
-        ((1, 2), (1, 3), (2, 3), (1, 4), (3, 4), (1, 5), (2, 5), (3, 5), (4, 5), (1, 6), (5, 6))
-        + ((1, 8), (3, 8), (5, 8), (7, 8)),
+        (
+            *("1/2", "1/3", "2/3", "1/4", "3/4", "1/5", "2/5", "3/5", "4/5", "1/6", "5/6"),
+            *("1/8", "3/8", "5/8", "7/8"),
+        ),
         strict=True,
     )
-)
+}
 _SCALES = {
     **{"dozen": 12, "hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10**9},
     **{"trillion": 10**12, "millionen": 10**6, "milliarden": 10**9, "lakh": 10**5, "crore": 10**7},
@@ -104,61 +107,64 @@ def _matches(text: str, at: int = 0) -> Iterator[re.Match[str]]:
 
 def _read(match: re.Match[str], decimal: Decimal, in_box: bool) -> Number | None:
     """Work out the value of a match; None for what only looks like a number (1.2.3)."""
-    part = match.group
-    digits = part("digits")
-    if digits:
-        value = _decimal(digits, decimal, in_box)
-    elif part("vulgar2"):
-        value = _VULGAR[part("vulgar2")]
-    else:
-        value = int(_plain(part("n") or part("n1"))), int(_plain(part("d") or part("d1")))
+    value = _value_of(match[0], decimal, in_box)
     if value is None:
         return None
-    above, below = value
-    if digits and match.end() > match.end("digits"):
-        exponent = part("e") or part("ten") or part("ten2")
-        power = part("power") or part("power2")
-        if part("over"):
-            below *= int(part("over"))
-        elif part("vulgar") or part("half") or part("n2") or part("n3"):
-            more = _VULGAR.get(part("vulgar") or "½")
-            if part("n2") or part("n3"):
-                more = int(part("n2") or part("n3")), int(part("d2") or part("d3"))
-                if more[0] >= more[1]:
-                    return None  # 1 3/2
-            above, below = above * more[1] + more[0] * below, below * more[1]
-        elif exponent or power:
-            size = int(_plain(exponent or power))
-            if abs(size) > _MAX_DIGITS or (power and (above, below) != (10, 1)):
-                return None  # 2^10 would have to be calculated
-            above, below = (1, 1) if power else (above, below)
-            above, below = above * 10 ** max(size, 0), below * 10 ** max(-size, 0)
-        short = part("short")
-        if short and not (part("money") or short == "k"):
-            return None
-        if scale := short or part("scale"):
-            name = scale.strip(" -").lower()
-            above *= _SCALES.get(name) or _SCALES[name.removesuffix("s")]
-    if not below:
+    start, end = match.span()
+    if match.string[start - 1 : start] == " " and (
+        word := _NEGATIVE.search(match.string, max(0, start - 9), start)
+    ):
+        start, value = word.start(), -value
+    return Number(value, match["percent"] is not None, match.string[start:end].strip(), start, end)
+
+
+@lru_cache(maxsize=4096)
+def _value_of(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
+    match = _NUMBER.fullmatch(written)
+    if match is None:
         return None
-    start = match.start()
-    if word := _NEGATIVE.search(match.string, max(0, start - 9), start):
-        start = word.start()
-    sign = part("sign")
-    if word or (sign and sign in _MINUS) or part("sign2"):
-        above = -above
-    written = match.string[start : match.end()].strip()
-    return Number(Fraction(above, below), part("percent") is not None, written, start, match.end())
+    part = match.groupdict(default="")
+    if part["digits"]:
+        value = _decimal(part["digits"], decimal, in_box)
+    elif part["vulgar2"]:
+        value = _VULGAR[part["vulgar2"]]
+    else:
+        value = _ratio(part["n"] or part["n1"], part["d"] or part["d1"])
+    exponent = part["e"] or part["ten"] or part["ten2"]
+    power = part["power"] or part["power2"]
+    if value is None:
+        return None
+    if part["over"]:
+        value = value / int(part["over"]) if int(part["over"]) else None
+    elif part["vulgar"] or part["half"]:
+        value += _VULGAR[part["vulgar"] or "½"]
+    elif part["n2"] or part["n3"]:
+        fraction = _ratio(part["n2"] or part["n3"], part["d2"] or part["d3"])
+        value = value + fraction if fraction is not None and fraction < 1 else None
+    elif exponent or power:
+        size = int(_plain(exponent or power))
+        if abs(size) > _MAX_DIGITS or (power and value != 10):
+            return None  # 2^10 would have to be calculated
+        value = Fraction(10) ** size * (1 if power else value)
+    if value is None or (part["short"] and not (part["money"] or part["short"] == "k")):
+        return None
+    if scale := (part["short"] or part["scale"]).strip(" -").lower():
+        value *= _SCALES.get(scale) or _SCALES[scale.removesuffix("s")]
+    is_negative = bool(part["sign"] and part["sign"] in _MINUS) != bool(part["sign2"])
+    return -value if is_negative else value
+
+
+def _ratio(above: str, below: str) -> Fraction | None:
+    lower = int(_plain(below))
+    return Fraction(int(_plain(above)), lower) if lower else None
 
 
 def _plain(digits: str) -> str:
     return digits.translate(_RAISED_DIGITS)
 
 
-def _decimal(written: str, decimal: Decimal, in_box: bool) -> tuple[int, int] | None:
-    """Read digits with separators as a numerator and a denominator."""
-    if written.isdigit():
-        return (int(written), 1) if len(written) <= _MAX_DIGITS else None
+def _decimal(written: str, decimal: Decimal, in_box: bool) -> Fraction | None:
+    """Read digits with separators."""
     digits = _JOINTS.sub("'", written.translate(_SEPARATORS))
     if len(digits) > _MAX_DIGITS:
         return None
@@ -179,7 +185,7 @@ def _decimal(written: str, decimal: Decimal, in_box: bool) -> tuple[int, int] | 
     ):
         return None
     whole = whole.replace(",", "").replace("'", "") or "0"
-    return (int(whole + part), 10 ** len(part)) if (whole + part).isdigit() else None
+    return Fraction(int(whole + part), 10 ** len(part)) if (whole + part).isdigit() else None
 
 
 # --- The number that a value is -----------------------------------------------------------------
@@ -199,18 +205,19 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _BAD_BEFORE = re.compile(  # an expression, a time, a bound or a denial
-    r"[√^_±{]\s?\Z|(?:[\d)\]}]|\b[a-z]) ?[*]\s?\Z|[\w)\]}%] ?[+/×÷·−–-]\s?\(?\Z|[-−–]\(?\Z|\w\(\Z|\d:\Z"
-    r"|[<>≤≥≠]=?\s?\$?\Z|\\(?!text|quad|approx|[,;!(\[$ ])[a-z]{1,12}\s?[{(]?\s?\Z"
+    r"[√^_±{]\s?\Z|(?:[\d)\]}]|\b[a-z]) ?[*]\s?\Z|[\w)\]}%] ?[+/×÷·−–-]\s?\(?\Z|[-−–]\(?\Z|\w\(\Z"
+    r"|\d:\Z|[<>≤≥≠]=?\s?\$?\Z|\\(?!text|quad|approx|[,;!(\[$ ])[a-z]{1,12}\s?[{(]?\s?\Z"
     r"|(?:\b(?:not|never|wrong|if)|n['’]t)\s(?:\w{1,8}\s){0,3}[$*_(]{0,3}\Z",
     re.IGNORECASE,
 )
-_BAD_BEHIND = re.compile(
+_BAD_BEHIND = re.compile(  # the same, and scales that are not known
     r"\s?(?:[π√±^×÷·⋅]|[+*](?=\s?[\w(\\])(?!\*)|[-−–]\s?[\d(\\]|/\s?(?:[\d(\\]|[a-z]\b))"
-    r"|\s?\\(?!text|quad|[,;!)\]%$ ]|mathrm)[a-z]|[!(](?=\w)|[:/.,]\d|_?\{|_\d|[xyznieabc](?![^\W\d_])"
-    r"|\s(?:pi|squared|cubed)\b|\.{2,}|…|\s?(?i:mill?[oó]n|milh|milj|mily|mln|bill?[hoó]n|милл|млн|млрд"
-    r"|тыс|triệu|百|千)|\s(?:is|was)(?:n['’]t|\s(?:\w+\s)?(?:not|wrong|incorrect))\b|[\w*_ $]{0,20}\?"
+    r"|\s?\\(?!text|quad|[,;!)\]%$ ]|mathrm)[a-z]|[!(](?=\w)|[:/.,]\d|_?\{|_\d"
+    r"|[xyznieabc](?![^\W\d_])|\s(?:pi|squared|cubed)\b|\.{2,}|…"
+    r"|\s?(?i:mill?[oó]n|milh|milj|mily|mln|bill?[hoó]n|милл|млн|млрд|тыс|triệu|百|千)"
+    r"|\s(?:is|was)(?:n['’]t|\s(?:\w+\s)?(?:not|wrong|incorrect))\b|[\w*_ $]{0,20}\?"
 )
-
+_MARK_BEFORE = re.compile(r"(?:</?\w{1,10}|<<[^<>]{0,60}>)>\Z")  # <b>, and GSM8K's <<2*3=6>>
 _ORDINALS = ("st", "nd", "rd", "th")
 _CLOSED = re.compile(r"[^,;()\[\]]{0,40}[)\]]")
 
@@ -229,11 +236,15 @@ def parse_number(
     Returns:
         The number; None where there is none, or two, or an expression.
     """
+    return _parse(text[:1000], decimal, in_box, at_head)
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str, decimal: Decimal, in_box: bool, at_head: bool) -> Number | None:
     if decimal == "." and _SIMPLE.fullmatch(text):  # as most are
         whole, _, part = text.replace("$", "").replace(",", "").rstrip("%").partition(".")
         value = Fraction(int(whole + part), 10 ** len(part))
         return Number(value, text[-1] == "%", text)
-    text = text[:1000]
     if "\\" in text or "^" in text or "°" in text:
         text = _LATEX_TEXT.sub(r" \1 ", _UNIT_POWER.sub("", _DEGREES.sub(" ", text)))
     if _EQUATIONS.search(text):
@@ -284,6 +295,8 @@ def _is_attached(text: str, match: re.Match[str]) -> bool:
 
 
 def _is_unfit(before: str, behind: str) -> bool:
+    if before[-1:] == ">":
+        before = _MARK_BEFORE.sub("", before)
     if before and _BAD_BEFORE.search(before[-40:]):
         return True
     half = before[-1:] in ("(", "[") and not _CLOSED.match(behind)  # of a pair
@@ -411,15 +424,16 @@ def grade_number(
         return NO_ANSWER
     number = None
     for statement in statements(text):
-        value = statement.value
-        if value is not None:
-            box, sentence = statement.kind == "box", statement.is_sentence
-            number = parse_number(value, decimal=decimal, in_box=box, at_head=sentence)
+        value = statement.value or ""
+        box, sentence = statement.kind == "box", statement.is_sentence
+        number = parse_number(value, decimal=decimal, in_box=box, at_head=sentence)
         if number:
             break
-        if value is None or (not statement.is_sentence and _DIGIT.search(value)):
+        digit = _DIGIT.search(value)
+        is_remark = sentence and digit and not _HEAD.match(value[: digit.start()])
+        if not value or (digit and not is_remark):
             return Grade(0.0, None, f"no single number in what is stated: {value!r:.200}")
-        last = last and statement.is_sentence
+        last = last and sentence
     if number is None and last:
         number = last_number(text, decimal=decimal) or _word_number(text)
     if number is None:

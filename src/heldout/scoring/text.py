@@ -1,4 +1,4 @@
-r"""Text against text: exact, match, includes, token F1 as SQuAD has it, ROUGE-L as rouge-score has it.
+r"""Text against text: exact, match, includes, SQuAD's F1 and ROUGE-L.
 
 `grade_match` and `grade_includes` compare normalised words (`tokens`): case, Unicode forms,
 punctuation, articles and spaces are folded, and no more than that. `-5` does not become 5, `3.5`
@@ -323,7 +323,7 @@ def _within(wanted: list[str], found: list[str]) -> bool:
 _PUNCTUATION = string.punctuation.encode()
 _SQUAD_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 _LOWERED = bytes(
-    32 if chr(c).isspace() else c + 32 if 65 <= c < 91 else c * (c > 32) for c in range(256)
+    32 if chr(c).isspace() else c + 32 if 65 <= c < 91 else c * (32 < c < 127) for c in range(256)
 )
 _NOT_ROUGE = bytes(c if c < 128 and chr(c).isalnum() else 32 for c in range(256))
 _ARTICLE_NEEDLES = (b" a ", b" an ", b" the ")
@@ -405,7 +405,7 @@ def _count_words(flat: bytes) -> int:
 def _times(flat: bytes, needle: bytes) -> int:
     """Count how often a word stands between spaces."""
     times = flat.count(needle)
-    if times > 1 and needle + needle[1:] in flat:  # `the the` has one space for both
+    if times and needle + needle[1:] in flat:  # `the the` has one space for both
         return flat.replace(b" ", b"  ").count(needle)
     return times
 
