@@ -327,7 +327,7 @@ def test_a_closed_pool_leaves_no_process_and_no_waiting_task() -> None:
         os.sched_yield()
     pool.close()
     for future in futures:
-        with pytest.raises(WorkerDied):
+        with pytest.raises(WorkerDied, match="the pool was closed"):
             future.result(timeout=60)
     assert all(is_gone(pid) for pid in pids)
     with pytest.raises(WorkerDied, match="closed"):

@@ -331,7 +331,13 @@ def _spelling(text: str) -> str:
 
 
 _FUNCTIONS = "arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|sec|csc|log|ln|exp"
-_MATH_WORDS = re.compile(rf"\b(?:{_FUNCTIONS}|sqrt|gcd|lcm|min|max|mod|det|lim|inf|and|or)\b")
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_PRODUCTS = "|".join(_ALPHABET[i : i + n] for n in (4, 3) for i in range(27 - n))
+_MATH_WORDS = re.compile(
+    rf"(?<![A-Za-z])(?:{_FUNCTIONS}|sqrt|gcd|lcm|min|max|mod|det|lim|inf|and|or|{_PRODUCTS})"
+    r"(?![A-Za-z])"
+)
+"""Letters that are no words: names of functions, and products such as xyz."""
 
 
 # --- In the worker: from a statement to an expression ---------------------------------------------
@@ -512,7 +518,6 @@ _TASK = re.compile(
 _TASK_NAME = re.compile(r"[\\\\{}()\s_]")
 _NUMERAL = re.compile(r"\(?([0-9A-Fa-f]{1,200})\)?_\s?\{?\s?(\d{1,2}|[a-z]{3,6})\s?\}?")
 _BASES = {"two": "2", "three": "3", "five": "5", "six": "6", "eight": "8", "ten": "10"}
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _MORE_DIGITS = re.compile(r"\\[lcd]?dots(?![A-Za-z])|\.\.\.|…")
 
 

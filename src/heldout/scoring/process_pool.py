@@ -184,6 +184,7 @@ class Pool:
         """Kill all workers; tasks without a result get WorkerDied. Done at exit anyway."""
         if self._owner != os.getpid():
             return
+        atexit.unregister(self.close)
         with self._lock:
             self._closed = True
             for process in self._processes:
@@ -232,7 +233,8 @@ class Pool:
                 reply = worker.run(task)
             except Exception as problem:  # noqa: BLE001 - raised where the task is awaited
                 reply = _Reply(is_last=True)
-                task.future.set_exception(problem)
+                closed = WorkerDied("the pool was closed before the task was done")
+                task.future.set_exception(closed if self._closed else problem)
             else:
                 if reply.failure is None:
                     task.future.set_result(reply.result)

@@ -155,6 +155,13 @@ EXAMPLES: tuple[Example, ...] = (
     Example(r"\boxed{2x-2y=6}", "x-y=3", "2x-2y=6", 1.0, "equations up to a factor"),
     Example(r"\boxed{2x-2y=3}", "x-y=3", "2x-2y=3", 0.0, "another line"),
     Example(
+        r"\boxed{2\sin(xy)-2xyz=6}",
+        r"\sin(xy)-xyz=3",
+        r"2\sin(xy)-2xyz=6",
+        1.0,
+        "equations up to a factor",
+    ),
+    Example(
         r"\boxed{\angle APC = 74^\circ}",
         r"74^\circ",
         r"\angle APC = 74",

@@ -150,12 +150,12 @@ WRITER = """
 import sys
 from pathlib import Path
 import anyio
-from tests.scoring.judges.test_cache import VerdictCache, reply
+from heldout.scoring.judges.cache import CachedReply, VerdictCache
 
 async def main():
     cache, first = VerdictCache(Path(sys.argv[1])), int(sys.argv[2])
-    for i in range(50):
-        await cache.put(reply(first + i, "x" * i))
+    for i in range(20):
+        await cache.put(CachedReply(f"{first + i:032x}", "equality/1", "judge", "x" * i, 1))
 
 anyio.run(main)
 """
@@ -169,8 +169,8 @@ def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
         for first in (1000, 2000)
     ]
     assert [writer.wait(60) for writer in writers] == [0, 0]
-    assert len(rows(path)) == 100
-    assert rows(path)[f"{2049:032x}"][3] == "x" * 49
+    assert len(rows(path)) == 40
+    assert rows(path)[f"{2019:032x}"][3] == "x" * 19
 
 
 def test_threads_with_event_loops_of_their_own_share_a_cache(tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_a_verdict_that_could_not_be_written_is_used_and_one_warning_says_so(
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_the_event_loop_goes_on_while_another_process_writes(backend: str, tmp_path: Path) -> None:
-    """The write ends only if the loop goes on to end the other one's transaction."""
+    """Both end in time only if the loop goes on to end the other one's transaction."""
     path = tmp_path / "verdicts.db"
     kept = VerdictCache(path)
 
@@ -280,6 +280,7 @@ def test_the_event_loop_goes_on_while_another_process_writes(backend: str, tmp_p
             busy.execute("begin exclusive")
             async with anyio.create_task_group() as group:
                 group.start_soon(kept.put, reply(1))
+                group.start_soon(kept.get, reply(2).key)
                 await anyio.wait_all_tasks_blocked()
                 busy.rollback()
 
