@@ -26,7 +26,7 @@ from heldout import (
 from heldout.config import config_to_dict
 from heldout.store.journal import JournalWriter
 from heldout.store.report import finish
-from heldout.store.rundir import RunDir, RunInfo
+from heldout.store.run_dir import RunDir, RunInfo
 
 REPEATED = 5
 """Opening is milliseconds, so one try says little."""

@@ -34,10 +34,10 @@ import msgspec
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError
-from heldout.store.lines import read_whole
+from heldout.store.columns import summarize_results
+from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
-from heldout.store.rundir import RunDir, RunInfo, now
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
 from heldout.training.results import pending_point
 
@@ -46,7 +46,7 @@ OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 LONGEST = 30.0
 """Seconds a command may take: more is a hang."""
 SAID = ("Error: ", "Eval failed: ")
-BESIDE = ("What was done is kept in ", "Moved damaged ", "No training seems ")
+BESIDE = ("Results so far are saved to ", "Moved damaged ", "No process seems ")
 """What may stand on stderr beside the one line."""
 
 EVAL = """

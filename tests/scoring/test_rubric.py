@@ -345,7 +345,7 @@ def test_what_a_rubric_is_known_by_is_stored_with_the_report(run_eval: RunEval) 
     rubric = Rubric(part(grade_number, name="correct", weight=2, relative=0.5), len_of)
     report = run_eval(make_samples(2), rubric)
     assert report.path is not None
-    from heldout.store.rundir import RunDir
+    from heldout.store.run_dir import RunDir
 
     stored = RunDir(report.path).read_info().functions["score_fn"]
     assert stored["name"] == "Rubric"

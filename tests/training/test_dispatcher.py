@@ -21,8 +21,8 @@ import pytest
 
 from heldout import EvalConfig, evaluate
 from heldout.errors import InvalidInput, RunBusy, RunDirectoryError
-from heldout.store.rundir import RunDir
-from heldout.summary import EMPTY_SUMMARY
+from heldout.stats.summary import EMPTY_SUMMARY
+from heldout.store.run_dir import RunDir
 from heldout.training import current_points, dispatcher, read_points
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome
 from heldout.training.dispatcher import (
@@ -1075,7 +1075,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
     tmp_path: Path, when_full: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     caplog.set_level(logging.CRITICAL, "heldout")
-    monkeypatch.setattr("heldout.store.lines.os.fsync", lambda fd: None)
+    monkeypatch.setattr("heldout.store.jsonl.os.fsync", lambda fd: None)
     chance, loggers = random.Random(0), [Rows(), Rows()]
 
     def evaluator(step: int, seconds: float, ending: str) -> Any:

@@ -27,7 +27,7 @@ from heldout.errors import (
     RunExists,
 )
 from heldout.scoring import Rubric, grade_exact, part
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.training import (
     CurveMonitor,
     PeriodicEval,
@@ -176,7 +176,7 @@ def unspeakable(*_: Any) -> Any:
             {"runner_builder": lambda m: Runner(lambda r, k: ["1"] * len(r), boom)},
             "all 8 items errored, so there is no mean; the last: sample 'q",
         ),
-        ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 turns were asked"),
+        ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 requests got"),
     ],
 )
 def test_what_throws_is_a_skip_with_its_reason(

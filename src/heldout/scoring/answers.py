@@ -23,8 +23,7 @@ from itertools import islice
 from typing import Literal, NamedTuple
 
 from heldout._format import cut
-from heldout.chat.fences import fenced
-from heldout.chat.reasoning import lowered, without_reasoning
+from heldout.chat.reasoning import fenced, lowered, without_reasoning
 from heldout.types import Trajectory
 
 MAX_VALUE = 2000

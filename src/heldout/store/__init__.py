@@ -5,6 +5,6 @@
     results.parquet  columns for slicing, in dataset order; derived
     summary.json     the summary; derived
 
-`journal` writes and reads lines, `rundir` owns the directory, `columns` derives the Parquet file
+`journal` writes and reads lines, `run_dir` owns the directory, `columns` derives the Parquet file
 and the summary, `table` gives all items as columns, `report` is what users hold.
 """

@@ -22,9 +22,9 @@ import msgspec
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.journal import UNENCODABLE, cluster_of, plain_value
-from heldout.store.lines import LineFormat, LineWriter, lines, open_to_read
-from heldout.store.lines import repair as repair_lines
-from heldout.store.rundir import now, replace_file, sync_directory
+from heldout.store.jsonl import LineFormat, LineWriter, lines, open_to_read
+from heldout.store.jsonl import repair as repair_lines
+from heldout.store.run_dir import now, replace_file, sync_directory
 from heldout.types import EvalResult
 
 CURVE = LineFormat(
@@ -86,7 +86,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seconds: float
     """What the eval took."""
     summary: dict[str, int | float | bool | None] | None = None
-    """As `heldout.summary` gives it; None: skipped."""
+    """As `heldout.stats.summary` gives it; None: skipped."""
     skipped: str | None = None
     """Why there is no summary."""
     partial: str | None = None

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.lines import has_writer
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.jsonl import has_writer
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import (
     CurvePoint,
     CurveWriter,

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 import anyio
 import anyio.abc
 
-from heldout._aio import in_own_thread, waker
+from heldout._aio import start_thread, waker
 
 log = logging.getLogger("heldout")
 T = TypeVar("T")
@@ -103,7 +103,7 @@ class EventLoop(Generic[T]):
                 return
             ready = threading.Event()
             try:
-                self._thread = in_own_thread(lambda: self._live(ready))
+                self._thread = start_thread(lambda: self._live(ready))
             except RuntimeError as problem:  # the interpreter is on its way out
                 log.warning("no thread for evals: %s", problem)
                 return

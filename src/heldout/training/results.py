@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
+from heldout.stats.summary import EMPTY_SUMMARY
 from heldout.store.report import EvalReport
-from heldout.store.rundir import now
-from heldout.summary import EMPTY_SUMMARY
+from heldout.store.run_dir import now
 from heldout.training.curve import CurvePoint, outcomes_of
 
 log = logging.getLogger("heldout")

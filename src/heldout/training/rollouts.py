@@ -20,11 +20,11 @@ from typing import Any
 
 import anyio
 
-from heldout._aio import Here, in_own_thread, is_async, run_beside, settle
+from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
 from heldout.environment import Environment
 from heldout.errors import EndpointError, InvalidInput
 from heldout.rendering.segments import Decode, Parse, Render, Segments, Template
-from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn, attempt
+from heldout.rollout import Attempt, EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.training.tokens import Generated, Transcript
 from heldout.types import Completion, Message, Sample, Score, ToolSpec, Trajectory
 
@@ -120,7 +120,7 @@ def rollout_one(
         **settings,
     )
     for never_opened in unused:
-        in_own_thread(partial(anyio.run, _close, never_opened)).join()
+        start_thread(partial(anyio.run, _close, never_opened)).join()
     return rollout
 
 
@@ -201,7 +201,7 @@ def rollout_batch(
             return transcript.add_turn(await engine.generate(ids, transcript.max_turn_tokens))
 
         try:
-            item = await attempt(
+            attempt = await Attempt(
                 samples[index],
                 policy,
                 prepare_messages=prepare_messages,
@@ -209,11 +209,11 @@ def rollout_batch(
                 score_fn=score_fn,
                 max_turns=max_turns,
                 timeout=timeout,
-                tokens=transcript.trace,
-            )
+                trace=transcript.trace,
+            ).run()
         finally:
             engine.remove_conversation()
-        rollouts[index] = Rollout(samples[index], item.trajectory, item.score, item.error)
+        rollouts[index] = Rollout(samples[index], attempt.trajectory, attempt.score, attempt.error)
 
     async def run_all(here: Here) -> None:
         async def call(prompts: list[list[int]], max_tokens: list[int]) -> Any:
@@ -228,7 +228,7 @@ def rollout_batch(
             group.start_soon(engine.serve)
 
     if samples:
-        run_beside(run_all)
+        run_in_loop_thread(run_all)
     return [rollouts[index] for index in range(len(samples))]
 
 

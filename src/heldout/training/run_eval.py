@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from heldout._aio import Abandoned, Here, run_beside
+from heldout._aio import Abandoned, Here, run_in_loop_thread
 from heldout.config import EvalConfig
 from heldout.engine import evaluate
 from heldout.errors import (
@@ -40,10 +40,11 @@ from heldout.isolation import (
     wait_for_device,
 )
 from heldout.models.batch import Answered, BatchEndpoint, Request
+from heldout.stats.summary import Summary
+from heldout.store.columns import summarize_results
 from heldout.store.journal import UNENCODABLE, Record, plain_value
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir
-from heldout.summary import Summary, summarize_results
+from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint
 from heldout.training.curve_file import EvalHistory
 from heldout.training.distributed import Alone, Ranks, RanksApart
@@ -460,7 +461,7 @@ def _evaluate(
         return keep_going() or time.monotonic() - time_up[0] < SETTLE_SECONDS
 
     try:
-        ended = run_beside(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
+        ended = run_in_loop_thread(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
     except Abandoned as problem:
         log.error(
             "eval at step %s: %s. It goes on in a thread of its own, and may draw random numbers "

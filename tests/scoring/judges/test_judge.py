@@ -262,15 +262,16 @@ def test_waiting_for_a_place_is_not_counted_in_an_items_time(run: Run) -> None:
 
         async def item(answer: str) -> None:
             async def score(trajectory: Trajectory, sample: Sample) -> Score:
-                clock = rollout._clock.get()
-                assert clock is not None
-                deadlines.append(lambda: clock.scope.deadline)
+                attempt = rollout._current.get()
+                assert attempt is not None
+                deadlines.append(lambda: attempt._scope.deadline)
                 await judge.ask(three_way_question("q", answer, "t"))
                 return Score(())
 
             sample = Sample(answer, {"prompt": "q"})
-            attempt = await rollout.score_again(Trajectory(()), sample, score, timeout=60)
-            assert attempt.error is None
+            saved = Trajectory(())
+            attempt = rollout.Attempt(sample, score_fn=score, timeout=60, trajectory=saved)
+            assert (await attempt.run()).error is None
 
         async with anyio.create_task_group() as group:
             for answer in ("a", "b", "b"):

@@ -40,7 +40,7 @@ from heldout.integrations.tinker.loops import (
     scheduled_metrics,
 )
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint, read_points
 from heldout.training.curve_file import CurveFile, open_curve_file
 from heldout.training.dispatcher import Scheduled, get_async_eval_dispatcher
