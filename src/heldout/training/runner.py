@@ -24,7 +24,7 @@ from heldout.config import Sampling
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.scoring.rubrics import Rubric
+from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
 from heldout.types import Message, Sample, Score, Trajectory
