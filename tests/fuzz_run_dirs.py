@@ -81,7 +81,7 @@ aggregate run good --repetitions 20 | aggregate run --runs level --tasks topic -
 rescore run --with eval.py:score_fn --name again | run eval.py --resume
 run eval.py --resume --repair
 toolcalls requests.jsonl --endpoint openai:m@http://127.0.0.1:9/v1 --reference run
-judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.jsonl
+judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
 """
 CURVES = """
 show run | show run --json --outcomes | show run@last | show run --step 50 | show run --repair
@@ -190,7 +190,7 @@ def make_all(folder: Path) -> None:
     label = {"question": "q", "answer": "a", "target": "a", "label": True}
     (folder / "labels.jsonl").write_text(json.dumps(label) + "\n")
     with quiet(Stream(), Stream()), contextlib.chdir(folder):
-        check = "judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.jsonl"
+        check = "judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.db"
         assert run_cli(check.split()) == 0
 
 
@@ -311,7 +311,7 @@ def replace_by_special(rng: random.Random, path: Path, kinds: tuple[str, ...]) -
 
 
 EXTRA = ("results.damaged", "results.repaired", ".results.parquet.tmp", "curve.damaged")
-EXTRA += ("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.jsonl", "steps")
+EXTRA += ("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.db", "steps")
 
 
 def spoil(rng: random.Random, run: Path) -> str:
@@ -433,7 +433,7 @@ def fuzz(cases: int, seed: int, folder: Path) -> Iterator[str]:
             remove(Path("again"))
             remove(Path("run"))
             shutil.copytree(base, "run")
-            shutil.copy("verdicts.jsonl", "run/verdicts.jsonl")
+            shutil.copy("verdicts.db", "run/verdicts.db")
             done = []
             for _ in range(rng.choice([1, 1, 2, 3])):
                 done.append(spoil(rng, Path("run")))

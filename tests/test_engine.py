@@ -865,6 +865,52 @@ class Recorded:
         self.closed = True
 
 
+class Saved(Counting):
+    """One that can be put away between two turns."""
+
+    def snapshot(self) -> dict[str, Any]:
+        return {"left": self.left}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.left = snapshot["left"]
+
+
+def test_saved_turns_are_gone_on_from_with_the_same_settings_alone(
+    run_eval: RunEval, tmp_path: Path
+) -> None:
+    second_waits = anyio.Event()
+
+    async def stop_at_third_turn(messages: list[Message]) -> str:
+        if len(messages) < 6:
+            return "1"
+        if messages[0].text == "what is 0?":
+            await second_waits.wait()
+            raise FatalEndpointError("the server is gone for good")
+        second_waits.set()
+        await anyio.sleep_forever()
+        raise AssertionError
+
+    async def answer(messages: list[Message]) -> str:
+        return "1"
+
+    def resume(function: Any, **settings: Any) -> EvalReport:
+        hooks = exact, None, lambda sample: Saved(4, [])
+        settings = {"endpoint": Recorded(function), "resume": True, "save_turns": True, **settings}
+        return run_eval(make_samples(2), *hooks, **settings)
+
+    with pytest.raises(SystemicFailure):
+        resume(stop_at_third_turn)
+    turns = tmp_path / "run" / "turns"
+    assert [path.name for path in turns.iterdir()] == ["1-0.json"], "an errored item begins anew"
+    with pytest.raises(ResumeMismatch, match="max_turns was 16, is now 3"):
+        resume(answer, max_turns=3)
+    report = resume(answer)
+    restored = [r.trajectory.timing.restored_turns for r in report.results if r.trajectory.timing]
+    assert restored == [0, 2]
+    assert {len(r.trajectory.messages) for r in report.results} == {9}
+    assert not turns.exists()
+
+
 def test_an_endpoint_object_is_its_owners_to_close(run_eval: RunEval) -> None:
     endpoint = Recorded(echo_number)
     assert run_eval(make_samples(2), endpoint=endpoint).summary["mean"] == 1.0
@@ -955,6 +1001,54 @@ def test_ctrl_c_leaves_a_resumable_run(tmp_path: Path, library: str, start: str)
     kept = EvalReport.load(tmp_path / "run")
     assert kept.status == "interrupted"
     assert len(kept.results) == 30
+
+
+CTRL_C_LATE_SCRIPT = """
+import signal, sys, {library}
+import heldout.engine
+from heldout import EvalConfig, evaluate
+from tests.conftest import make_samples, echo_number, exact
+derive = heldout.engine.finish
+def finish(*args):
+    print("deriving", flush=True)
+    sys.stdin.readline()
+    derive(*args)
+    print("derived", flush=True)
+heldout.engine.finish = finish
+config = EvalConfig(endpoint=echo_number, output_dir=sys.argv[1], experiment_name="run")
+def run():
+    {start}
+try:
+    run()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "start"),
+    [
+        ("asyncio", "asyncio.run(evaluate(make_samples(5), config, exact))"),
+        ("trio", "trio.run(evaluate, make_samples(5), config, exact)"),
+    ],
+)
+def test_ctrl_c_while_it_derives_the_report_waits_for_it(
+    tmp_path: Path, library: str, start: str
+) -> None:
+    script = CTRL_C_LATE_SCRIPT.format(library=library, start=start)
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        cwd=Path(__file__).parent.parent,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stdout.readline() == "deriving\n"
+    os.kill(process.pid, signal.SIGINT)
+    stdout, stderr = process.communicate("go on\n", timeout=30)
+    assert stdout.split() == ["derived", "interrupted"], stderr
+    kept = EvalReport.load(tmp_path / "run")
+    assert kept.status == "interrupted"
+    assert len(kept.results) == 5
 
 
 def test_the_journal_never_holds_more_than_the_line_being_written(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     assert [*rows] == names
     for name, text in rows.items():
         assert f"{name} {text}" in flat
-    assert rows["max_concurrent"].endswith(" at once. [default: 16]")
+    assert rows["max_concurrent"] == "Items in flight at once. [default: 16]"
     assert rows["progress"].endswith("[default: true]")
     assert rows["timeout"].endswith("[default: 600]")
     assert rows["sampling.temperature"] == "0 is greedy. [default: 0]"

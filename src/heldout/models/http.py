@@ -1,8 +1,9 @@
 """An OpenAI-compatible server: chat completions over HTTP.
 
-The key comes from the environment and goes into the request header, nowhere else: it is not part
-of the endpoint's description, and is cut out of whatever a server sends back. Answers are
-untrusted: bounded in size, decoded by type, redirects not followed (they would carry the key).
+The key is read from the environment and goes into the request header, nowhere else: it is not part
+of the endpoint's description, and is removed from everything that a server sends back. Answers are
+not trusted: they are bounded in size and decoded by type, and redirects are not followed (they
+would carry the key).
 
     openai:MODEL                    OPENAI_BASE_URL, or OpenAI itself
     openai:MODEL@http://host/v1     any other server
@@ -18,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -38,13 +39,22 @@ from heldout.errors import (
 from heldout.models.transport import Response, Transport, open_transport
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
+T = TypeVar("T")
+
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 PLACEHOLDER_LENGTH = 12
-"""Shorter keys ("EMPTY", "none") are no secret, and may well be words of an answer."""
+"""Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
 
 
 class HTTPEndpoint:
+    """A model of an OpenAI-compatible server.
+
+    Attributes:
+        model: The name of the model.
+        base_url: The address of the server.
+    """
+
     def __init__(
         self,
         model: str,
@@ -54,36 +64,60 @@ class HTTPEndpoint:
         max_connections: int = 512,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """`extra` goes into every request body as it is ({"reasoning_effort": "low"}, say)."""
+        """Prepare requests; connections are opened when they are needed.
+
+        Args:
+            model: The name of the model.
+            base_url: The address, such as http://localhost:8000/v1; None for OPENAI_BASE_URL, or
+                OpenAI's own.
+            key_variable: The environment variable with the key.
+            max_connections: How many connections are open at once.
+            extra: Further fields of every request body, such as {"reasoning_effort": "low"}.
+
+        Raises:
+            InvalidInput: If the address or the key cannot be one.
+        """
         base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL).rstrip("/")
         key = (os.environ.get(key_variable) or "").strip()
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(f"{key_variable} holds characters that no key has")
         _check_address(base_url, key_variable, key)
         self.model, self.base_url = model, base_url
+        self._url = base_url + "/chat/completions"
         self._key_variable, self._key = key_variable, key
         self._extra = dict(extra or {})
         self._max_connections = max_connections
         self._transport: Transport | None = None
         self._loop: Any = None
-        self._answered = False
-        self._heard = False
-        """Whether the server ever answered with something of its own."""
+        self._has_completed = False
+        """Whether the server has answered a request with 200."""
+        self._has_replied = False
+        """Whether the server has sent anything but failures of its own (5xx)."""
         self._reasoning_field: str | None = None
-        """What the server calls reasoning, once it has sent some."""
-        self._url = base_url + "/chat/completions"
+        """The server's name for reasoning, once it has sent some."""
 
     @classmethod
     def parse(cls, text: str, *, max_connections: int) -> Self:
-        """MODEL or MODEL@URL; a model name may hold an @ of its own."""
-        # The @ before a scheme, not the last: a password in the address has one after it, and
-        # is refused with the address instead of becoming part of a model's name.
+        """Make the endpoint of MODEL or MODEL@URL.
+
+        Args:
+            text: The model, whose name may contain an @, and the address.
+            max_connections: How many connections are open at once.
+
+        Returns:
+            The endpoint.
+
+        Raises:
+            InvalidInput: If there is no model, or the address cannot be one.
+        """
+        # The @ before a scheme, not the last one: that may be behind a password in the address,
+        # which must be refused as an address and not become part of the model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
         model, url = (text[: at.start()], text[at.end() :]) if at else (text, "")
-        meant = text.rpartition("@")[2] if "@" in text and not at else None
-        if meant is not None and (not meant or ":" in meant or meant.startswith("localhost")):
+        suffix = text.rpartition("@")[2] if "@" in text and not at else None
+        if suffix is not None and (not suffix or ":" in suffix or suffix.startswith("localhost")):
             raise InvalidInput(
-                f"the endpoint's address {meant!r} does not start with http:// or https://, as in "
+                f"the endpoint's address {suffix!r} does not start with http:// or https://, as in "
                 "openai:MODEL@http://localhost:8000/v1"
             )
         if not model:
@@ -91,20 +125,33 @@ class HTTPEndpoint:
         return cls(model, url or None, max_connections=max_connections)
 
     def describe(self) -> dict[str, Any]:
+        """Describe the model for the report: its name, its address and `extra`."""
         extra = {"extra": self._extra} if self._extra else {}
         return {"kind": "openai", "model": self.model, "base_url": self.base_url, **extra}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
+        """Take one model turn; see `Endpoint`."""
         body = self._body(messages, sampling, tools)
         return await self.send(body, next_call=next_call_number(messages))
 
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
-        """The answer to a body that is ready to be sent; `next_call` numbers calls without ids."""
+        """Send a request body as it is.
+
+        Args:
+            request: A chat-completions body.
+            next_call: The number of the first tool call that comes without an id.
+
+        Returns:
+            The server's answer.
+
+        Raises:
+            EndpointError: If there is none; its type says whether a retry may help.
+        """
         loop = current_loop()
         if self._transport is None or self._loop is not loop:
-            # Connections belong to the loop they were made in; those of a past one are of no use.
+            # Connections belong to the event loop they were made in.
             self._transport, self._loop = open_transport(self._max_connections), loop
         headers = {"content-type": "application/json", "accept": "application/json"}
         if self._key:
@@ -113,25 +160,26 @@ class HTTPEndpoint:
         try:
             response = await self._transport.post(self._url, body, headers)
             if response.status < 500:
-                self._heard = True
+                self._has_replied = True
             if response.status != 200:
-                raise self._problem(response)
-            completion = self._completion(response, next_call)
-            self._answered = True
+                raise self._error_for(response)
+            completion = self._read_completion(response, next_call)
+            self._has_completed = True
             return completion
         except TransientError as problem:
-            # A line that is no HTTP is quoted by whoever could not read it, key and all.
+            # The HTTP library quotes a line that it could not parse, which may be the key.
             problem.args = (self._without_key(str(problem)),)
-            if self._heard or isinstance(problem, Unreachable):
+            if self._has_replied or isinstance(problem, Unreachable):
                 raise
-            # Some servers do not say what is wrong: `transformers serve` answers 500 to a model
-            # it cannot load. So one that never did anything but fail is no better than none.
+            # Some servers do not say what is wrong: `transformers serve` answers 500 for a model
+            # that it cannot load. So a server that has only ever failed counts as unreachable.
             raise Unreachable(
-                f"{problem} (nothing else has come from there yet; is {self.model!r} served?)",
+                f"{problem} (the server has answered nothing else yet; is {self.model!r} served?)",
                 retry_after=problem.retry_after,
             ) from None
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._transport is not None:
             transport, self._transport = self._transport, None
             if self._loop is current_loop():
@@ -162,39 +210,37 @@ class HTTPEndpoint:
         body = to_chat_api(message)
         if message.tool_calls:
             if message.content == "":
-                body["content"] = None  # as it came; some servers refuse a text that is empty
-            # Models that think between calls go on from what they thought. Only a server that
-            # sends reasoning is sent it back: others refuse the field.
+                body["content"] = None  # as it came; some servers refuse an empty text
+            # Models that reason between calls continue their reasoning. It is sent only to a
+            # server that has sent some: others refuse the field.
             if message.reasoning is not None and self._reasoning_field is not None:
                 body[self._reasoning_field] = message.reasoning
         return body
 
-    # --- What comes back ---
-
-    def _completion(self, response: Response, next_call: int) -> Completion:
+    def _read_completion(self, response: Response, next_call: int) -> Completion:
         try:
-            answer = _answer_decoder.decode(response.body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
+            reply = _decode(response.body, _reply_decoder)
+        except ValueError as problem:
             raise TransientError(
                 f"{self._url} answered 200 with something that is not a chat completion "
                 f"({problem}): {self._excerpt(response)}"
             ) from None
-        if not answer.choices:
+        if not reply.choices:
             raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
-        said = answer.choices[0].message
-        if (said.reasoning_content or said.reasoning) is not None:
-            named = "reasoning_content" if said.reasoning_content else "reasoning"
-            self._reasoning_field = named
-        return _completion(answer, next_call, self._unechoed)
+        message = reply.choices[0].message
+        if (message.reasoning_content or message.reasoning) is not None:
+            self._reasoning_field = (
+                "reasoning_content" if message.reasoning_content else "reasoning"
+            )
+        return _to_completion(reply, next_call, self._without_echoed_key)
 
-    def _problem(self, response: Response) -> EndpointError:
-        """Which of four: this item's, its length, worth another try, or everybody's."""
-        said = self._excerpt(response)
-        what = f"{self._url} answered {response.status}: {said}"
+    def _error_for(self, response: Response) -> EndpointError:
+        """Tell errors of this request, of its length, of the moment and of the whole run apart."""
+        what = f"{self._url} answered {response.status}: {self._excerpt(response)}"
         if response.status in (400, 413, 422, 500) and _says_too_long(response.body):
             return ContextFull(what)
-        # A 403 is about the key until something was allowed; after that, about this one request.
-        if response.status == 401 or (response.status == 403 and not self._answered):
+        # A 403 is about the key until a request was allowed; after that, about this request.
+        if response.status == 401 or (response.status == 403 and not self._has_completed):
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
             return FatalEndpointError(f"{what} (sent {key})")
         if response.status == 404 or (
@@ -211,34 +257,33 @@ class HTTPEndpoint:
         return EndpointError(what)
 
     def _excerpt(self, response: Response) -> str:
-        text = response.body.decode("utf-8", "replace")
         try:
-            error = json.loads(response.body)["error"]
-            text = error["message"] if isinstance(error, dict) else str(error)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass  # not the usual shape: the raw text says it as well
-        # The key goes first: a cut through the middle of it would leave the half that is kept.
-        return self._without_key(str(text))[:500].strip() or "(empty body)"
+            error = _decode(response.body, _failure_decoder).error
+            text = error if isinstance(error, str) else error.message
+        except ValueError:  # not the usual form of an error
+            text = response.body.decode("utf-8", "replace")
+        # The key goes before the text is cut, which could leave half of it.
+        return self._without_key(text)[:500].strip() or "(empty body)"
 
     def _without_key(self, text: str) -> str:
         return text.replace(self._key, "[key]") if self._key else text
 
-    def _unechoed(self, text: str) -> str:
-        """An answer is kept as it is, unless it is the request's own header come back."""
+    def _without_echoed_key(self, text: str) -> str:
+        """Keep an answer as it is, unless it contains the request's own key."""
         return text if len(self._key) < PLACEHOLDER_LENGTH else self._without_key(text)
 
 
 def _check_address(url: str, key_variable: str, key: str) -> None:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # a port that is no number, brackets that do not close
-        usable = False
-    if not usable or not url.isprintable() or " " in url:
-        # What follows an @ that cannot be read may have a password before it.
-        given = "one with an @ in it" if "@" in url else repr(url)
+        is_address = False
+    if not is_address or not url.isprintable() or " " in url:
+        # There may be a password before an @.
+        shown = "one with an @ in it" if "@" in url else repr(url)
         raise InvalidInput(
-            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {given}"
+            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {shown}"
         )
     holds_key = len(key) >= PLACEHOLDER_LENGTH and key in url
     if "@" in parts.netloc or parts.query or parts.fragment or holds_key:
@@ -249,24 +294,31 @@ def _check_address(url: str, key_variable: str, key: str) -> None:
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The wait a server asked for, in seconds: milliseconds, seconds, or a date."""
+    """Read how long a server asks to wait: in milliseconds, in seconds, or until a date.
+
+    Args:
+        headers: The headers of its answer, with names in lower case.
+
+    Returns:
+        Seconds; None if it does not say, or not readably.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
         except ValueError:
-            continue  # then it is a date, or nothing readable
+            continue  # a date, or nothing readable
         if math.isfinite(seconds):
             return max(0.0, seconds)
     try:
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-        # A date of no zone, which "-0000" makes, is in UTC.
+        # A date without a zone ("-0000") is in UTC.
         return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _names_unknown_model(body: bytes, model: str) -> bool:
-    """Whether a 400 is about the model and not about this one request."""
+    """Tell whether a 400 is about the model instead of this one request."""
     text = body[:2000].decode("utf-8", "replace").lower()
     if "model_not_found" in text or "invalid_model" in text:
         return True
@@ -294,39 +346,48 @@ def _says_too_long(body: bytes) -> bool:
 
 
 def completion_of(reply: Any) -> Completion:
-    """A chat completion as somebody stored it, already decoded; InvalidInput where it is none."""
+    """Read a chat completion that was stored.
+
+    Args:
+        reply: The decoded JSON of the server's answer.
+
+    Returns:
+        The completion.
+
+    Raises:
+        InvalidInput: If it is none.
+    """
     try:
-        answer = msgspec.convert(reply, _Answer)
-    except (msgspec.MsgspecError, RecursionError) as problem:
+        parsed = msgspec.convert(reply, _Reply)
+    except msgspec.ValidationError as problem:
         raise InvalidInput(f"not a chat completion: {problem}") from None
-    if not answer.choices:
+    if not parsed.choices:
         raise InvalidInput("a chat completion without choices")
-    return _completion(answer, 0, str)
+    return _to_completion(parsed, 0, str)
 
 
-def _completion(answer: _Answer, next_call: int, kept: Callable[[str], str]) -> Completion:
-    """What is read of a reply; every text of it goes through `kept`."""
-    choice = answer.choices[0]
+def _to_completion(reply: _Reply, next_call: int, clean: Callable[[str], str]) -> Completion:
+    """Convert a reply; every text of it goes through `clean`."""
+    choice = reply.choices[0]
     reasoning = choice.message.reasoning_content or choice.message.reasoning
     message = Message(
         "assistant",
-        kept(choice.message.content or ""),
+        clean(choice.message.content or ""),
         tool_calls=tuple(
             ToolCall(
-                kept(call.id or call_id(next_call + i)),
-                kept(call.function.name),
-                kept(_as_text(call.function.arguments)),
+                clean(call.id or call_id(next_call + i)),
+                clean(call.function.name),
+                clean(_as_text(call.function.arguments)),
             )
             for i, call in enumerate(choice.message.tool_calls or ())
         ),
-        reasoning=reasoning if reasoning is None else kept(reasoning),
+        reasoning=reasoning if reasoning is None else clean(reasoning),
     )
     usage = None
-    used = answer.usage
-    if used is not None:
-        counts = used.prompt_tokens, used.completion_tokens
-        if counts[0] is not None and counts[1] is not None:  # half of it would count as 0
-            usage = Usage(counts[0], counts[1])
+    if reply.usage is not None:
+        prompt, completion = reply.usage.prompt_tokens, reply.usage.completion_tokens
+        if prompt is not None and completion is not None:  # half of it would count as 0
+            usage = Usage(prompt, completion)
     return Completion(message, choice.finish_reason, usage)
 
 
@@ -336,13 +397,13 @@ def _as_text(arguments: Any) -> str:
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
 
 
-# --- The shape of an answer, as far as it is read -----------------------------------------------
+# --- The parts of an answer that are read --------------------------------------------------------
 
 
 class _Function(msgspec.Struct):
     name: str
     arguments: Any = None
-    """JSON as text; some servers send it as it is, and a model may have written no object."""
+    """JSON in a text; some servers send the value itself."""
 
 
 class _Call(msgspec.Struct):
@@ -367,9 +428,25 @@ class _Usage(msgspec.Struct):
     completion_tokens: int | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Reply(msgspec.Struct):
     choices: list[_Choice]
     usage: _Usage | None = None
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+class _Error(msgspec.Struct):
+    message: str
+
+
+class _Failure(msgspec.Struct):
+    error: _Error | str
+
+
+_reply_decoder = msgspec.json.Decoder(_Reply)
+_failure_decoder = msgspec.json.Decoder(_Failure)
+
+
+def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+        raise ValueError(str(problem)) from None

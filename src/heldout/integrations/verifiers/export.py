@@ -16,6 +16,7 @@ from typing import Any
 
 from heldout._aio import settle
 from heldout.chat.messages import messages_of
+from heldout.datasets import distinct
 from heldout.environment import Environment, HasOutcome, Reply
 from heldout.errors import InvalidInput
 from heldout.integrations.verifiers.load import (
@@ -25,7 +26,6 @@ from heldout.integrations.verifiers.load import (
     to_verifiers_messages,
 )
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.samples import distinct
 from heldout.types import Message, Sample, Score, Stop, Trajectory, Usage
 
 MAX_TURNS = 16
