@@ -256,6 +256,7 @@ class Layout:
         """By metadata key: the types of its values."""
 
     def add(self, part: Part) -> None:
+        """Take note of the columns of a part."""
         self.metrics |= part.metrics.keys()
         self.plain |= part.plain
         self.own.update(*(row.metadata for row in part.rows if row.metadata))
