@@ -84,13 +84,18 @@ class RunDir:
 
     @property
     def columns(self) -> Path:
-        """The results as columns, of a run that is large enough."""
+        """The results as columns; small points of a training run have none."""
         return self.path / "results.parquet"
 
     @property
     def summary(self) -> Path:
         """The summary of a complete run."""
         return self.path / "summary.json"
+
+    @property
+    def is_point(self) -> bool:
+        """Whether this is one eval of a training run, below the directory of its curve."""
+        return self.path.parent.name == "steps"
 
     @property
     def curve(self) -> Path:
