@@ -165,4 +165,4 @@ def puzzle(
 
 if __name__ == "__main__":
     report = trio.run(evaluate, load_dataset(), config, score_fn, None, environment_factory)
-    print(f"solved {report.summary['mean']:.0%}, kept in {report.path}")
+    print(f"solved {report.summary['mean']:.0%}, saved to {report.path}")

@@ -61,7 +61,7 @@ class Runner:
     the model, which answers all items of a batch at once, does not count."""
     own_random: bool = False
     """Whether `answer` draws from generators of its own alone. Where it is not known to, torch's
-    global state is guarded while an eval runs beside the training, which takes time."""
+    global state is guarded while an eval runs in the background, which takes time."""
     describe: Callable[[], dict[str, Any]] = dict
     """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
     that a batch costs the same when it is not full."""
