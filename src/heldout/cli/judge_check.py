@@ -142,6 +142,7 @@ def _judge(
     named: str, given: Mapping[str, Any], *, max_concurrent: int, timeout: float
 ) -> tuple[Judge, Any]:
     """The judge of this name, with the options that were given; and what was opened for it."""
+    from heldout._providers import KINDS
     from heldout.cli.imported import imported_object
     from heldout.config import Sampling, check_endpoint
     from heldout.errors import InvalidInput
@@ -150,7 +151,7 @@ def _judge(
     endpoint: Any = named
     opened = None
     scheme = named.partition(":")[0]
-    if ":" in named and scheme not in ("openai", "hf", "smollm2"):
+    if ":" in named and scheme not in KINDS:
         endpoint = imported_object(named, "--judge")
         if isinstance(endpoint, Judge):
             if given:

@@ -17,6 +17,7 @@ from heldout.errors import InvalidInput
 
 Owner = type[EvalConfig] | type[Sampling]
 _INSIDE = "sampling."
+_EXTRA_BODY = "sampling.extra_body."
 
 
 def with_settings(config: EvalConfig, settings: Iterable[str], given: dict[str, Any]) -> EvalConfig:
@@ -27,19 +28,46 @@ def with_settings(config: EvalConfig, settings: Iterable[str], given: dict[str, 
     """
     outer: dict[str, Any] = {}
     inner: dict[str, Any] = {}
+    extra_body: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
         key = key.strip()
-        if key.startswith(_INSIDE):
+        if key.startswith(_EXTRA_BODY):
+            add_nested(extra_body, key.removeprefix(_EXTRA_BODY), text)
+        elif key.startswith(_INSIDE):
             name = key.removeprefix(_INSIDE)
             inner[name] = _value(Sampling, name, text, key)
         else:
             outer[key] = _value(EvalConfig, key, text, key)
+    if extra_body:
+        inner["extra_body"] = {**(config.sampling.extra_body or {}), **extra_body}
     if inner:
         outer["sampling"] = replace(config.sampling, **inner)
     return replace(config, **{**outer, **given})
+
+
+def add_nested(target: dict[str, Any], key: str, text: str) -> None:
+    """Set a value by its dotted key.
+
+    Args:
+        target: The dict, which is changed.
+        key: Names with dots between them: a.b is the key b of the dict a.
+        text: The value: JSON, or else itself.
+
+    Raises:
+        InvalidInput: If a name before the last has a value of its own.
+    """
+    *outer, last = key.split(".")
+    for name in outer:
+        target = target.setdefault(name, {})
+        if not isinstance(target, dict):
+            raise InvalidInput(f"--set …{key}: {name} is set to a value, not to an object")
+    try:
+        target[last] = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        target[last] = text
 
 
 def _value(owner: Owner, name: str, text: str, key: str) -> Any:
@@ -54,6 +82,8 @@ def _value(owner: Owner, name: str, text: str, key: str) -> Any:
     if text.lower() in ("none", "null") and type(None) in typing.get_args(kind):
         return None
     try:
+        if name == "extra_body":
+            return msgspec.json.decode(text, type=kind)
         if typing.get_origin(kind) is tuple:
             # A list in JSON can hold what a list with commas cannot: a comma, a line break.
             if text.startswith("["):
@@ -83,6 +113,8 @@ _WORDS = {
 
 
 def _in_words(kind: Any) -> str:
+    if typing.get_origin(kind) is dict:
+        return "a JSON object"
     if kind in _WORDS:
         return _WORDS[kind]
     if typing.get_origin(kind) is Literal:

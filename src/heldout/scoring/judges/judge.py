@@ -17,7 +17,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -171,7 +171,7 @@ class Judge:
         self.__dict__.pop("_description", None)
         return {
             "endpoint": dict(self._description),
-            "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
+            "sampling": self._sampling.to_dict(),
             "attempts": self._attempts,
             "longest": self._longest,
         }
@@ -181,7 +181,7 @@ class Judge:
         known = PROMPTS.get(question.prompt)
         decides = {
             "endpoint": self._description,
-            "sampling": asdict(self._sampling),
+            "sampling": self._sampling.to_dict(),
             "prompt": question.prompt,
             "words": known.text if known is not None else "",
             "messages": [[message.role, message.content] for message in question.messages],
