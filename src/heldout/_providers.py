@@ -79,7 +79,8 @@ def check_model_name(name: str) -> None:
 def _suggest(name: str, kind: str, model: str) -> str:
     if kind in KINDS:  # openai: without a model, smollm2:x
         return ""
-    if model and (near := difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.75)):
+    is_tag = re.search(r"\d", kind) is not None  # llama3:8b, which is near to "ollama"
+    if model and not is_tag and (near := difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.75)):
         return f"; did you mean {near[0]}:{model}?"
     prefix, slash, rest = name.partition("/")
     if slash and prefix in KINDS and rest:  # as Inspect and LiteLLM write it

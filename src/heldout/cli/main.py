@@ -49,6 +49,7 @@ COMMANDS = {
     "env": ("heldout.cli.env", "Evaluate an agent over exactly so many episodes."),
     "toolcalls": ("heldout.cli.toolcalls", "Ask a file of requests, and compare the tool calls."),
     "judge-check": ("heldout.cli.judge_check", "Measure a judge against people's labels."),
+    "cache": ("heldout.cli.cache", "Show or empty the cache of model turns."),
     "doctor": ("heldout.cli.doctor", "Say which segments a tokenizer's chat template allows."),
 }
 VERDICTS = ("gate",)

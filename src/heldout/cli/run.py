@@ -6,12 +6,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from heldout.cli.text import printable
 from heldout.errors import EvalFailed
+
+if TYPE_CHECKING:
+    from heldout.store.report import EvalReport
 
 
 class _WithSettings(click.Command):
@@ -37,8 +40,9 @@ class _WithSettings(click.Command):
 @click.option(
     "--endpoint",
     metavar="E",
-    help="openai:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2.",
+    help="openai:MODEL, openai:MODEL@http://host/v1, PROVIDER:MODEL, hf:PATH or smollm2.",
 )
+@click.option("--cache", is_flag=True, help="Take model turns from the cache (docs/models.md).")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting (below).")
 @click.option("--resume", is_flag=True, help="Go on with an unfinished run of this name.")
 @click.option("--repair", is_flag=True, help="With --resume: move damaged journal lines aside.")
@@ -48,6 +52,7 @@ def command(
     max_samples: int | None,
     max_concurrent: int | None,
     endpoint: str | None,
+    cache: bool,
     settings: tuple[str, ...],
     resume: bool,
     repair: bool,
@@ -70,6 +75,7 @@ def command(
         "max_samples": max_samples,
         "max_concurrent": max_concurrent,
         "endpoint": endpoint,
+        "cache": cache or None,
         "resume": resume or None,
     }
     # What the eval file prints must not get between a program and its line of JSON.
@@ -100,10 +106,20 @@ def command(
             begun = config.experiment_name is not None and run_dir.is_dir()
             click.echo("Interrupted." + printable(kept) * begun, err=True)
             raise click.exceptions.Exit(130) from None
+    if config.cache:
+        print_cache_use(report)
     if as_json:
         print_json(report.summary)
     else:
         print_report(report)
+
+
+def print_cache_use(report: EvalReport) -> None:
+    """Say on standard error how many model turns of a run came from the response cache."""
+    from heldout.models.cache import count_turns
+
+    cached, sent = count_turns(report.results)
+    click.echo(f"{cached} model turns came from the cache; {sent} requests were sent.", err=True)
 
 
 @contextmanager

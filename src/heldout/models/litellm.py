@@ -50,6 +50,7 @@ class LiteLLMEndpoint:
             ) from None
         self.model = model
         self._litellm: Any = litellm
+        litellm.suppress_debug_info = True  # it would print advice with every error
 
     def describe(self) -> dict[str, Any]:
         """Describe the model for the report."""
