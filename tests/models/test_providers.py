@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import anyio
 import pytest
@@ -258,6 +258,15 @@ def test_a_refusal_is_an_answer(run: Run, server: FaultyServer) -> None:
     assert run(asked(f"vllm:m@{server.url}")).message.text == "I cannot."
 
 
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_page_instead_of_an_answer_is_quoted(
+    run: Run, server: FaultyServer, stream: bool
+) -> None:
+    server.script(status(200, "<html>Please log in.</html>"))
+    with pytest.raises(TransientError, match="Please log in"):
+        run(asked(f"vllm:m@{server.url}", Sampling(stream=stream)))
+
+
 # --- Streams ------------------------------------------------------------------------------------
 
 
@@ -435,7 +444,7 @@ def test_the_first_refused_field_ends_the_run(server: FaultyServer, tmp_path: Pa
 
 class RateLimitError(Exception):
     status_code = 429
-    response = SimpleNamespace(headers={"Retry-After": "7"})
+    litellm_response_headers: ClassVar = {"Retry-After": "7"}
 
 
 class AuthenticationError(Exception):
@@ -482,6 +491,11 @@ def test_litellm_answers_with_its_own_form_of_the_name(litellm: Any) -> None:
     assert request["max_tokens"] == 5
     assert request["api_base"] == "http://host"
     assert not {"temperature", "top_p", "seed", "stop"} & set(request)
+
+
+def test_tokens_that_litellm_does_not_know_are_not_zero(litellm: Any) -> None:
+    litellm.outcome["usage"] = {"prompt_tokens": 0, "completion_tokens": 0}
+    assert anyio.run(asked("litellm:m")).usage is None
 
 
 @pytest.mark.parametrize(

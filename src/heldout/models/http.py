@@ -359,8 +359,8 @@ class ServerEndpoint:
 
 
 def is_stream(body: bytes) -> bool:
-    """Tell a stream of events from a JSON object: some servers ignore `stream`."""
-    return not body.lstrip().startswith(b"{")
+    """Tell a stream of events from anything else: some servers ignore `stream`."""
+    return body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
 
 
 def read_events(body: bytes) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import sniffio
@@ -23,7 +24,7 @@ from heldout.errors import (
     TransientError,
 )
 from heldout.models.http import PLACEHOLDER_LENGTH, TRANSIENT, completion_of, retry_after
-from heldout.types import Completion, Message, ToolSpec
+from heldout.types import Completion, Message, ToolSpec, Usage
 
 SECRETS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 """How names of variables with secrets end."""
@@ -83,9 +84,11 @@ class LiteLLMEndpoint:
         except Exception as problem:  # noqa: BLE001 - of any provider; the request has no answer
             raise self._error_for(problem) from None
         try:
-            return completion_of(reply.model_dump())
+            completion = completion_of(reply.model_dump())
         except InvalidInput as problem:
             raise TransientError(f"litellm: {problem}") from None
+        # litellm writes zeros where a server does not say.
+        return replace(completion, usage=None) if completion.usage == Usage() else completion
 
     async def close(self) -> None:
         """Do nothing: connections are litellm's own."""
@@ -99,8 +102,7 @@ class LiteLLMEndpoint:
         if status in (401, 403, 404):
             return FatalEndpointError(what)
         if status in TRANSIENT:
-            response = getattr(problem, "response", None)
-            headers = getattr(response, "headers", None) or {}
+            headers = getattr(problem, "litellm_response_headers", None) or {}
             waits = retry_after({key.lower(): value for key, value in headers.items()})
             return TransientError(what, retry_after=waits)
         return EndpointError(what)
