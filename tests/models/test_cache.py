@@ -163,6 +163,18 @@ def test_samples_of_one_prompt_share_a_turn_only_where_it_is_greedy(
     assert len(server.requests) == requests
 
 
+def test_a_seed_that_the_api_does_not_have_tells_draws_apart_all_the_same(
+    server: FaultyServer, config: EvalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    server.script(status(200, {"content": [{"type": "text", "text": "4"}]}))
+    twins = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "2 + 2?"})]
+    seeded = Sampling(temperature=1.0, seed=7)
+    config = replace(config, endpoint=f"anthropic:claude@{server.url}", sampling=seeded)
+    anyio.run(evaluated(config, twins))
+    assert len(server.requests) == 2
+
+
 def test_a_resumed_run_does_not_take_the_turn_of_another_repeat(
     server: FaultyServer, config: EvalConfig
 ) -> None:
