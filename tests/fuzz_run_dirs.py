@@ -46,7 +46,7 @@ OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 LONGEST = 30.0
 """Seconds a command may take: more is a hang."""
 SAID = ("Error: ", "Eval failed: ")
-BESIDE = ("What was done is kept in ", "Moved damaged ", "No training seems ")
+BESIDE = ("Results so far are saved to ", "Moved damaged ", "No process seems ")
 """What may stand on stderr beside the one line."""
 
 EVAL = """

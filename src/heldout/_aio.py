@@ -10,11 +10,10 @@ import queue
 import signal
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 import sniffio
@@ -50,8 +49,8 @@ def is_async(function: Callable[..., Any]) -> bool:
     """
     while isinstance(function, functools.partial):
         function = function.func
-    called = function if inspect.isroutine(function) else type(function).__call__
-    return inspect.iscoroutinefunction(called)
+    call = function if inspect.isroutine(function) else type(function).__call__
+    return inspect.iscoroutinefunction(call)
 
 
 def thread_context() -> contextvars.Context:
@@ -95,11 +94,11 @@ class Threads:
         """
         self._closed = False
         done, wake = anyio.Event(), waker()
-        result: Future[Any] = Future()
+        result: Result[Any] = Result()
         call = functools.partial(thread_context().run, function, *args)
 
         def job() -> None:
-            _settle_future(result, call)
+            result.call(call, catch=BaseException)
             self._idle.append(jobs)
             if self._closed:  # given up on, and done after all
                 self.close()
@@ -114,7 +113,7 @@ class Threads:
             ).start()
         jobs.put(job)
         await done.wait()
-        return result.result()
+        return result.take()
 
     def close(self) -> None:
         """End the threads that are idle; those that are not end with their call."""
@@ -130,12 +129,42 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del job  # and with it the messages and the answer
 
 
-def _settle_future(result: Future[T], function: Callable[[], T]) -> None:
-    """Put what a function returns, or raises, into a future: it is raised where that is read."""
-    try:
-        result.set_result(function())
-    except BaseException as raised:  # noqa: BLE001
-        result.set_exception(raised)
+class Result(Generic[T]):
+    """What a call in one thread came to, for another to take."""
+
+    __slots__ = ("problem", "values")
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self.problem: BaseException | None = None
+
+    def call(self, function: Callable[[], T], *, catch: type[BaseException]) -> None:
+        """Call a function, and keep what it returns or raises.
+
+        Args:
+            function: What to call.
+            catch: What to keep of what it raises; anything else is raised here.
+        """
+        try:
+            self.values.append(function())
+        except catch as raised:
+            self.problem = raised
+
+    def take(self) -> T:
+        """Return what the function returned.
+
+        Returns:
+            That.
+
+        Raises:
+            BaseException: What it raised.
+        """
+        try:
+            if self.problem is not None:
+                raise self.problem
+            return self.values[0]
+        finally:
+            self.problem = None  # else it and its traceback hold each other, and a model with them
 
 
 # --- Event loops --------------------------------------------------------------------------------
@@ -277,8 +306,8 @@ def contain_exits() -> Iterator[None]:
     loop = current_loop()
     factory: _TaskFactory | None = None
     if isinstance(loop, asyncio.AbstractEventLoop):
-        known = loop.get_task_factory()
-        factory = known if isinstance(known, _TaskFactory) else _TaskFactory(known)
+        previous = loop.get_task_factory()
+        factory = previous if isinstance(previous, _TaskFactory) else _TaskFactory(previous)
         factory.users += 1
         loop.set_task_factory(factory)
     interrupts: _Interrupts | None = None
@@ -347,7 +376,7 @@ def run_in_loop_thread(
         Exception: What `main` raised; what is no Exception is raised as `Stray`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-    result: Future[T] = Future()
+    result: Result[T] = Result()
     cancel: list[Callable[[], None]] = []
     given_up = False
 
@@ -355,24 +384,21 @@ def run_in_loop_thread(
         wake = waker()
 
         async def here(function: Callable[[], Any]) -> Any:
-            done, answer = anyio.Event(), Future[Any]()
+            done, answer = anyio.Event(), Result[Any]()
 
             def call() -> None:
-                try:
-                    answer.set_result(function())
-                except Exception as raised:  # noqa: BLE001 - raised where it is awaited
-                    answer.set_exception(raised)
+                answer.call(function, catch=Exception)
                 wake(done.set)
 
             calls.put(call)
             await done.wait()
-            return answer.result()
+            return answer.take()
 
         with anyio.CancelScope() as scope:
             cancel.append(lambda: wake(scope.cancel))
             if given_up:
                 scope.cancel()
-            result.set_result(await main(here))
+            result.values.append(await main(here))
             # Not once the loop has closed: it waits for threads that something else has blocked.
             calls.put(None)
 
@@ -380,8 +406,8 @@ def run_in_loop_thread(
         try:
             anyio.run(enter, backend=backend)
         except BaseException as raised:  # noqa: BLE001 - raised in the caller's thread
-            if not result.done():
-                result.set_exception(_as_exception(raised))
+            if not result.values:
+                result.problem = _as_exception(raised)
         finally:
             calls.put(None)
 
@@ -404,8 +430,8 @@ def run_in_loop_thread(
         if given_up and cancel:
             cancel[0]()
         thread.join(grace)
-    if result.done():
-        return result.result()
+    if result.values or result.problem is not None:
+        return result.take()
     if thread.is_alive():
         raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
     return None

@@ -81,11 +81,11 @@ class Sampling:
         return self if self.seed is None or turn == 0 else self._seeded(f"{self.seed}:{turn}")
 
     def _seeded(self, text: str) -> Sampling:
-        own = (
+        seed = (
             int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
             & 0x7FFFFFFF
         )
-        return replace(self, seed=own)
+        return replace(self, seed=seed)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to plain values, as run.json has them; optional fields only where they are set.

@@ -24,7 +24,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout._aio import contain_exits, waker
+from heldout._aio import Result, contain_exits, waker
 from heldout._fingerprint import describe_callable
 from heldout._progress import RunProgress, show_progress
 from heldout.config import EvalConfig, Sampling, config_to_dict
@@ -317,14 +317,14 @@ class Run:
         errors, limit = self.progress.errors, self.config.max_error_rate
         if errors == self.item_count:
             every = "the only item" if errors == 1 else f"all {errors} items"
-            kept = ""
+            hint = ""
             if self.errors_in_scoring == errors:
-                kept = (
+                hint = (
                     ". The answers are kept: `heldout rescore` scores them with a mended score "
-                    "function, and asks nobody again"
+                    "function, and does not call the model"
                 )
             raise SystemicFailure(
-                f"{every} errored, so there is no mean; the last: {self.last_error}{kept}"
+                f"{every} errored, so there is no mean; the last: {self.last_error}{hint}"
             )
         if limit is not None and errors > limit * self.item_count:
             raise SystemicFailure(
@@ -392,9 +392,9 @@ class Run:
 
     def _items(self) -> Iterator[Item]:
         """Yield what is left to do. All workers pull from this one generator."""
-        checked = isinstance(self.samples, Sequence)
+        is_checked = isinstance(self.samples, Sequence)
         stream = enumerate(islice(self.samples, self.config.max_samples))
-        for index, sample in stream if checked else self._admit_samples():
+        for index, sample in stream if is_checked else self._admit_samples():
             stored = as_stored(sample)
             for repeat in range(self.config.repeats):
                 self.item_count += 1
@@ -596,13 +596,10 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
     anyio's shield does not hold off asyncio's own `task.cancel()`, which is what Ctrl-C does there.
     """
     done, wake = anyio.Event(), waker()
-    failures: list[BaseException] = []
+    result: Result[object] = Result()
 
     def work() -> None:
-        try:
-            function(*args)
-        except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
-            failures.append(raised)
+        result.call(partial(function, *args), catch=BaseException)
         wake(done.set)
 
     threading.Thread(target=work, name="heldout-finish").start()
@@ -613,8 +610,7 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
                 await done.wait()
             except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
                 interruption = raised
-    if failures:
-        raise failures[0]
+    result.take()
     if interruption is not None:
         raise interruption
 

@@ -33,9 +33,22 @@ async def rescore(
     """Score every saved trajectory of a finished run, into a new run.
 
     What errored before it could be scored stays an error; what the score function itself had
-    failed on is scored. Of `config` count the name and place of the new run, `max_concurrent`,
-    `timeout`, `on_error`, `max_error_rate`, `resume` and `progress`; the rest, and the threshold
-    from which an item passes, is the parent's. Without a name it is PARENT-rescored.
+    failed on is scored.
+
+    Args:
+        run: The run, or where it is.
+        score_fn: Scores a trajectory; or an eval that has one.
+        config: Name and place of the new run, `max_concurrent`, `timeout`, `on_error`,
+            `max_error_rate`, `resume` and `progress`; the rest, and the threshold from which an
+            item passes, is the parent's. Without a name it is PARENT-rescored.
+
+    Returns:
+        The report of the new run.
+
+    Raises:
+        InvalidInput: There are no trajectories to score, or no score function.
+        RunDirectoryError: The run is not finished, or the new one cannot be made.
+        SystemicFailure: Every item errored, or more than `max_error_rate`.
     """
     if isinstance(score_fn, EvalDefinition):
         score_fn = score_fn.score_fn
@@ -43,16 +56,16 @@ async def rescore(
     parent = run if isinstance(run, EvalReport) else EvalReport.load(run)
     if parent.path is None:
         raise InvalidInput("the report lives in memory only; save it, and score what was saved")
-    home = RunDir(parent.path)
-    info = home.read_info()
+    parent_dir = RunDir(parent.path)
+    info = parent_dir.read_info()
     _refuse_unfinished(parent, info)
     name = str(parent.config.get("experiment_name") or parent.path.name)
-    given = config or replace(base_config, output_dir=str(parent.path.parent))
+    config = config or replace(base_config, output_dir=str(parent.path.parent))
     repeats = repeats_of(parent.config)
     settings = replace(
-        given,
-        endpoint=base_config.endpoint,  # nobody is asked
-        experiment_name=given.experiment_name or f"{name}-rescored",
+        config,
+        endpoint=base_config.endpoint,  # no model is called
+        experiment_name=config.experiment_name or f"{name}-rescored",
         repeats=repeats,
         max_samples=len(parent.results) // repeats,
         pass_threshold=threshold_of(parent.config),
@@ -61,7 +74,11 @@ async def rescore(
     described = {
         **parent.config,
         **{key: getattr(settings, key) for key in _OF_THIS_RUN},
-        "parent": {"run": name, "score_fn": info.functions.get("score_fn"), **home.origin(info)},
+        "parent": {
+            "run": name,
+            "score_fn": info.functions.get("score_fn"),
+            **parent_dir.origin(info),
+        },
     }
     functions = {**info.functions, "score_fn": describe_callable(score_fn)}
     return await _Rescoring(parent, score_fn, settings, described, functions).run()
@@ -78,17 +95,17 @@ def _refuse_unfinished(parent: EvalReport, info: RunInfo) -> None:
         raise InvalidInput(
             f"{parent.path} has episodes of an environment, which keep no trajectory to score"
         )
-    there = len(parent.results)
+    count = len(parent.results)
     # A run that failed, as every item errored in its score function, has all there is to score.
-    if there == 0 or info.asked != there or parent.status in ("running", "interrupted"):
+    if count == 0 or info.asked != count or parent.status in ("running", "interrupted"):
         of = "" if info.asked is None else f" of {info.asked}"
         raise RunDirectoryError(
-            f"{parent.path} is not finished ({parent.status}): it has {there}{of} items, and those "
+            f"{parent.path} is not finished ({parent.status}): it has {count}{of} items, and those "
             "that end first are not like the others. Finish it first: heldout run … --resume"
         )
-    if there % repeats_of(parent.config):
+    if count % repeats_of(parent.config):
         raise RunDirectoryError(
-            f"{parent.path} has {there} items, which are not {repeats_of(parent.config)} of each "
+            f"{parent.path} has {count} items, which are not {repeats_of(parent.config)} of each "
             "sample, as its config says"
         )
 

@@ -27,7 +27,7 @@ def command(context: click.Context) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per file.")
 def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
     """Print size, entries and age of cache files: the default one, or those at PATH."""
-    from heldout.cli.render import print_json
+    from heldout.cli._tables import print_json
 
     for path in paths or (_default_path(),):
         if not path.exists():

@@ -27,9 +27,9 @@ SCALES = (
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a slice.")
 def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
-    from heldout.cli.compare import in_words_of_options
-    from heldout.cli.main import writing
-    from heldout.cli.render import print_json, print_slices
+    from heldout.cli._tables import print_json, print_report
+    from heldout.cli.compare import name_options_in_errors
+    from heldout.cli.show import build_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
     from heldout.store.run_dir import find_run
@@ -40,20 +40,19 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
             f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
         )
     report = EvalReport.load(path)
-    with in_words_of_options((), by, "--by"):
+    with name_options_in_errors((), by, "--by"):
         if cluster is None:
             found, total = report.slices_and_total(*by)
         else:
-            from heldout.analysis.single import slices_and_total
+            from heldout.analysis.passes import slices_and_total
 
             found, total = slices_and_total(report, *by, cluster=cluster)
     slices = {values: found[values] for values in in_order(found)}
-    with writing():
-        if as_json:
-            for values, summary in slices.items():
-                print_json({"slice": dict(zip(by, values, strict=True)), **summary})
-        else:
-            print_slices(by, slices, total, report)
+    if as_json:
+        for values, summary in slices.items():
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+    else:
+        print_report(build_slices(by, slices, total, report))
     if report.status == "failed":
         raise click.exceptions.Exit(2)  # as `heldout show` does
 

@@ -7,7 +7,7 @@ those of docs/semantics.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout.stats import Floats, Interval, Ints, Moments
+from heldout.stats._input import UNIT_ROUNDING
+from heldout.stats.moments import to_integers
 from heldout.types import METRIC_SUFFIXES
 
 BATCH = 8_192
@@ -96,7 +98,9 @@ class Tally:
 
     def _counts(self) -> tuple[int, int]:
         """How many samples, and how many clusters they are."""
-        clusters = np.concatenate(self._clusters) if self._clusters else np.empty(0, np.int64)
+        if not self._clusters:
+            return self.all.n, self.all.n  # each row its own
+        clusters = np.concatenate(self._clusters)
         return len(clusters), len(np.unique(clusters))
 
     @property
@@ -161,33 +165,134 @@ EMPTY_SUMMARY = Tally(0.0).summary()
 """What every summary has, whatever it is of."""
 
 
-def summarize_batches(batches: Iterable[Batch], pass_threshold: float = 0.5) -> Summary:
-    """The summary of batches whose clusters are scattered over them: holds all their numbers."""
-    parts = list(batches)
-    names = dict.fromkeys(name for part in parts for name in part.metrics)
-    metrics = {
-        name: np.concatenate([part.metrics.get(name, np.full(len(part), np.nan)) for part in parts])
-        for name in names
-    }
-    whole = Batch(
-        np.concatenate([part.sample for part in parts]),
-        np.concatenate([part.cluster for part in parts]),
-        np.concatenate([part.reward for part in parts]),
-        np.concatenate([part.truncated for part in parts]),
-        np.concatenate([part.weighted for part in parts]),
-        metrics,
-        frozenset().union(*(part.plain for part in parts)),
-    )
-    return summarize_batch(whole, pass_threshold)
-
-
 def summarize_batch(batch: Batch, pass_threshold: float = 0.5) -> Summary:
-    """The summary of columns that are all there, their clusters in any order."""
-    order = np.argsort(batch.cluster, kind="stable")
-    tally = Tally(pass_threshold)
-    for start in range(0, len(order), BATCH):
-        tally.add(batch.rows(order[start : start + BATCH]))
-    return tally.summary()
+    """Summarize columns that are all there.
+
+    Args:
+        batch: Rows in any order.
+        pass_threshold: The reward from which an item counts as passed.
+
+    Returns:
+        The summary.
+    """
+    (summary,) = summarize_groups(batch, np.zeros(len(batch), np.int64), 1, pass_threshold)
+    return summary
+
+
+def summarize_groups(
+    batch: Batch, groups: Ints, count: int, pass_threshold: float = 0.5
+) -> list[Summary]:
+    """Summarize each group of rows, in time that does not grow with the number of groups.
+
+    Args:
+        batch: Rows in any order.
+        groups: Of each row, the number of its group, from 0.
+        count: How many groups there are.
+        pass_threshold: The reward from which an item counts as passed.
+
+    Returns:
+        A summary for each group, in the order of their numbers.
+    """
+    order = np.lexsort((batch.cluster, groups))
+    batch, groups = batch.rows(order), groups[order]
+    if ((np.diff(groups) == 0) & (np.diff(batch.cluster) == 0)).any():
+        return _summarize_clustered(batch, groups, count, pass_threshold)
+    ok = ~np.isnan(batch.reward)
+    reward = np.where(ok, batch.reward, 0.0)
+    passed = has_passed(batch.reward, pass_threshold).astype(np.float64)
+    unweighted = np.bincount(groups[ok & ~batch.weighted], minlength=count).tolist()
+    truncated = np.bincount(groups[batch.truncated], minlength=count).tolist()
+    of_all = moments_by_group(reward, groups, count)
+    of_scored = moments_by_group(batch.reward[ok], groups[ok], count)
+    of_passed = moments_by_group(passed, groups, count)
+    of_metrics = {}
+    for name, values in batch.metrics.items():
+        reported = ~np.isnan(values)
+        of_metrics[name] = moments_by_group(values[reported], groups[reported], count)
+    summaries = []
+    for group in range(count):
+        metrics = {name: moments[group] for name, moments in of_metrics.items()}
+        tally = Tally(
+            pass_threshold,
+            truncated[group],
+            unweighted[group],
+            of_all[group],
+            of_scored[group],
+            of_passed[group],
+            {name: moments for name, moments in metrics.items() if moments.n},
+            set(batch.plain),
+        )
+        summaries.append(tally.summary())
+    return summaries
+
+
+def _summarize_clustered(
+    batch: Batch, groups: Ints, count: int, pass_threshold: float
+) -> list[Summary]:
+    """Summarize groups in which some clusters have several rows; these are sorted by both."""
+    summaries = []
+    for rows in np.split(np.arange(len(batch)), np.searchsorted(groups, np.arange(1, count))):
+        tally = Tally(pass_threshold)
+        for start in range(0, len(rows), BATCH):
+            tally.add(batch.rows(rows[start : start + BATCH]))
+        summaries.append(tally.summary())
+    return summaries
+
+
+def moments_by_group(values: Floats, groups: Ints, count: int) -> list[Moments]:
+    """Take the moments of each group of values, of which each is a cluster of its own.
+
+    Args:
+        values: Finite numbers, sorted by group.
+        groups: Of each value, the number of its group.
+        count: How many groups there are.
+
+    Returns:
+        The moments of each group: the same, to the last bit, as if its values were added alone.
+    """
+    moments = [Moments() for _ in range(count)]
+    if len(values) == 0:
+        return moments
+    starts = _starts(groups)
+    off = np.minimum(np.abs(values), np.abs(values - 1)) <= UNIT_ROUNDING
+    columns = (
+        groups[starts],
+        np.diff(np.append(starts, len(values))),
+        np.minimum.reduceat(values, starts),
+        np.maximum.reduceat(values, starts),
+        np.logical_and.reduceat(off, starts),
+    )
+    for group, n, low, high, binary in zip(*(c.tolist() for c in columns), strict=True):
+        one = moments[group]
+        one.n, one.min, one.max, one._binary = n, low, high, binary
+    whole, shifts = to_integers(values)
+    for shift in np.unique(shifts[whole != 0]).tolist():
+        which = (shifts == shift) & (whole != 0)
+        part, starts = whole[which], _starts(groups[which])
+        high, low = part >> 27, part & (2**27 - 1)
+        sums = (high, low, high * high, high * low, low * low)
+        for group, h, lo, hh, hl, ll in zip(
+            groups[which][starts].tolist(), *(_int_sums(s, starts) for s in sums), strict=True
+        ):
+            one = moments[group]
+            one._sum += ((h << 27) + lo) << shift
+            one._squares += ((hh << 54) + (hl << 28) + ll) << 2 * shift
+    for one in moments:
+        if one.n:
+            one._closed = {1: (one.n, one._sum, one._squares)}
+    return moments
+
+
+def _starts(groups: Ints) -> Ints:
+    """Where each group begins."""
+    return np.flatnonzero(np.diff(groups, prepend=-1))
+
+
+def _int_sums(numbers: Ints, starts: Ints) -> list[int]:
+    """The sum of each group of 64-bit integers, which may itself need more bits."""
+    high = np.add.reduceat(numbers >> 32, starts).tolist()
+    low = np.add.reduceat(numbers & (2**32 - 1), starts).tolist()
+    return [(upper << 32) + lower for upper, lower in zip(high, low, strict=True)]
 
 
 def make_batch(

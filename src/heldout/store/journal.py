@@ -30,11 +30,8 @@ from heldout.types import (
     Sample,
     Score,
     Stop,
-    Timing,
     TokenTrace,
     Trajectory,
-    Usage,
-    weighted_mean,
 )
 
 JOURNAL = LineFormat(
@@ -84,10 +81,11 @@ class Record(msgspec.Struct, omit_defaults=True):
 
 
 # Summaries and columns need no conversation, and what was checked when it was written need not be
-# checked again: these decode in a third of the time a Record takes.
+# checked again: a Row decodes in a third of the time a Record takes. They hold no cycles, and the
+# garbage collector need not walk them (`gc=False`): it would take a third of the time.
 
 
-class Key(msgspec.Struct, kw_only=True):
+class Key(msgspec.Struct, kw_only=True, gc=False):
     """What orders a record."""
 
     index: Place
@@ -95,71 +93,92 @@ class Key(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-class SampleHead(msgspec.Struct):
+class SampleHead(msgspec.Struct, gc=False):
+    """A sample with a hash of its input and ground truth, in place of these."""
+
     id: str
     metadata: dict[str, Any] = {}
+    input: dict[str, Any] | None = msgspec.field(default_factory=dict)
+    ground_truth: Any = None
+    content: int = 0
+
+    def hash_content(self) -> None:
+        """Hash what may be large, and forget it: rows wait by the thousand."""
+        self.content = content_hash(self.id, self.input, self.ground_truth)
+        self.input = self.ground_truth = None
 
 
-class MetricHead(msgspec.Struct):
+class MetricHead(msgspec.Struct, gc=False):
     name: str
     value: float
     weight: float = 0.0
     rate: bool = False
 
 
-class ScoreHead(msgspec.Struct):
+class ScoreHead(msgspec.Struct, gc=False):
     metrics: list[MetricHead] = []
 
 
-class Shape(Key, kw_only=True):
-    """… and what columns it needs."""
-
-    sample: SampleHead
-    score: ScoreHead = msgspec.field(default_factory=ScoreHead)
-    metadata: dict[str, Any] = {}
-
-
-class StopHead(msgspec.Struct):
+class StopHead(msgspec.Struct, gc=False):
     ended_by: str
     limit: str | None = None
     truncated: bool = False
 
 
-class TrajectoryHead(msgspec.Struct):
+class UsageHead(msgspec.Struct, gc=False):
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class TimingHead(msgspec.Struct, gc=False):
+    seconds: float
+
+
+class TrajectoryHead(msgspec.Struct, gc=False):
     stop: StopHead
-    usage: Usage | None = None
-    timing: Timing | None = None
+    usage: UsageHead | None = None
+    timing: TimingHead | None = None
 
 
-class AskedHead(SampleHead):
-    """… with a hash of what was asked and what is right, instead of these."""
+class Row(Key, kw_only=True, gc=False):
+    """What goes into the columns of a record."""
 
-    input: msgspec.Raw = msgspec.Raw(b"{}")
-    ground_truth: msgspec.Raw = msgspec.Raw(b"null")
-    content: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.content:
-            plain = map(msgspec.json.decode, (self.input, self.ground_truth))
-            self.content = content_hash(self.id, *plain)
-        # A Raw keeps the whole line, answer and all, and rows wait by the thousand.
-        self.input = self.ground_truth = _FORGOTTEN
-
-
-class Row(Shape, kw_only=True):
-    """… and all that goes into them."""
-
-    sample: AskedHead
+    sample: SampleHead
     trajectory: TrajectoryHead
+    score: ScoreHead = msgspec.field(default_factory=ScoreHead)
+    metadata: dict[str, Any] = {}
 
-    @property
-    def reward(self) -> float | None:
-        """None where the item errored: it has no score (clause 2)."""
-        return weighted_mean(self.score.metrics) if self.error is None else None
 
-    @property
-    def weighted(self) -> bool:
-        return any(m.weight for m in self.score.metrics)
+def row_of(index: int, result: EvalResult, content: int) -> Row:
+    """Give the row of a result as the journal would give it back.
+
+    Args:
+        index: The number of its sample in the dataset.
+        result: A result in memory.
+        content: The hash of its sample, as `content_of` gives it.
+
+    Returns:
+        The row.
+
+    Raises:
+        InvalidInput: Its metadata holds a value that JSON cannot.
+    """
+    stop, usage, timing = (getattr(result.trajectory, n) for n in ("stop", "usage", "timing"))
+    of_sample, own = metadata_of(result)
+    metrics = [MetricHead(m.name, m.value, m.weight, m.rate) for m in result.score.metrics]
+    return Row(
+        index=index,
+        repeat=result.repeat,
+        error=result.error,
+        sample=SampleHead(result.sample_id, of_sample, content=content),
+        score=ScoreHead(metrics),
+        metadata=own,
+        trajectory=TrajectoryHead(
+            StopHead(stop.ended_by, stop.limit, stop.truncated),
+            usage and UsageHead(usage.prompt_tokens, usage.completion_tokens),
+            timing and TimingHead(timing.seconds),
+        ),
+    )
 
 
 def plain_value(value: Any) -> Any:
@@ -176,8 +195,7 @@ UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionErro
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _record_decoder = msgspec.json.Decoder(Record)
 _key_decoder = msgspec.json.Decoder(Key)
-
-_FORGOTTEN = msgspec.Raw(b"")
+_row_decoder = msgspec.json.Decoder(Row)
 
 
 def content_hash(id: str, input: Any, ground_truth: Any) -> int:
@@ -200,8 +218,13 @@ def id_hash(id: str) -> int:
     return _hash(id.encode("utf-8", "surrogatepass"))
 
 
+_empty_hash = hashlib.blake2b(digest_size=8)
+
+
 def _hash(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+    hash = _empty_hash.copy()
+    hash.update(content)
+    return int.from_bytes(hash.digest(), "little", signed=True)
 
 
 def content_of(sample: Sample) -> int:
@@ -348,64 +371,83 @@ def records(path: Path, kind: type[R]) -> Iterator[R]:
         yield JOURNAL.decoded(decode, path, number, line)
 
 
-class Superseded:
-    """Finds items that were run again after an error, as the journal is read."""
-
-    def __init__(self) -> None:
-        self._errors: dict[tuple[int, int], int] = {}
-        self.stale: dict[tuple[int, int], int] = {}
-        """For each such item, how many of its records came too early."""
-
-    def see(self, record: Key) -> None:
-        item = (record.index, record.repeat)
-        errors = self._errors.get(item)
-        if errors is not None:
-            self.stale[item] = errors
-        if record.error is not None:
-            self._errors[item] = (errors or 0) + 1
-
-
 def superseded(path: Path) -> dict[tuple[int, int], int]:
-    found = Superseded()
-    for key in records(path, Key):
-        found.see(key)
-    return found.stale
+    """Find items that were run again after an error.
+
+    Args:
+        path: The journal.
+
+    Returns:
+        By (index, repeat) of each such item, how many of its records came too early.
+    """
+    errors: dict[tuple[int, int], int] = {}
+    stale: dict[tuple[int, int], int] = {}
+    if not jsonl.contains(path, JOURNAL, b'"error":'):  # as is most often so, and known soon
+        return stale
+    for number, _, line in lines(path):
+        record = decode_key(path, number, line)
+        item = (record.index, record.repeat)
+        if item in errors:
+            stale[item] = errors[item]
+        if record.error is not None:
+            errors[item] = errors.get(item, 0) + 1
+    return stale
 
 
-def in_order(
-    path: Path, repeats: int, stale: dict[tuple[int, int], int] | None = None
-) -> Iterator[Row]:
-    """Every item once, its last record, in dataset order.
+def in_order(path: Path, repeats: int) -> Iterator[Row]:
+    """Read every item once, its last record, in dataset order.
 
     Items finish nearly in order, so only those that overtook a slower one wait in memory.
-    `stale` is what `superseded` found, for a caller that has read the journal already.
+
+    Args:
+        path: The journal.
+        repeats: How often each sample is run.
+
+    Yields:
+        A row for each item.
+
+    Raises:
+        DamagedJournal: A line is not a result.
     """
-    stale = superseded(path) if stale is None else dict(stale)
+    stale = superseded(path)
     waiting: list[tuple[int, int, int, int, Row | None]] = []
     expected = (0, 0)
-    decode = msgspec.json.Decoder(Row).decode
     with jsonl.open_to_read(path) as file:
 
         def read_again(offset: int, number: int) -> Row:
             file.seek(offset)
-            return JOURNAL.decoded(decode, path, number, file.readline())
+            return _decode_row(path, number, file.readline())
 
         for number, offset, line in lines(path):
-            row = JOURNAL.decoded(decode, path, number, line)
+            row = _decode_row(path, number, line)
             item = (row.index, row.repeat)
-            if stale.get(item):
+            if stale and stale.get(item):
                 stale[item] -= 1
+                continue
+            if item == expected and not waiting:  # by far the most
+                expected = _next_item(*item, repeats)
+                yield row
                 continue
             # Behind one slow item there may be a million: then only where they stand is kept.
             held = row if len(waiting) < WAITING_ROWS else None
             heapq.heappush(waiting, (*item, offset, number, held))
             while waiting and waiting[0][:2] <= expected:
                 index, repeat, *place, ready = heapq.heappop(waiting)
-                expected = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+                expected = _next_item(index, repeat, repeats)
                 yield ready or read_again(*place)
         while waiting:
             _, _, *place, ready = heapq.heappop(waiting)
             yield ready or read_again(*place)
+
+
+def _decode_row(path: Path, number: int, line: bytes) -> Row:
+    row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
+    row.sample.hash_content()
+    return row
+
+
+def _next_item(index: int, repeat: int, repeats: int) -> tuple[int, int]:
+    return (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:

@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import BufferedReader
-from itertools import count
 from pathlib import Path
 from typing import TypeVar
 
@@ -231,6 +230,8 @@ LARGEST = 2**26
 """Bytes of a file that is read as a whole."""
 LONGEST_HEADER = 4096
 LONGEST_LINE = 2**28
+BLOCK = 2**16
+"""Bytes that are read at a time; more of a line that is longer."""
 
 
 def open_to_read(path: Path) -> BufferedReader:
@@ -264,26 +265,63 @@ def read_whole(path: Path) -> bytes:
 
 
 def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
-    """(line number, byte offset, line) of every whole line after the header."""
+    """Read the lines of a file.
+
+    Args:
+        path: The file.
+        format: What its header has to say.
+
+    Yields:
+        (line number, byte offset, line without its newline) of every line after the header, as
+        far as they are whole.
+
+    Raises:
+        FileNotFoundError: There is none.
+        RunDirectoryError: It is not an ordinary file, or has another header.
+    """
     with open_to_read(path) as file:
-        if not (offset := read_header(file, path, format)):
-            return
-        for number, line in _whole_lines(file, path, start=2):
-            yield number, offset, line
-            offset += len(line)
+        if offset := read_header(file, path, format):
+            yield from _whole_lines(file, path, 2, offset)
 
 
-def _whole_lines(file: BufferedReader, path: Path, *, start: int) -> Iterator[tuple[int, bytes]]:
-    """(line number, line) up to one that is torn: its writer was killed, or is writing it now."""
-    for number in count(start):
-        line = file.readline(LONGEST_LINE)
-        if len(line) == LONGEST_LINE:
+def _whole_lines(
+    file: BufferedReader, path: Path, number: int, offset: int
+) -> Iterator[tuple[int, int, bytes]]:
+    """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
+    rest = b""
+    while block := file.read(max(BLOCK, len(rest))):
+        whole, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            for line in whole.split(b"\n"):
+                yield number, offset, line
+                number += 1
+                offset += len(line) + 1
+        elif len(rest) >= LONGEST_LINE:
             raise RunDirectoryError(
                 f"{path}, line {number} cannot be read: it has {LONGEST_LINE} bytes or more"
             )
-        if not line.endswith(b"\n"):
-            return
-        yield number, line
+
+
+def contains(path: Path, format: LineFormat, text: bytes) -> bool:
+    """Tell whether a line of a file may contain a short text, much faster than they are read.
+
+    Args:
+        path: The file.
+        format: What its header has to say.
+        text: What to look for.
+
+    Returns:
+        False where no line has it.
+    """
+    end, unbroken = b"", 0
+    with open_to_read(path) as file:
+        read_header(file, path, format)
+        while block := file.read(2**20):
+            unbroken = 0 if b"\n" in block else unbroken + len(block)
+            if text in block or text in end + block[: len(text)] or unbroken > LONGEST_LINE:
+                return True
+            end = block[-len(text) :]
+    return False
 
 
 def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:
@@ -335,15 +373,15 @@ def repair(path: Path, format: LineFormat, decode: Callable[[bytes], object]) ->
         ):
             good.write(format.header)
             with open_to_read(path) as file:
-                for number, line in _whole_lines(file, path, start=1):
+                for number, _, line in _whole_lines(file, path, 1, 0):
                     if number == 1 and _is_header(path, format, line):
                         continue
                     try:
                         format.decoded(decode, path, number, line)
-                        good.write(line)
+                        good.write(line + b"\n")
                     except DamagedJournal:
                         damaged.append(number)
-                        bad.write(line)
+                        bad.write(line + b"\n")
             good.flush()
             os.fsync(good.fileno())
         if damaged:

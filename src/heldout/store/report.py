@@ -15,7 +15,7 @@ import numpy as np
 
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
 from heldout.stats.summary import EMPTY_SUMMARY, Summary
-from heldout.store.columns import TOTAL, derive, slice_keys, slice_summaries, summarize_journal
+from heldout.store.columns import derive, slice_keys, slice_summaries, summarize_journal
 from heldout.store.journal import (
     JournalWriter,
     decode_key,
@@ -174,14 +174,8 @@ class EvalReport:
 
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
         """… and the summary of all, from one reading: a live run grows between two."""
-        slices = slice_summaries(
-            self._run(),
-            by,
-            n=self.summary.get("n"),
-            repeats=repeats_of(self.config),
-            pass_threshold=self.pass_threshold,
-        )
-        total = slices.pop(TOTAL)
+        self._run()
+        slices, total = slice_summaries(self, by, self.pass_threshold)
         if self.summary.get("complete") is False:
             for summary in (total, *slices.values()):
                 summary["complete"] = False
@@ -197,7 +191,12 @@ class EvalReport:
 
 def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete."""
-    summary = derive(run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config))
+    summary, columns = derive(
+        run,
+        n=asked,
+        repeats=repeats_of(info.config),
+        pass_threshold=threshold_of(info.config),
+    )
     if summary["n"] != asked:
         raise RunDirectoryError(
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
@@ -207,6 +206,7 @@ def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
     info.journal_bytes = run.journal.stat().st_size
+    info.columns_hash = columns or None
     run.write_info(info)
     return summary
 

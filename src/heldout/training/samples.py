@@ -16,21 +16,48 @@ from heldout.types import Sample
 
 
 def checked(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
+    """Check a held-out set.
+
+    Args:
+        samples: The samples, or an eval with them.
+
+    Returns:
+        The samples as they are read back from a report.
+
+    Raises:
+        InvalidInput: There are none, or one cannot be stored.
+        DuplicateSampleId: Two have one id.
+    """
     if isinstance(samples, EvalDefinition):
         samples = samples.samples
-    found = list(distinct(samples, wanted="held-out samples are Samples"))
-    if not found:
+    stored = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
+    if not stored:
         raise InvalidInput("there are no samples to evaluate")
-    return [as_stored(sample) for sample in found]
+    return stored
 
 
 def fixed_order(samples: Sequence[Sample], seed: int) -> list[Sample]:
-    """An order that depends on seed and ids alone: its beginnings are the nested subsets."""
+    """Order the held-out set by seed and ids alone: its beginnings are the nested subsets.
+
+    Args:
+        samples: The samples, in any order.
+        seed: Another one gives another order.
+
+    Returns:
+        The samples in order.
+    """
     return ordered_by_id(samples, seed)
 
 
 def digest(samples: Sequence[Sample]) -> str:
-    """A hash of what they are, the same after a restart."""
+    """Hash what the samples are.
+
+    Args:
+        samples: The samples.
+
+    Returns:
+        A hash that is the same after a restart.
+    """
     content = hashlib.sha256()
     for sample in samples:
         content.update(msgspec.json.encode(sample, enc_hook=plain_value) + b"\n")

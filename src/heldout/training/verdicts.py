@@ -26,7 +26,7 @@ import numpy as np
 from heldout._format import interval as interval_text
 from heldout._format import number, samples
 from heldout.errors import InvalidInput
-from heldout.stats import Interval, Verdict, best_of
+from heldout.stats import Floats, Interval, Verdict, best_of
 from heldout.stats.sequential import (
     ALPHA,
     WINDOW,
@@ -36,7 +36,6 @@ from heldout.stats.sequential import (
     analyze_next,
     check_settings,
 )
-from heldout.stats.summaries import Floats
 from heldout.stats.winner import DRAWS
 from heldout.training.curve import CurvePoint
 
