@@ -343,6 +343,16 @@ def test_several_processes_write_at_once(tmp_path: Path) -> None:
         assert all(cache.get(i.to_bytes(4, "big")) == b"turn %d" % i for i in range(170))
 
 
+def test_a_turn_that_was_damaged_on_disk_is_asked_again(tmp_path: Path) -> None:
+    with ResponseCache(tmp_path / "c") as cache:
+        cache.put(b"k", b"The answer is 4.")
+    content = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(content.replace(b"is 4.", b"is 5."))
+    with ResponseCache(tmp_path / "c") as cache:
+        assert cache.info().entries == 1
+        assert cache.get(b"k") is None
+
+
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     ResponseCache(tmp_path / "c").close()
     assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o600
@@ -401,13 +411,13 @@ def test_the_command_shows_and_clears_the_cache(own_folder: Path) -> None:
     with ResponseCache(default_path()) as cache:
         cache.put(b"k", b"turn")
     shown = CliRunner().invoke(command, [])
-    assert f"{default_path()}: 1 turns, 0.0 MB, stored" in shown.output
+    assert f"{default_path()}: 1 turn, 0.0 MB, stored" in shown.output
     as_json = CliRunner().invoke(command, ["show", "--json"])
     assert json.loads(as_json.stdout)["entries"] == 1
     kept = CliRunner().invoke(command, ["clear", "--older-than", "1"])
     assert "removed 0 turns" in kept.output
     cleared = CliRunner().invoke(command, ["clear"])
-    assert "removed 1 turns" in cleared.output
+    assert "removed 1 turn" in cleared.output
     assert entries(default_path()) == 0
 
 
@@ -429,8 +439,8 @@ def test_run_takes_the_option_and_says_what_came_from_the_cache(
     file = own_folder / "sums.py"
     file.write_text(EVAL_FILE.format(url=server.url, folder=own_folder / "runs"))
     lines = {
-        "one": "0 model turns came from the cache; 1 requests were sent.",
-        "two": "1 model turns came from the cache; 0 requests were sent.",
+        "one": "From the response cache: 0 model turns. Sent to the model: 1 request.",
+        "two": "From the response cache: 1 model turn. Sent to the model: 0 requests.",
     }
     for name, line in lines.items():
         assert run_cli(["run", str(file), "--cache", "--set", f"experiment_name={name}"]) == 0

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from heldout._format import count
+
 if TYPE_CHECKING:
     from heldout.models.cache import ResponseCache
 
@@ -41,7 +43,7 @@ def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
         if as_json:
             print_json({"path": str(path), **info._asdict()})
             continue
-        line = f"{path}: {info.entries} turns, {info.bytes / 1e6:.1f} MB"
+        line = f"{path}: {count(info.entries, 'turn')}, {info.bytes / 1e6:.1f} MB"
         if info.oldest is not None and info.newest is not None:
             line += f", stored {_age(info.oldest)} to {_age(info.newest)} ago"
         click.echo(line)
@@ -64,7 +66,7 @@ def clear(path: Path | None, older_than: float) -> None:
         return
     with _open(path) as cache:
         removed = cache.clear(older_than=older_than * DAY)
-    click.echo(f"{path}: removed {removed} turns")
+    click.echo(f"{path}: removed {count(removed, 'turn')}")
 
 
 def _default_path() -> Path:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from heldout._format import printable
+from heldout._format import count, printable
 from heldout.cli._load import describe_error, load_module
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import EvalFailed, EvalFileError, InvalidInput
@@ -151,7 +151,8 @@ def print_cache_use(report: EvalReport) -> None:
     from heldout.models.cache import count_turns
 
     cached, sent = count_turns(report.results)
-    click.echo(f"{cached} model turns came from the cache; {sent} requests were sent.", err=True)
+    turns, requests = count(cached, "model turn"), count(sent, "request")
+    click.echo(f"From the response cache: {turns}. Sent to the model: {requests}.", err=True)
 
 
 @contextmanager
