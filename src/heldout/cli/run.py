@@ -111,7 +111,7 @@ def command(
             report_interrupt(run_dir if has_results else None)
             raise click.exceptions.Exit(130) from None
     if config.cache:
-        print_cache_use(report)
+        _print_cache_use(report)
     print_run(report, as_json)
 
 
@@ -146,7 +146,7 @@ def report_interrupt(run_dir: Path | None) -> None:
     click.echo(printable(f"Interrupted.{saved}"), err=True)
 
 
-def print_cache_use(report: EvalReport) -> None:
+def _print_cache_use(report: EvalReport) -> None:
     """Say on standard error how many model turns of a run came from the response cache."""
     from heldout.models.cache import count_turns
 
