@@ -244,6 +244,24 @@ def test_a_cached_turn_is_sent_back_with_its_signed_thinking(
     assert KEY.encode() not in Path(str(config.cache)).read_bytes()
 
 
+def test_a_cached_turn_is_sent_back_with_its_reasoning(
+    server: FaultyServer, config: EvalConfig
+) -> None:
+    calls = [{"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+
+    def behave(request: Request) -> Any:
+        if request.body["messages"][-1]["role"] == "tool":
+            return answer("4")
+        return answer(None, tool_calls=calls, reasoning_content="Add.")
+
+    server.behave = behave
+    for result, requests in (("4", 2), ("4", 2), ("5", 3)):
+        tool = Tool(result)
+        anyio.run(evaluated(config, TWO[:1], environment_factory=lambda s, t=tool: t))
+        assert len(server.requests) == requests
+    assert server.requests[2].body["messages"][1]["reasoning_content"] == "Add."
+
+
 # --- What is never cached -----------------------------------------------------------------------
 
 

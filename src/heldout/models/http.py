@@ -424,6 +424,14 @@ class HTTPEndpoint(ServerEndpoint):
             body["tools"] = [tool_to_chat_api(tool) for tool in tools]
         return body
 
+    def recall(self, message: Message) -> Any:
+        """Return the server's name for the reasoning of a turn, which the next request needs."""
+        return self._reasoning_field if message.reasoning is not None else None
+
+    def remember(self, message: Message, turn: Any) -> None:
+        """Use a name for reasoning that `recall` returned."""
+        self._reasoning_field = turn or self._reasoning_field
+
     def _message(self, message: Message) -> dict[str, Any]:
         body = to_chat_api(message)
         if message.tool_calls:
