@@ -200,7 +200,7 @@ def eval_snapshots(tries: int) -> dict[str, Any]:
         def evaluate(snapshot: Any) -> None:
             try:
                 with snapshot.in_use():
-                    snapshot.version()
+                    _ = snapshot.weights
                     snapshot.model(input_ids=ids).logits.argmax(-1).tolist()
                     snapshot.why_changed()
             except RuntimeError as problem:

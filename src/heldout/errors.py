@@ -4,6 +4,7 @@
     ├── InvalidInput            a value the caller gave is wrong; nothing ran
     │   ├── DuplicateSampleId
     │   ├── NotComparable       two reports do not answer the same question
+    │   ├── InvalidQuery        SQL over a run's results is not one that can be run
     │   └── EvalFileError       the file given to `heldout run` is not an eval file
     ├── RunDirectoryError       the run directory cannot be used as asked
     │   ├── RunExists           … it already holds a run, and resume was not asked for
@@ -47,6 +48,10 @@ class HeldoutError(Exception):
 
 class InvalidInput(HeldoutError, ValueError):
     """A sample, metric, config or argument is not valid."""
+
+
+class InvalidQuery(InvalidInput):
+    """SQL over the results of a run is refused; the message is DuckDB's."""
 
 
 class DuplicateSampleId(InvalidInput):

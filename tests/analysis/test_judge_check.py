@@ -170,9 +170,9 @@ def test_a_cache_keeps_both_opinions_apart(check: Any, tmp_path: Path) -> None:
         asked.append("")
         return says("equal" if len(asked) % 2 else "different")
 
-    once = check(counts, ROWS[:5], cache=tmp_path / "verdicts.jsonl", max_concurrent=1)
+    once = check(counts, ROWS[:5], cache=tmp_path / "verdicts.db", max_concurrent=1)
     assert len(asked) == 10
-    again = check(counts, ROWS[:5], cache=tmp_path / "verdicts.jsonl")
+    again = check(counts, ROWS[:5], cache=tmp_path / "verdicts.db")
     assert len(asked) == 10
     assert (again.verdicts, again.cached) == (10, 10)
     assert again.against_labels == once.against_labels
@@ -336,7 +336,7 @@ def test_tokens_are_those_of_verdicts_that_were_asked_for(check: Any, tmp_path: 
 
         async def close(self) -> None: ...
 
-    cache = tmp_path / "verdicts.jsonl"
+    cache = tmp_path / "verdicts.db"
     assert check(Endpoint(), ROWS[:5], cache=cache).usage == Usage(1000, 70)
     assert check(Endpoint(), ROWS[:5], cache=cache).usage == Usage(0, 0)
     assert check(compares, ROWS[:5]).usage is None

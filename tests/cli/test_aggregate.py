@@ -61,6 +61,14 @@ def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
     assert "the interval of a median over tasks is far too narrow" in " ".join(outcome.out.split())
 
 
+def test_markdown_has_the_same_rows(runs: list[str], heldout: Heldout) -> None:
+    printed = heldout("aggregate", *runs, *FEW).out
+    mean = next(line.split()[1] for line in printed.splitlines() if line.split()[:1] == ["mean"])
+    markdown = heldout("aggregate", *runs, *FEW, "--markdown").out
+    assert f"| mean | {mean} | " in markdown
+    assert "not both" in heldout("aggregate", *runs, "--json", "--markdown").err
+
+
 def test_few_runs_are_said_to_be_few(runs: list[str], heldout: Heldout) -> None:
     out = heldout("aggregate", *runs[:3], "--tasks", "game", *FEW).out
     assert "intervals from 3 runs are too narrow" in out

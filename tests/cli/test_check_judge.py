@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -201,13 +203,13 @@ def test_criteria_show_what_differs_and_why(check: Any, server: FaultyServer) ->
 def test_a_cache_is_asked_first(check: Any, server: FaultyServer) -> None:
     behave(server, compares)
     write_labels(rows(4))
-    first = check("--cache", "verdicts.jsonl")
+    first = check("--cache", "verdicts.db")
     assert len(server.requests) == 8
-    second = check("--cache", "verdicts.jsonl")
+    second = check("--cache", "verdicts.db")
     assert len(server.requests) == 8
     assert "8 verdicts, 8 of them from the cache" in second.out
     assert first.out.splitlines()[:-1] == second.out.splitlines()[:-1]
-    assert KEY not in Path("verdicts.jsonl").read_text()
+    assert KEY.encode() not in Path("verdicts.db").read_bytes()
 
 
 # --- Who is asked -------------------------------------------------------------------------------
@@ -328,7 +330,7 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
     )
     asked = ["judge-check", "labels.jsonl", "--judge", f"openai:m@{server.url}"]
     process = subprocess.Popen(
-        [sys.executable, "-c", program, *asked, "--max-concurrent", "1", "--cache", "kept.jsonl"],
+        [sys.executable, "-c", program, *asked, "--max-concurrent", "1", "--cache", "kept.db"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -338,10 +340,10 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
     out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert err == (
-        "Interrupted. Verdicts so far are saved to kept.jsonl; the same command asks for the "
-        "others.\n"
+        "Interrupted. Verdicts so far are saved to kept.db; the same command asks for the others.\n"
     )
-    assert len(Path("kept.jsonl").read_text().splitlines()) == 3  # with its header
+    with closing(sqlite3.connect("kept.db")) as kept:
+        assert kept.execute("select count(*) from verdicts").fetchone() == (2,)
 
 
 def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
@@ -355,10 +357,10 @@ def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
     outcome = check()
     assert outcome.code == 130
     assert outcome.err == "Interrupted. Nothing is saved; with --cache FILE verdicts are.\n"
-    Path("mine.py").write_text(MINE.replace("attempts=1", "cache='own.jsonl'"))
+    Path("mine.py").write_text(MINE.replace("attempts=1", "cache='own.db'"))
     write_labels(rows(2))
     outcome = heldout("judge-check", "labels.jsonl", "--judge", "mine.py:judge")
-    assert "Verdicts so far are saved to own.jsonl" in outcome.err
+    assert "Verdicts so far are saved to own.db" in outcome.err
 
 
 # --- heldout show -------------------------------------------------------------------------------

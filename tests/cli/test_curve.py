@@ -144,6 +144,13 @@ def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
     assert kept == ["saved to outputs/evals/rl_eval"]
 
 
+def test_show_as_markdown_has_every_column_whatever_the_width(run: Path, heldout: Heldout) -> None:
+    lines = heldout("show", "rl_eval", "--markdown").out.splitlines()
+    [row] = [line for line in lines if line.startswith("| 0 |")]
+    assert row.split(" | ")[1:4] == ["0.250", "0.100 … 0.900", "0.500"]
+    assert "12.000 of 3" in row
+
+
 def test_show_says_that_the_last_attempt_has_no_results(run: Path, heldout: Heldout) -> None:
     skip = msgspec.structs.replace(POINTS[2], session="later", skipped="another score_fn")
     append(skip)

@@ -468,7 +468,7 @@ def test_markdown_has_the_outcome_as_its_heading_checks_and_slices(
     assert outcome.code == code
     assert outcome.out.startswith(heading)
     assert "<code>no worse than before by 0.01</code>" in outcome.out
-    assert "<summary>Slices: 3 slices</summary>" in outcome.out
+    assert "<summary>3 slices</summary>" in outcome.out
     assert "\n- A, the baseline: <code>before</code> (model: <code>" in outcome.out
     places = [outcome.out.index(f"code>difficulty={level}") for level in LEVELS_IN_ORDER]
     assert places == sorted(places)

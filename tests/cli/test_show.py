@@ -80,6 +80,14 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
     }
 
 
+def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
+    lines = heldout("show", "six", "--markdown").out.splitlines()
+    assert lines[0] == "<code>six</code>, model: answer"
+    assert "| reward | 0.667 | 0.300 … 0.903 | 6 |" in lines
+    assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
+    assert "not both" in heldout("show", "six", "--markdown", "--json").err
+
+
 def test_show_failures_prints_the_first_items_that_did_not_pass(
     finished: Outcome, heldout: Heldout
 ) -> None:

@@ -25,7 +25,7 @@ from heldout import EvalConfig, EvalReport
 from heldout.analysis.tool_calls import load_requests, opening_messages
 from heldout.engine import evaluate
 from heldout.models.requests import open_requests
-from heldout.scoring.calls import score_calls
+from heldout.scoring.tool_calls import score_calls
 from tests.cli.conftest import Heldout, Outcome, command_of
 from tests.faulty_server import (
     KEY,

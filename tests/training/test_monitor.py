@@ -14,8 +14,8 @@ from heldout.stats.intervals import Floats
 from heldout.stats.sequential import Analysis
 from heldout.training import CurveMonitor
 from heldout.training.curve import CurvePoint, current_points
-from heldout.training.monitor import Judgement
 from heldout.training.verdicts import (
+    Judgement,
     Rewards,
     StepVerdict,
     Terms,

@@ -36,8 +36,7 @@ from heldout.training import (
     read_points,
 )
 from heldout.training.curve import request_stop
-from heldout.training.monitor import Judgement
-from heldout.training.runner import score_answer
+from heldout.training.verdicts import Judgement
 from tests.training.test_verdicts import CLIMB, curve
 from tests.training.toys import (
     Clock,
@@ -512,11 +511,14 @@ def test_reasoning_is_stripped_before_scoring_and_kept_in_the_run(tmp_path: Path
 
 
 def test_a_reasoning_block_that_never_closed_is_no_answer(tmp_path: Path) -> None:
+    def is_empty(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("reward", 0, 1.0), Metric("empty", trajectory.answer == "")))
+
     def build(model: Any) -> Runner:
         def answer(requests: Any, keep_going: Any) -> Any:
             return [f"<think>{r.messages[-1].text}" for r in requests]
 
-        return Runner(answer, score_answer(lambda text, sample: {"reward": 0, "empty": text == ""}))
+        return Runner(answer, is_empty)
 
     point = periodic(tmp_path, runner_builder=build).maybe_run(10)
     assert point is not None

@@ -25,9 +25,15 @@ from heldout.datasets import jsonl_rows
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.models.http import completion_of
 from heldout.models.requests import DELIVERY, with_system
-from heldout.scoring.calls import ResponseCalls, read_calls, response_of, tools_of
-from heldout.scoring.schemas import compiled
-from heldout.scoring.triggers import CallReport, compare_calls
+from heldout.scoring.json_schema import compiled
+from heldout.scoring.tool_calls import (
+    CallReport,
+    ResponseCalls,
+    compare_calls,
+    read_calls,
+    response_of,
+    tools_of,
+)
 from heldout.store.report import EvalReport
 from heldout.store.run_dir import RunDir, find_run
 from heldout.types import Completion, EvalResult, Message, Role, Sample

@@ -412,3 +412,40 @@ def describe_error(problem: BaseException, path: Path | None = None) -> str:
 def one_line(problem: BaseException) -> str:
     """Return the message of an error on one line."""
     return " ".join(str(problem).split())
+
+
+def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
+    """Pick the results of a report that `--where` asks for.
+
+    Args:
+        report: The report.
+        where: A condition in SQL; None is all of them.
+        option: One that makes intervals, which results that were picked by outcome have not.
+
+    Returns:
+        The report of these results.
+
+    Raises:
+        InvalidQuery: The condition is not one.
+        InvalidInput: It picks by outcome, and the option does not go with that.
+    """
+    if where is None:
+        return report
+    picked = report.where(where)
+    if option is not None and picked.selection is not None and picked.selection.by_outcome:
+        raise InvalidInput(
+            f"--where {where!r} picks results by what came out, so an interval or a comparison "
+            f"says nothing of them, and {option} does not apply; pick by metadata"
+        )
+    return picked
+
+
+def describe_selection(report: EvalReport) -> str:
+    """Say which results of a run a report holds, and by what they were picked."""
+    selection = report.selection
+    if selection is None:
+        return f"all {report.summary['n']} results"
+    picked = f"only results where {selection.condition}: {report.summary['n']} of {selection.of}"
+    if selection.by_outcome:
+        picked += ", picked by what came out, so that their means have no intervals"
+    return picked

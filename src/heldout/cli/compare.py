@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -79,6 +79,7 @@ def measure_options(command: Command) -> Command:
 )
 @measure_options
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ; see above.")
+@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--unpaired", is_flag=True, help="Do not pair the samples that both have.")
 @click.option(
     "--flips", type=click.IntRange(1), metavar="N", help="List N samples gained, and N lost."
@@ -98,6 +99,7 @@ def command(
     metric: str,
     cluster: str | None,
     allow: tuple[str, ...],
+    where: str | None,
     unpaired: bool,
     flips: int | None,
     pass_threshold: float | None,
@@ -116,14 +118,14 @@ def command(
     """
     from heldout._plotting import format_of
     from heldout.analysis import compare
-    from heldout.cli._load import load_report
+    from heldout.cli._load import describe_selection, load_report, select_results
 
     refuse_json_and_markdown(as_json, as_markdown)
     format = None if plot is None else format_of(plot)  # refused before anything is read
+    reports = [select_results(load_report(name), where, "compare") for name in (a, b)]
     with name_options_in_errors(allow, by, "--by"):
         comparison = compare(
-            load_report(a),
-            load_report(b),
+            *reports,
             by=by,
             metric=metric,
             cluster=cluster,
@@ -140,9 +142,17 @@ def command(
         replace_file(plot, plot_comparison(comparison, order=order, format=format))
         click.echo(printable(f"Wrote {plot}."), err=True)
     if as_json:
-        print_json(comparison_json(comparison, flips))
+        selected = [report.summary["n_of"] for report in reports if report.selection]
+        condition = {"where": where, "n_of": selected} if selected else {}
+        print_json(comparison_json(comparison, flips) | condition)
     else:
         report = _report(comparison, flips, markdown=as_markdown)
+        lines = [
+            Line(f"{side}: {describe_selection(picked)}", style="yellow")
+            for side, picked in zip("AB", reports, strict=True)
+            if picked.selection is not None
+        ]
+        report = replace(report, blocks=[*lines, *report.blocks])
         print_report(report, markdown=as_markdown)
 
 

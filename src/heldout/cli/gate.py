@@ -237,7 +237,7 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     ]
     if gate.comparison is not None:
         if gate.comparison.by and markdown:
-            title = f"Slices: {count(len(gate.comparison.slices), 'slice')}"
+            title = count(len(gate.comparison.slices), "slice")
             blocks.append(Section(title, slice_blocks(gate.comparison)))
         blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
         blocks += remark_lines(gate.comparison)
@@ -332,8 +332,10 @@ def _footnotes(gate: Gate) -> list[str]:
 def _reason(check: Check, gate: Gate) -> str:
     """Say why a check has its outcome, and how many samples would decide it."""
     text = _reason_of_outcome(check, gate)
-    if check.needed is None:
+    if check.outcome != "inconclusive":
         return text
+    if check.needed is None:
+        return f"{text}; how many samples would decide is unknown"
     of = " of that slice" if check.kind == "slice" else ""
     return f"{text}; about {check.needed:,} samples{of} would decide at 80% power"
 

@@ -31,12 +31,13 @@ from typing import NoReturn
 import click
 
 from heldout._format import printable
-from heldout.errors import EvalFailed, HeldoutError, StorageFull
+from heldout.errors import EvalFailed, HeldoutError, InvalidQuery, StorageFull
 
 COMMANDS = {
     "run": ("run", "Run an eval file and print its report."),
     "show": ("show", "Print the report of a run, or the curve of a training run."),
     "slice": ("slice", "Print a run's report for each value of a metadata key."),
+    "sql": ("sql", "Query the results of a run in SQL."),
     "compare": ("compare", "Compare two runs: is one better than the other?"),
     "rescore": ("rescore", "Score a run's saved trajectories with another grader."),
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
@@ -142,6 +143,9 @@ def run_cli(arguments: list[str]) -> int:
         _print_error(f"Eval failed: {problem}")
         if isinstance(problem, EvalFailed) and problem.run_dir:
             _print_error(f"Results so far are saved to {problem.run_dir}")
+        return 2
+    except InvalidQuery as problem:
+        _print_error(f"Error: {problem}")
         return 2
     except HeldoutError as problem:
         _print_error(f"Error: {problem}")

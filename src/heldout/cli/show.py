@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from heldout._format import count, interval, number, printable
-from heldout.cli._load import find_curve, find_run_directory, find_step, list_result_steps
+from heldout.cli._load import (
+    describe_selection,
+    find_curve,
+    find_run_directory,
+    find_step,
+    list_result_steps,
+    select_results,
+)
 from heldout.cli._tables import (
     PIPE_WIDTH,
     Block,
@@ -72,6 +79,7 @@ LABEL_WIDTH = 11
     help="Add pass@K and pass^K: one of K attempts passes, all of K do. Several are allowed.",
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
+@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--repair", is_flag=True, help="Move damaged journal lines aside first.")
 @click.option(
     "--json",
@@ -92,6 +100,7 @@ def command(
     samples: tuple[str, ...],
     pass_at: tuple[int, ...],
     cluster: str | None,
+    where: str | None,
     repair: bool,
     as_json: bool,
     markdown: bool,
@@ -118,9 +127,10 @@ def command(
             f"{report_option} is for the report, {selection.option} prints items: ask for one"
         )
     if curve is not None and (step is None or outcomes):
-        if report_option:
+        if report_option or where is not None:
             raise InvalidInput(
-                f"{report_option} of which eval? {curve} is a curve of many: add --step N"
+                f"{report_option or '--where'} of which eval? {curve} is a curve of many: add "
+                "--step N"
             )
         if repair:
             from heldout.training.curve import CURVE_NAME, repair_curve
@@ -137,7 +147,7 @@ def command(
         path = find_step(curve, step)
     if repair:
         repair_run(path)
-    _show_run(path, selection, pass_at, cluster, as_json=as_json, markdown=markdown)
+    _show_run(path, selection, pass_at, cluster, where, as_json=as_json, markdown=markdown)
 
 
 class _Selection(NamedTuple):
@@ -203,6 +213,7 @@ def _show_run(
     selection: _Selection,
     pass_at: tuple[int, ...],
     cluster: str | None,
+    where: str | None,
     *,
     as_json: bool,
     markdown: bool,
@@ -211,7 +222,8 @@ def _show_run(
     from heldout.store.report import EvalReport
     from heldout.store.run_dir import RunDir
 
-    report = EvalReport.load(path)
+    report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
+    report = select_results(EvalReport.load(path), where, report_option)
     if selection.option:
         results = selection.select(report)
         if as_json:
@@ -221,7 +233,10 @@ def _show_run(
             print_results(results, report, passed=selection.passes is not None)
     else:
         reason = RunDir(path).read_info().reason
-        summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
+        summary = report.summary
+        if report.selection is None or not report.selection.by_outcome:
+            summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
+        summary = report.mark_selected(summary)
         if as_json:
             about = {"status": report.status, "reason": reason}
             print_json({**about, "config": report.config, "summary": summary})
@@ -309,6 +324,7 @@ def build_report(
     blocks: list[Block] = [
         describe_report(report),
         *_describe_unfinished(report, reason),
+        *_selection_lines(report),
         _build_summary_table(summary, report.pass_threshold),
         *_describe_three_way(report, summary),
         _describe_counts(summary),
@@ -377,6 +393,10 @@ def _describe_unfinished(report: EvalReport, reason: str | None) -> list[Line]:
     if not summary["n_scored"]:
         numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
     return [Line(f"{state}{why}; {numbers}.", style="yellow")]
+
+
+def _selection_lines(report: EvalReport) -> list[Line]:
+    return [Line(describe_selection(report), style="yellow")] if report.selection else []
 
 
 def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
@@ -505,6 +525,7 @@ def build_slices(
     return Report(
         [
             *_describe_unfinished(report, None),
+            *_selection_lines(report),
             Table(columns, rows, [row(all_values, total)]),
             *_describe_clusters(total, fewest),
         ]

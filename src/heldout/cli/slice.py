@@ -24,9 +24,13 @@ SCALES = (
     "--by", multiple=True, required=True, metavar="KEY", help="Metadata key; several combine."
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
+@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a slice.")
-def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
+def command(
+    run: str, by: tuple[str, ...], cluster: str | None, where: str | None, as_json: bool
+) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
+    from heldout.cli._load import select_results
     from heldout.cli._tables import print_json, print_report
     from heldout.cli.compare import name_options_in_errors
     from heldout.cli.show import build_slices
@@ -39,7 +43,7 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
         raise RunDirectoryError(
             f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
         )
-    report = EvalReport.load(path)
+    report = select_results(EvalReport.load(path), where, "--cluster" if cluster else None)
     with name_options_in_errors((), by, "--by"):
         if cluster is None:
             found, total = report.slices_and_total(*by)
@@ -47,6 +51,7 @@ def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -
             from heldout.analysis.passes import slices_and_total
 
             found, total = slices_and_total(report, *by, cluster=cluster)
+            found = {values: report.mark_selected(part) for values, part in found.items()}
     slices = {values: found[values] for values in in_order(found)}
     if as_json:
         for values, summary in slices.items():

@@ -27,7 +27,7 @@ from heldout.errors import ResumeMismatch, RunDirectoryError
 if TYPE_CHECKING:
     from heldout.analysis.tool_calls import CallSet
     from heldout.models.requests import RequestsEndpoint
-    from heldout.scoring.triggers import CallReport, TriggerAgreement
+    from heldout.scoring.tool_calls import CallReport, TriggerAgreement
     from heldout.stats import Rate
     from heldout.store.report import EvalReport
     from heldout.types import Sample
@@ -159,7 +159,7 @@ def _send_requests(
 
     from heldout.analysis.tool_calls import opening_messages
     from heldout.engine import evaluate
-    from heldout.scoring.calls import score_calls
+    from heldout.scoring.tool_calls import score_calls
     from heldout.store.run_dir import RunDir
 
     if resume and not RunDir(run_dir).exists():
@@ -195,7 +195,7 @@ def _build_report(
     compared: CallReport | None,
 ) -> Report:
     from heldout.analysis.tool_calls import count_problems
-    from heldout.scoring.triggers import finish_reasons
+    from heldout.scoring.tool_calls import finish_reasons
 
     requests, errored = len(candidate.answers), candidate.errored
     blocks: list[Block] = [
@@ -236,7 +236,7 @@ def _build_report(
 
 
 def _build_table(candidate: CallSet, compared: CallReport | None) -> Table:
-    from heldout.scoring.triggers import schema_accuracy
+    from heldout.scoring.tool_calls import schema_accuracy
 
     columns = [Column("with 95% interval", wrap=True), Column("this run", wrap=True)]
     rows: list[list[str | Span]] = [
@@ -276,7 +276,7 @@ def _calls_as_dict(
     compared: CallReport | None,
 ) -> dict[str, Any]:
     from heldout.analysis.tool_calls import count_problems
-    from heldout.scoring.triggers import finish_reasons, schema_accuracy
+    from heldout.scoring.tool_calls import finish_reasons, schema_accuracy
 
     plain: dict[str, Any] = {
         "run": str(report.path),

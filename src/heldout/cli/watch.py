@@ -44,7 +44,7 @@ from heldout.store.run_dir import RunDir, find_run
 from heldout.training.curve import CURVE, CURVE_NAME, CurvePoint, current_points, decode_point
 
 if TYPE_CHECKING:
-    from heldout.training.monitor import CurveMonitor
+    from heldout.training.verdicts import CurveMonitor
 
 RESIZE_SECONDS = 0.2
 """Seconds between checks of the terminal's size."""
@@ -136,8 +136,7 @@ class Follower:
         return new
 
     def _judge(self, point: CurvePoint) -> None:
-        from heldout.training.monitor import CurveMonitor
-        from heldout.training.verdicts import terms_of
+        from heldout.training.verdicts import CurveMonitor, terms_of
 
         monitor = self.monitors.setdefault(point.label, CurveMonitor())
         if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:

@@ -2,6 +2,7 @@
 
 intervals    intervals of rates, means and medians; Student's t
 moments      means with clustered standard errors, from a stream
+summary      results to a summary: every denominator is decided there
 differences  a difference on the same items, on other items, in many slices
 pass_rates   pass@k and pass^k
 power        how many samples and repeats detect a difference

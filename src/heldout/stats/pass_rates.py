@@ -13,6 +13,7 @@ question are not.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -131,7 +132,7 @@ def _average(
     moments = Moments.of(values, codes)
     return PassRate(
         k=k,
-        value=float(values.mean()),
+        value=math.fsum(values) / len(values),
         stderr=moments.stderr,
         interval=moments.interval(confidence, bounded=True),
         confidence=confidence,

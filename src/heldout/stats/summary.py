@@ -161,6 +161,28 @@ def _bounds(prefix: str, interval: Interval | None) -> Summary:
     }
 
 
+UNCERTAINTY = (
+    *("stderr", "ci_low", "ci_high", "pass_rate_ci_low", "pass_rate_ci_high"),
+    *("stderr_scored", "ci_scored_low", "ci_scored_high"),
+)
+"""Keys of every summary that say how sure its means are; metrics have theirs beside."""
+
+
+def without_intervals(summary: Summary) -> Summary:
+    """Take standard errors and intervals out of a summary.
+
+    Args:
+        summary: Of rows that were picked by what came out, of which they say nothing.
+
+    Returns:
+        The summary with None in their place.
+    """
+    metrics = [key for key in summary if key.startswith("metric") and f"{key}_n" in summary]
+    uncertain = {key + suffix for key in metrics for suffix in ("_stderr", "_ci_low", "_ci_high")}
+    uncertain.update(UNCERTAINTY)
+    return {key: None if key in uncertain else value for key, value in summary.items()}
+
+
 EMPTY_SUMMARY = Tally(0.0).summary()
 """What every summary has, whatever it is of."""
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import compress, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -322,7 +322,7 @@ def derive(run: RunDir, *, n: int, repeats: int, pass_threshold: float) -> tuple
             run.columns.unlink()
         return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), ""
     tally = Tally(pass_threshold)
-    written = write_parquet(run, run.columns, repeats=repeats, tally=tally)
+    written = write_parquet(lambda: in_order(run.journal, repeats), run.columns, tally=tally)
     if tally.scattered:
         return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), written
     return tally.summary(), written
@@ -336,7 +336,7 @@ def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Su
     if not tally.scattered:
         return tally.summary()
     table = _table_from_rows(in_order(run.journal, repeats), (), (), run.path)
-    return summarize_batch(_batch(table), pass_threshold)
+    return summarize_batch(make_table_batch(table), pass_threshold)
 
 
 def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5) -> Summary:
@@ -371,17 +371,20 @@ def summarize_results(results: Iterable[EvalResult], pass_threshold: float = 0.5
     return summarize_batch(batch, pass_threshold)
 
 
-def write_parquet(run: RunDir, path: Path, *, repeats: int, tally: Tally | None = None) -> str:
-    """Write the results of a journal as a Parquet file, in dataset order.
+def write_parquet(
+    read_rows: Callable[[], Iterable[Row]], path: Path, *, tally: Tally | None = None
+) -> str:
+    """Write results as a Parquet file.
 
     Args:
-        run: The run directory that has the journal.
+        read_rows: Reads them in dataset order; once more, where a key turns out to have values of
+            several kinds.
         path: The file to write, replaced where it is there.
-        repeats: How often each sample was run.
-        tally: Takes the results on the way, so that the journal is read once.
+        tally: Takes the results on the way, so that they are read once.
 
     Returns:
-        A hash of the file's bytes; "" where there are too many columns, and so no file.
+        A hash of the file's bytes; "" where there are no results, or too many columns, and so no
+        file.
 
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
@@ -390,7 +393,7 @@ def write_parquet(run: RunDir, path: Path, *, repeats: int, tally: Tally | None 
     for first in (True, False):
         with ParquetWriter() as writer:
             fits = True
-            for part in parts(in_order(run.journal, repeats)):
+            for part in parts(read_rows()):
                 if first and tally is not None:
                     tally.add(part.batch())
                 # Where a key turns out to have values of several kinds, or there are too many
@@ -400,9 +403,9 @@ def write_parquet(run: RunDir, path: Path, *, repeats: int, tally: Tally | None 
                 fits = fits and len(columns) <= MAX_COLUMNS and writer.can_hold(columns)
                 if fits:
                     writer.add(columns, _arrays(part, columns))
-            if fits:
+            if fits and len(writer):
                 return writer.write(path, layout.columns, layout.plain, layout.own)
-        if len(layout.columns) > MAX_COLUMNS:
+        if fits or len(layout.columns) > MAX_COLUMNS:
             break
     with suppress(FileNotFoundError):
         path.unlink()
@@ -434,8 +437,10 @@ def _has_current_parquet(run: RunDir) -> bool:
     if not info.columns_hash or not run.derived_are_current(info):
         return False
     try:
-        return hash_of_file(run.columns) == info.columns_hash
-    except (FileNotFoundError, RunDirectoryError):
+        # The size first: what else stands there may be without end.
+        size = f"{run.columns.stat().st_size}:"
+        return info.columns_hash.startswith(size) and hash_of_file(run.columns) == info.columns_hash
+    except (OSError, RunDirectoryError):
         return False
 
 
@@ -532,6 +537,58 @@ class Table:
         return len(self.sample)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Selection:
+    """Which items of a report a condition holds for."""
+
+    condition: str
+    """In SQL."""
+    items: NDArray[np.bool_]
+    """Of each item of the whole report."""
+    by_outcome: bool
+    """Whether it looks at what came out: then an interval around what was picked says nothing."""
+
+    @property
+    def of(self) -> int:
+        """How many items there are to pick from."""
+        return len(self.items)
+
+
+def pick_items(table: Table, items: NDArray[np.bool_]) -> Table:
+    """Take some items of a table.
+
+    Args:
+        table: All items.
+        items: True for those to keep.
+
+    Returns:
+        A table of these, with the samples that they are of.
+
+    Raises:
+        RunDirectoryError: The table is not the one that the items were picked from.
+    """
+    if len(items) != len(table):
+        raise RunDirectoryError("the run was changed while it was read")
+    samples, sample = np.unique(table.sample[items], return_inverse=True)
+    return Table(
+        SampleIds(len(samples), lambda: [table.sample_ids[i] for i in samples.tolist()]),
+        table.content[samples],
+        table.id_hash[samples],
+        sample.astype(np.int64),
+        table.repeat[items],
+        table.reward[items],
+        table.truncated[items],
+        table.weighted[items],
+        {name: values[items] for name, values in table.metrics.items()},
+        {key: Labels(labels.codes[samples], labels.values) for key, labels in table.keys.items()},
+        {
+            key: Labels(labels.codes[items], labels.values)
+            for key, labels in table.item_keys.items()
+        },
+        table.plain,
+    )
+
+
 def table_of(
     report: EvalReport, keys: Sequence[str] = (), *, item_keys: Sequence[str] = ()
 ) -> Table:
@@ -553,13 +610,30 @@ def table_of(
 
     if report.path is None or not isinstance(report.results, Results):
         return table_of_results(report.results, keys, item_keys=item_keys)
-    run, repeats = RunDir(report.path), repeats_of(report.config)
+    table = _table_of_run(RunDir(report.path), keys, item_keys, repeats_of(report.config))
+    return table if report.selection is None else pick_items(table, report.selection.items)
+
+
+def _table_of_run(
+    run: RunDir, keys: Sequence[str], item_keys: Sequence[str], repeats: int
+) -> Table:
     with current_parquet(run) as file:
         if file is not None:
             table = _table_from_parquet(run, file, keys, item_keys, repeats)
             if not has_duplicates(table.id_hash):
                 return table
     return _table_from_journal(run, keys, item_keys, repeats)  # which names an id that is twice
+
+
+def rows_of(report: EvalReport) -> Iterator[Row]:
+    """Read the results of a report as rows, in dataset order."""
+    from heldout.store.report import Results, repeats_of
+
+    if report.path is None or not isinstance(report.results, Results):
+        yield from _rows_of_results(report.results)
+        return
+    rows = in_order(RunDir(report.path).journal, repeats_of(report.config))
+    yield from rows if report.selection is None else compress(rows, report.selection.items)
 
 
 def table_of_results(
@@ -578,6 +652,10 @@ def table_of_results(
     Raises:
         InvalidInput: Repeats of a sample differ in one of `keys`, or JSON cannot hold a sample.
     """
+    return _table_from_rows(_rows_of_results(results), keys, item_keys, "this report")
+
+
+def _rows_of_results(results: Iterable[EvalResult]) -> list[Row]:
     numbers: dict[str, int] = {}
     contents: list[int] = []
     rows: list[Row] = []
@@ -586,8 +664,7 @@ def table_of_results(
         if index == len(contents):
             contents.append(content_of(result.sample))
         rows.append(row_of(index, result, contents[index]))
-    rows.sort(key=lambda row: (row.index, row.repeat))
-    return _table_from_rows(rows, keys, item_keys, "this report")
+    return sorted(rows, key=lambda row: (row.index, row.repeat))
 
 
 def _table_from_journal(
@@ -790,7 +867,7 @@ def slice_summaries(
         that of all items.
     """
     table = table_of(report, item_keys=by)
-    batch = _batch(table)
+    batch = make_table_batch(table)
     labels = [table.item_keys[key] for key in by]
     groups, first = number_groups(labels)
     summaries = summarize_groups(batch, groups, len(first), pass_threshold)
@@ -800,7 +877,8 @@ def slice_summaries(
     return {key: slices[key] for key in ordered}, summarize_batch(batch, pass_threshold)
 
 
-def _batch(table: Table) -> Batch:
+def make_table_batch(table: Table) -> Batch:
+    """Give the columns that a summary of a table is made of."""
     copies = has_duplicates(table.content)
     return Batch(
         table.sample,

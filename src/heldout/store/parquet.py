@@ -8,6 +8,7 @@ JSON text in its footer, since two of them may differ in case alone, which SQL d
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -93,6 +94,27 @@ def quote_text(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+def read_source(*paths: Path) -> str:
+    """Give what reads the rows of Parquet files, whatever their paths look like.
+
+    Args:
+        paths: The files: no pattern of names, and nothing in a path is a column.
+
+    Returns:
+        A table function; its rows have their number in the file as `file_row_number`.
+    """
+    files = ", ".join(quote_path(path) for path in paths)
+    return (
+        f"read_parquet([{files}], file_row_number = true, hive_partitioning = false, "
+        "union_by_name = true)"
+    )
+
+
+def quote_path(path: Path) -> str:
+    """Quote the path of a file that is read: `*`, `?` and `[` in it mean themselves."""
+    return quote_text(re.sub(r"[*?[]", r"[\g<0>]", str(path.absolute())))
+
+
 def hash_of_file(path: Path) -> str:
     """Hash the bytes of a file.
 
@@ -100,14 +122,15 @@ def hash_of_file(path: Path) -> str:
         path: An ordinary file.
 
     Returns:
-        32 hexadecimal digits.
+        Its size, a colon, and 32 hexadecimal digits.
 
     Raises:
         FileNotFoundError: There is none.
         RunDirectoryError: It is not an ordinary file, or cannot be read.
     """
     with open_to_read(path) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+        digest = hashlib.file_digest(file, "blake2b").hexdigest()[:32]
+        return f"{file.tell()}:{digest}"
 
 
 class ParquetWriter:
@@ -116,7 +139,7 @@ class ParquetWriter:
     def __init__(self) -> None:
         self._types: dict[str, ColumnType] = {}
         """Of the columns so far; they are called c0, c1 and so on in the parts."""
-        self._parts: list[str] = []
+        self._parts: list[Path] = []
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="heldout-")
@@ -126,6 +149,10 @@ class ParquetWriter:
     def __exit__(self, *_: object) -> None:
         self._db.close()
         self._folder.cleanup()
+
+    def __len__(self) -> int:
+        """How many parts there are."""
+        return len(self._parts)
 
     def can_hold(self, columns: Mapping[str, ColumnType]) -> bool:
         """Tell whether the columns that are there already are of these types."""
@@ -152,7 +179,7 @@ class ParquetWriter:
         self._db.register("part", part)
         self._copy(f"SELECT {selected} FROM part", path, "COMPRESSION snappy")
         self._db.unregister("part")
-        self._parts.append(quote_text(str(path)))
+        self._parts.append(path)
 
     def write(
         self,
@@ -175,7 +202,7 @@ class ParquetWriter:
         Raises:
             RunDirectoryError: It cannot be written.
         """
-        file_names = dict(zip(columns, _file_names(columns), strict=True))
+        file_names = dict(zip(columns, unique_names(columns), strict=True))
         named = {name: (file_names[name], column.kind) for name, column in columns.items()}
         footer = msgspec.json.encode(Footer(FORMAT, named, sorted(plain), sorted(own))).decode()
         places = self._places()
@@ -186,8 +213,7 @@ class ParquetWriter:
         try:
             temporary.unlink(missing_ok=True)
             self._copy(
-                f"SELECT {selected} "
-                f"FROM read_parquet([{', '.join(self._parts)}], union_by_name = true)",
+                f"SELECT {selected} FROM {read_source(*self._parts)}",
                 temporary,
                 f"COMPRESSION zstd, ROW_GROUP_SIZE {ROW_GROUP}, "
                 f"KV_METADATA {{heldout: {quote_text(footer)}}}",
@@ -206,8 +232,8 @@ class ParquetWriter:
 
         try:
             self._db.execute(
-                f"COPY ({query}) TO {quote_text(str(path))} (FORMAT parquet, USE_TMP_FILE false, "
-                f"{options})"
+                f"COPY ({query}) TO {quote_text(str(path.absolute()))} "
+                f"(FORMAT parquet, USE_TMP_FILE false, {options})"
             )
         except duckdb.Error as problem:
             raise RunDirectoryError(f"cannot write {path}: {problem}{KEPT}") from problem
@@ -216,11 +242,12 @@ class ParquetWriter:
         return {name: f"c{place}" for place, name in enumerate(self._types)}
 
 
-def _file_names(names: Iterable[str]) -> Iterator[str]:
-    """Name columns so that no two differ in case alone, and all are printable."""
+def unique_names(names: Iterable[str]) -> Iterator[str]:
+    """Give names of which no two differ in case alone, and all are printable, as SQL needs them."""
     taken: set[str] = set()
     for name in names:
         plain = name if name.isprintable() else name.encode("unicode_escape").decode()
+        plain = plain or "_"
         unique, number = plain, 2
         while unique.lower() in taken:
             unique, number = f"{plain}_{number}", number + 1
@@ -232,10 +259,9 @@ class ParquetFile:
     """A file of `ParquetWriter`, open for reading."""
 
     def __init__(self, path: Path) -> None:
-        self._db = connect()
-        self._path = quote_text(str(path))
+        self._db, self._source = connect(), read_source(path)
         (footer,) = self._db.execute(
-            f"SELECT value FROM parquet_kv_metadata({self._path}) WHERE key = 'heldout'"
+            f"SELECT value FROM parquet_kv_metadata({quote_path(path)}) WHERE key = 'heldout'"
         ).fetchall()
         read = msgspec.json.decode(footer[0], type=Footer)
         self.columns, self.plain, self.own = read.columns, frozenset(read.plain), read.own
@@ -247,8 +273,7 @@ class ParquetFile:
         """Read whole columns; they are masked where a row has no value."""
         wanted = list(dict.fromkeys(names))
         selected = ", ".join(f"{self._quoted(name)} AS c{i}" for i, name in enumerate(wanted))
-        query = f"SELECT {selected} FROM read_parquet({self._path})"
-        arrays = self._db.execute(query).fetchnumpy()
+        arrays = self._db.execute(f"SELECT {selected} FROM {self._source}").fetchnumpy()
         return {name: arrays[f"c{i}"] for i, name in enumerate(wanted)}
 
     def read_codes(self, name: str) -> tuple[Ints, list[Any]]:
@@ -262,13 +287,13 @@ class ParquetFile:
         """
         if self.columns[name][1] != "string":
             return _number_values(self.read([name])[name])
-        column, file = self._quoted(name), f"read_parquet({self._path}, file_row_number = true)"
+        column = self._quoted(name)
         self._db.execute(
-            f"CREATE OR REPLACE TYPE label AS ENUM (SELECT {column} FROM {file} "
+            f"CREATE OR REPLACE TYPE label AS ENUM (SELECT {column} FROM {self._source} "
             f"WHERE {column} IS NOT NULL GROUP BY 1 ORDER BY min(file_row_number))"
         )
         values = self._db.execute("SELECT unnest(enum_range(NULL::label))").fetchall()
-        codes = self._db.execute(f"SELECT enum_code({column}::label) AS codes FROM {file}")
+        codes = self._db.execute(f"SELECT enum_code({column}::label) AS codes FROM {self._source}")
         array = codes.fetchnumpy()["codes"].astype(np.int64)
         return np.ma.filled(array, -1), [value for (value,) in values]
 

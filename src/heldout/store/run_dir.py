@@ -52,7 +52,7 @@ class RunInfo(msgspec.Struct):
     journal_bytes: int | None = None
     """Size of the journal that the derived files were made of; None while there are none."""
     columns_hash: str | None = None
-    """Hash of results.parquet: another file of that name is not read; None where there is none."""
+    """Size and hash of results.parquet: another file is not read; None where there is none."""
     id: str | None = None
     """Of this run alone, whatever it is called; None where an earlier version wrote it."""
 

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 
 class RanksApart(Exception):
     """The processes could not be brought together: one is gone, or came too late."""
@@ -62,39 +64,19 @@ class TorchRanks:
 
     def gather(self, mine: bytes) -> list[bytes]:
         """Gather bytes; RanksApart where a process does not answer."""
+        rows: list[Any] = [None] * self.world
         try:
-            return self._gather(mine)
+            self._distributed.all_gather_object(rows, mine)
         except Exception as problem:
             # A rank that has died, or torch's timeout. The training will notice for itself.
             raise RanksApart(
                 f"the processes do not reach each other: {type(problem).__name__}: {problem}"
             ) from problem
-
-    def _gather(self, mine: bytes) -> list[bytes]:
-        import torch
-
-        # As bytes, not by all_gather_object, which would pickle them.
-        device = self._device()
-        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.world)]
-        own = torch.tensor([len(mine)], dtype=torch.int64, device=device)
-        self._distributed.all_gather(sizes, own)
-        longest = max(1, *(int(size) for size in sizes))
-        padded = torch.zeros(longest, dtype=torch.uint8, device=device)
-        if mine:
-            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
-        rows = [torch.zeros_like(padded) for _ in range(self.world)]
-        self._distributed.all_gather(rows, padded)
-        whole = [row.cpu().numpy().tobytes() for row in rows]
-        return [row[: int(size)] for row, size in zip(whole, sizes, strict=True)]
+        return rows
 
     def from_first(self, mine: bytes) -> bytes:
         """Give every rank what rank 0 brought."""
         return self.gather(mine if self.rank == 0 else b"")[0]
-
-    def _device(self) -> str:
-        """Of what is sent: in memory where the group can do that (gloo, also beside nccl)."""
-        kinds = [device.type for device in self._distributed.group.WORLD._device_types]
-        return "cpu" if "cpu" in kinds or not kinds else str(kinds[0])
 
 
 def current_ranks() -> Ranks:
@@ -104,6 +86,19 @@ def current_ranks() -> Ranks:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return Alone()
     return TorchRanks(distributed) if distributed.get_world_size() > 1 else Alone()
+
+
+def agree(ranks: Ranks, mine: Any, kind: Any) -> Any:
+    """Return what the first process brought, in every process.
+
+    Args:
+        ranks: The processes, each of which calls this.
+        mine: What this process brought, a value that JSON holds.
+        kind: Its type.
+    """
+    if ranks.world == 1:
+        return mine
+    return msgspec.json.decode(ranks.from_first(msgspec.json.encode(mine)), type=kind)
 
 
 def is_first_process(ranks: Ranks | None = None) -> bool:
