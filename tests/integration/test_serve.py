@@ -155,7 +155,6 @@ def test_another_api_and_a_stream_give_the_same_answers(
         assert theirs.trajectory.usage == ours.trajectory.usage
 
 
-
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/folder"])
 def test_a_model_that_is_not_served_ends_the_run_early(
