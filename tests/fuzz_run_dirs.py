@@ -28,14 +28,12 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import msgspec
 
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError
-from heldout.store import columns
 from heldout.store.columns import summarize_results
 from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
@@ -421,8 +419,7 @@ def commands(text: str) -> list[list[str]]:
 
 def fuzz(cases: int, seed: int, folder: Path) -> Iterator[str]:
     """Problems, each with what was spoiled and the command; `folder` is empty."""
-    with mock.patch.object(columns, "PARQUET_FROM", 1):  # runs as large ones are
-        make_all(folder)
+    make_all(folder)
     of_kind = {"eval": commands(EVALS), "failed": commands(EVALS), "curve": commands(CURVES)}
     bases = sorted(path.name for path in folder.iterdir() if path.name.split("-")[0] in of_kind)
     os.environ |= {"TERM": "dumb", "COLUMNS": "100", "LINES": "40"}

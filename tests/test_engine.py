@@ -256,8 +256,23 @@ def test_what_the_model_said_is_kept_when_scoring_fails(run_eval: RunEval) -> No
 
 
 def test_a_score_function_that_returns_no_score_is_an_error_of_the_item(run_eval: RunEval) -> None:
-    with pytest.raises(SystemicFailure, match="score_fn returns a Score, got 1.0"):
-        run_eval(make_samples(1), lambda trajectory, sample: 1.0)
+    with pytest.raises(
+        SystemicFailure, match="score_fn returns a Score, a number or a bool, got '1'"
+    ):
+        run_eval(make_samples(1), lambda trajectory, sample: "1")
+
+
+def test_a_number_from_a_score_function_is_one_metric_named_after_it(run_eval: RunEval) -> None:
+    def brief(trajectory: Trajectory, sample: Sample) -> bool:
+        return len(trajectory.answer) < 10
+
+    async def length(trajectory: Trajectory, sample: Sample) -> float:
+        return float(len(trajectory.answer))
+
+    for score_fn, value in ((brief, 1.0), (length, 1.0)):
+        [result] = run_eval(make_samples(1), score_fn, experiment_name=score_fn.__name__).results
+        assert result.score.metrics == (Metric(score_fn.__name__, value, 1.0),)
+        assert result.score.reward == value
 
 
 def test_transient_failures_are_tried_again_as_often_as_allowed(

@@ -53,6 +53,7 @@ from heldout.errors import (
     ScoringFailed,
     printable_error,
 )
+from heldout.scoring.grades import as_score
 from heldout.store.jsonl import read_whole
 from heldout.store.run_dir import replace_file
 from heldout.types import (
@@ -73,7 +74,7 @@ Policy = Callable[[Sequence[Message], Sequence[ToolSpec]], Awaitable[Completion]
 It raises `ContextFull` where the conversation has become longer than it can read.
 """
 PrepareMessages = Callable[[Sample], list[Message]]
-ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
+ScoreFn = Callable[[Trajectory, Sample], Score | float | Awaitable[Score | float]]
 EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
 
 CLOSE_GRACE_SECONDS = 10.0
@@ -268,10 +269,8 @@ class Attempt:
             self.trajectory = trajectory
         if self.score_fn is not None:
             conversation.stage = "score_fn"
-            score = await settle(self.score_fn(self.trajectory, sample))
-            if not isinstance(score, Score):
-                raise TypeError(f"score_fn returns a Score, got {score!r}")
-            self.score = score
+            returned = await settle(self.score_fn(self.trajectory, sample))
+            self.score = as_score(returned, self.score_fn)
 
 
 _current: ContextVar[Attempt | None] = ContextVar("heldout_attempt", default=None)

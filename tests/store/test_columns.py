@@ -168,12 +168,14 @@ def test_keys_that_differ_in_case_alone_or_are_not_printable_are_columns_of_thei
     assert_same(table_of(from_journal(report), [*keys]), table)
 
 
-def test_a_small_run_has_no_parquet_file_and_a_resumed_one_that_shrank_none_of_old(
+def test_a_small_run_has_a_parquet_file_and_a_small_point_of_a_training_run_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    saved(tmp_path / "run", results())
+    assert RunDir(tmp_path / "run").columns.exists()
     monkeypatch.setattr(columns, "PARQUET_FROM", 5)
-    report = saved(tmp_path / "run", results())
-    run = RunDir(tmp_path / "run")
+    report = saved(tmp_path / "steps" / "run", results())
+    run = RunDir(tmp_path / "steps" / "run")
     assert run.columns.exists()
     monkeypatch.setattr(columns, "PARQUET_FROM", 6)
     finish(run, run.read_info(), 5)

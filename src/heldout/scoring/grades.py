@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -53,6 +54,7 @@ def as_score(value: Any, function: Callable[..., Any]) -> Score:
     """
     if isinstance(value, Score):
         return value
+    function = inspect.unwrap(function)
     while hasattr(function, "func"):  # a partial
         function = function.func
     name = getattr(function, "__name__", type(function).__name__)

@@ -47,6 +47,7 @@ class Batch:
         return len(self.cluster)
 
     def rows(self, which: NDArray[Any]) -> Batch:
+        """Take some rows."""
         return Batch(
             self.sample[which],
             self.cluster[which],
@@ -75,6 +76,7 @@ class Tally:
     _last: int | None = None
 
     def add(self, batch: Batch) -> None:
+        """Add rows that come after those before, clusters side by side."""
         if len(batch) == 0:
             return
         new = np.diff(batch.sample, prepend=batch.sample[0]) != 0
@@ -105,8 +107,10 @@ class Tally:
 
     @property
     def scattered(self) -> bool:
-        """Whether samples of one cluster came apart from each other: then no error bar is right,
-        and all have to be added in the order of their clusters."""
+        """Whether samples of one cluster came apart from each other.
+
+        Then no error bar is right, and all have to be added in the order of their clusters.
+        """
         return self.all.clusters > self._counts()[1]
 
     def summary(self) -> Summary:
@@ -326,6 +330,7 @@ def make_batch(
     metrics: list[dict[str, float]],
     plain: frozenset[str],
 ) -> Batch:
+    """Make columns of lists; None is a reward or metric that is not there."""
     names = dict.fromkeys(name for row in metrics for name in row)
     return Batch(
         np.array(samples, dtype=np.int64),

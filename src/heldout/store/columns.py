@@ -79,8 +79,9 @@ MAX_NAMED_KEYS = 20
 METRIC, METADATA = "metric.", "metadata."
 
 PARQUET_FROM = 10_000
-"""Results from which a run has a Parquet file: fewer are read from the journal in less time than it
-takes to import DuckDB."""
+"""Results from which a point of a training run has a Parquet file: training should not wait for
+DuckDB at every eval, and so few results are read from the journal quickly. Other runs always have
+one."""
 MAX_COLUMNS = 512
 """Columns of a Parquet file: metadata with a key of its own for every sample makes none."""
 
@@ -256,6 +257,7 @@ class Layout:
         """By metadata key: the types of its values."""
 
     def add(self, part: Part) -> None:
+        """Take note of the columns of a part."""
         self.metrics |= part.metrics.keys()
         self.plain |= part.plain
         self.own.update(*(row.metadata for row in part.rows if row.metadata))
@@ -312,12 +314,12 @@ def derive(run: RunDir, *, n: int, repeats: int, pass_threshold: float) -> tuple
         pass_threshold: The reward from which an item counts as passed.
 
     Returns:
-        The summary; and a hash of the Parquet file, "" where the run is too small for one.
+        The summary; and a hash of the Parquet file, "" where there is none.
 
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
     """
-    if n < PARQUET_FROM:
+    if run.is_point and n < PARQUET_FROM:
         with suppress(FileNotFoundError):
             run.columns.unlink()
         return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), ""

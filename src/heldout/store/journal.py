@@ -62,6 +62,7 @@ class Record(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
+        """Make the line of a result."""
         known = result.sample.metadata
         own = {k: v for k, v in result.metadata.items() if k not in known or known[k] is not v}
         return cls(
@@ -69,6 +70,7 @@ class Record(msgspec.Struct, omit_defaults=True):
         )
 
     def result(self) -> EvalResult:
+        """Give the result that the line is of."""
         return EvalResult(
             self.sample.id,
             self.sample,
@@ -109,6 +111,8 @@ class SampleHead(msgspec.Struct, gc=False):
 
 
 class MetricHead(msgspec.Struct, gc=False):
+    """A metric without its metadata."""
+
     name: str
     value: float
     weight: float = 0.0
@@ -116,25 +120,35 @@ class MetricHead(msgspec.Struct, gc=False):
 
 
 class ScoreHead(msgspec.Struct, gc=False):
+    """A score as it is stored."""
+
     metrics: list[MetricHead] = []
 
 
 class StopHead(msgspec.Struct, gc=False):
+    """Why a trajectory ended."""
+
     ended_by: str
     limit: str | None = None
     truncated: bool = False
 
 
 class UsageHead(msgspec.Struct, gc=False):
+    """Tokens that it took."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
 
 class TimingHead(msgspec.Struct, gc=False):
+    """Time that it took."""
+
     seconds: float
 
 
 class TrajectoryHead(msgspec.Struct, gc=False):
+    """A trajectory without its messages."""
+
     stop: StopHead
     usage: UsageHead | None = None
     timing: TimingHead | None = None
@@ -215,6 +229,7 @@ def content_hash(id: str, input: Any, ground_truth: Any) -> int:
 
 
 def id_hash(id: str) -> int:
+    """Hash the id of a sample."""
     return _hash(id.encode("utf-8", "surrogatepass"))
 
 
@@ -275,6 +290,16 @@ class JournalWriter(LineWriter):
         super().__init__(path, JOURNAL, new=new)
 
     def append(self, index: int, result: EvalResult) -> None:
+        """Append a result.
+
+        Args:
+            index: The number of its sample in the dataset, from 0.
+            result: The result.
+
+        Raises:
+            InvalidInput: It holds a value that JSON cannot, or that could not be read back.
+            RunDirectoryError: It cannot be written; what was written before is readable.
+        """
         try:
             line = _encoder.encode(Record.of(index, result)) + b"\n"
         except UNENCODABLE as problem:
@@ -451,10 +476,12 @@ def _next_item(index: int, repeat: int, repeats: int) -> tuple[int, int]:
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
+    """Decode a whole result."""
     return JOURNAL.decoded(_record_decoder.decode, path, number, line).result()
 
 
 def decode_key(path: Path, number: int, line: bytes) -> Key:
+    """Decode what orders a result."""
     return JOURNAL.decoded(_key_decoder.decode, path, number, line)
 
 

@@ -36,6 +36,8 @@ UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
 
 
 class Header(msgspec.Struct):
+    """The first line of a file."""
+
     format: str
     version: int
 
@@ -56,9 +58,11 @@ class LineFormat:
 
     @property
     def header(self) -> bytes:
+        """The first line, as it is written."""
         return msgspec.json.encode(Header(self.name, self.version)) + b"\n"
 
     def check_header(self, path: Path, line: bytes) -> None:
+        """Refuse a first line of another format, or of a version that is not known."""
         try:
             found = msgspec.json.decode(line, type=Header)
         except UNREADABLE:
@@ -66,12 +70,14 @@ class LineFormat:
         _check_version(path, found, self.name, self.version)
 
     def decoded(self, decode: Callable[[bytes], T], path: Path, number: int, line: bytes) -> T:
+        """Decode a line; one that cannot be is DamagedJournal, with its number."""
         try:
             return decode(line)
         except (*UNREADABLE, InvalidInput) as problem:
             raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
 
     def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
+        """Make the error of a line that cannot be read."""
         return DamagedJournal(path, number, why, self.after_repair)
 
 
@@ -103,11 +109,13 @@ class LineWriter:
             raise
 
     def clear(self) -> None:
+        """Remove all lines but the header."""
         os.ftruncate(self._fd, 0)
         self._size = 0
         self._append(self._format.header)
 
     def append_line(self, line: bytes) -> None:
+        """Write a whole line, or nothing of it."""
         self._append(line)
         self.written += 1
 
@@ -140,6 +148,7 @@ class LineWriter:
         return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
 
     def sync(self) -> None:
+        """Put what was written on the disk."""
         if self._synced:
             return
         self._synced = True
@@ -155,6 +164,7 @@ class LineWriter:
             self._fd = -1
 
     def close(self) -> None:
+        """Put what was written on the disk, and give the lock back."""
         if self._fd >= 0:
             self.sync()
             os.close(self._fd)  # which also gives the lock back

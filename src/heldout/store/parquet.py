@@ -267,6 +267,7 @@ class ParquetFile:
         self.columns, self.plain, self.own = read.columns, frozenset(read.plain), read.own
 
     def close(self) -> None:
+        """Close the file."""
         self._db.close()
 
     def read(self, names: Iterable[str]) -> dict[str, NDArray[Any]]:

@@ -330,11 +330,13 @@ MOST_REPEATS = 2**31 - 1
 
 
 def repeats_of(config: dict[str, Any]) -> int:
+    """Read how often each sample is run; 1 where a config does not say."""
     value = config.get("repeats", 1)
     return value if isinstance(value, int) and 1 <= value <= MOST_REPEATS else 1
 
 
 def threshold_of(config: dict[str, Any]) -> float:
+    """Read the reward that passes; 0.5 where a config does not say."""
     value = config.get("pass_threshold", 0.5)
     # An int of four hundred digits is JSON, too, and no float.
     finite = isinstance(value, int | float) and abs(value) <= sys.float_info.max

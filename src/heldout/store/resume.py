@@ -102,6 +102,8 @@ def _refuse_changed(given: Any, stored: Any, where: str) -> None:
 
 
 class Ledger:
+    """Which samples an eval has been given, and which of its items were finished before."""
+
     def __init__(self) -> None:
         self._db = sqlite3.connect("", isolation_level=None)
         self._db.executescript(
@@ -124,6 +126,7 @@ class Ledger:
         self._kept_seen = 0
 
     def close(self) -> None:
+        """Forget all of it."""
         self._db.close()
 
     def read_journal(self, path: Path) -> Iterator[tuple[int, float]]:
@@ -198,6 +201,7 @@ class Ledger:
             )
 
     def is_finished(self, sample_id: str, repeat: int) -> bool:
+        """Tell whether the journal has a result of this item."""
         if self.finished == 0:
             return False
         row = self._db.execute(

@@ -60,6 +60,7 @@ class RunInfo(msgspec.Struct):
     def new(
         cls, config: dict[str, Any], functions: dict[str, Any], asked: int | None = None
     ) -> RunInfo:
+        """Describe a run that begins now."""
         versions = package_versions()
         id = secrets.token_hex(8)
         return cls(FORMAT, VERSION, "running", config, functions, asked, versions, now(), id=id)
@@ -67,29 +68,42 @@ class RunInfo(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
+    """The files of a run directory, and the rules for entering it."""
+
     path: Path
 
     @property
     def run(self) -> Path:
+        """Config, versions and status; replaced atomically."""
         return self.path / "run.json"
 
     @property
     def journal(self) -> Path:
+        """One line per result, in the order they finished."""
         return self.path / "results.jsonl"
 
     @property
     def columns(self) -> Path:
+        """The results as columns; small points of a training run have none."""
         return self.path / "results.parquet"
 
     @property
     def summary(self) -> Path:
+        """The summary of a complete run."""
         return self.path / "summary.json"
 
     @property
+    def is_point(self) -> bool:
+        """Whether this is one eval of a training run, below the directory of its curve."""
+        return self.path.parent.name == "steps"
+
+    @property
     def curve(self) -> Path:
+        """The points of an eval during training."""
         return self.path / "curve.jsonl"
 
     def exists(self) -> bool:
+        """Tell whether the directory holds a run."""
         return self.run.exists() or self.journal.exists()
 
     def derived_are_current(self, info: RunInfo) -> bool:
@@ -108,6 +122,14 @@ class RunDir:
     # --- run.json ---
 
     def read_info(self) -> RunInfo:
+        """Read run.json.
+
+        Returns:
+            What it says.
+
+        Raises:
+            RunDirectoryError: There is none, or it cannot be read.
+        """
         try:
             raw = read_whole(self.run)
         except FileNotFoundError:
@@ -121,6 +143,7 @@ class RunDir:
             raise RunDirectoryError(f"{self.run} cannot be read: {problem}") from None
 
     def write_info(self, info: RunInfo) -> None:
+        """Replace run.json."""
         replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
 
     # --- Entering ---
@@ -140,6 +163,7 @@ class RunDir:
             raise taken from None
 
     def make(self) -> None:
+        """Make the directory, with those above it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as problem:
@@ -163,6 +187,16 @@ class RunDir:
     def check_resumable(
         self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
     ) -> None:
+        """Refuse to go on with a run whose results would not belong together with new ones.
+
+        Args:
+            info: What run.json says of the run.
+            config: The config of the eval that is to go on with it.
+            functions: Its functions, by name and fingerprint.
+
+        Raises:
+            ResumeMismatch: They differ in what changes results, or nothing tells whether they do.
+        """
         described: list[Any] = [info.functions, functions]
         if "parent" not in config:  # else nobody is asked
             described += [info.config.get("endpoint"), config.get("endpoint")]
@@ -258,10 +292,12 @@ def sync_directory(path: Path) -> None:
 
 
 def now() -> str:
+    """Give the time in UTC, to the second."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def package_versions() -> dict[str, str]:
+    """Look up the versions of heldout, Python and what numbers depend on."""
     return dict(_package_versions())
 
 

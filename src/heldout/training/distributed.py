@@ -64,19 +64,39 @@ class TorchRanks:
 
     def gather(self, mine: bytes) -> list[bytes]:
         """Gather bytes; RanksApart where a process does not answer."""
-        rows: list[Any] = [None] * self.world
         try:
-            self._distributed.all_gather_object(rows, mine)
+            return self._gather(mine)
         except Exception as problem:
             # A rank that has died, or torch's timeout. The training will notice for itself.
             raise RanksApart(
                 f"the processes do not reach each other: {type(problem).__name__}: {problem}"
             ) from problem
-        return rows
+
+    def _gather(self, mine: bytes) -> list[bytes]:
+        import torch
+
+        # As bytes, not by all_gather_object, which would pickle them.
+        device = self._device()
+        sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(self.world)]
+        own = torch.tensor([len(mine)], dtype=torch.int64, device=device)
+        self._distributed.all_gather(sizes, own)
+        longest = max(1, *(int(size) for size in sizes))
+        padded = torch.zeros(longest, dtype=torch.uint8, device=device)
+        if mine:
+            padded[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8).to(device)
+        rows = [torch.zeros_like(padded) for _ in range(self.world)]
+        self._distributed.all_gather(rows, padded)
+        whole = [row.cpu().numpy().tobytes() for row in rows]
+        return [row[: int(size)] for row, size in zip(whole, sizes, strict=True)]
 
     def from_first(self, mine: bytes) -> bytes:
         """Give every rank what rank 0 brought."""
         return self.gather(mine if self.rank == 0 else b"")[0]
+
+    def _device(self) -> str:
+        """Return where bytes are sent from: memory, where the group can do that (gloo)."""
+        kinds = [device.type for device in self._distributed.group.WORLD._device_types]
+        return "cpu" if "cpu" in kinds or not kinds else str(kinds[0])
 
 
 def current_ranks() -> Ranks:

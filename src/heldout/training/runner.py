@@ -178,7 +178,7 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """The score function, which sees the last turn of the model as the filter leaves it."""
     turns = anyio.Lock()
 
-    async def score_seen(trajectory: Trajectory, sample: Sample) -> Score:
+    async def score_seen(trajectory: Trajectory, sample: Sample) -> Score | float:
         # All items of a batch are answered at once, and would be scored in one go. One by one,
         # those that have not begun when time is up can be left out.
         async with turns:
