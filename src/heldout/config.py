@@ -6,12 +6,14 @@ The text under each field is also what `heldout run --help` prints for `--set`.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from heldout._providers import check_model_name
 from heldout.errors import InvalidInput
 
 
@@ -29,8 +31,16 @@ class Sampling:
     """Texts that end a model turn."""
     seed: int | None = None
     """Makes sampled turns repeatable: each (sample, repeat) draws from its own stream."""
+    extra_body: dict[str, Any] | None = field(default=None, hash=False)
+    """Further fields of the request to a server, as extra_body.KEY=VALUE; null leaves a field out.
+    They are saved with the run, so no key belongs here."""
+    stream: bool = False
+    """Have a server send turns as a stream of events, for one that times out otherwise."""
 
     def __post_init__(self) -> None:
+        if self.extra_body is not None:
+            _check_extra_body(self.extra_body)
+            object.__setattr__(self, "extra_body", self.extra_body or None)
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         elif type(self.stop) is not tuple:
@@ -75,7 +85,19 @@ class Sampling:
             int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
             & 0x7FFFFFFF
         )
-        return Sampling(self.temperature, self.top_p, self.max_tokens, self.stop, seed)
+        return replace(self, seed=seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values, as run.json has them; optional fields only where they are set.
+
+        Returns:
+            The fields by name.
+        """
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("extra_body", "stream"):
+            if not plain[name]:
+                del plain[name]
+        return {**plain, "stop": [*self.stop]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +105,8 @@ class EvalConfig:
     """Everything `evaluate` needs to know besides the samples and the score function."""
 
     endpoint: Any = "smollm2"
-    """The model: openai:MODEL, openai:MODEL@http://host/v1, hf:PATH, smollm2; in Python also
-    an endpoint object or a function of the messages."""
+    """The model: openai:MODEL, openai:MODEL@http://host/v1, PROVIDER:MODEL (anthropic:MODEL, …),
+    hf:PATH, smollm2; in Python also an endpoint object or a function of the messages."""
     experiment_name: str | None = None
     """Name of the run and of its directory; None takes the eval file's, or else the time."""
     max_samples: int | None = None
@@ -120,6 +142,9 @@ class EvalConfig:
     environments need snapshot() and restore()."""
     progress: bool = True
     """Show progress, if there is a terminal."""
+    cache: bool | str = False
+    """Take model turns from the response cache, and add new ones to it: true, or the path of its
+    file. For servers and models on disk."""
 
     def __post_init__(self) -> None:
         if isinstance(self.output_dir, Path):
@@ -156,13 +181,18 @@ class EvalConfig:
         _number("pass_threshold", self.pass_threshold)
         if self.resume and self.experiment_name is None:
             raise InvalidInput("resume=True needs the experiment_name of the run to go on with")
+        if self.cache in ("true", "false", ""):  # of a command line or a file of settings
+            object.__setattr__(self, "cache", self.cache == "true")
         check_endpoint(self.endpoint)
+        if self.sampling.extra_body or self.sampling.stream:
+            _check_is_server(self.endpoint)
 
 
 # What may differ between a run and its resumption without changing any result.
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
     "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
+    "cache", "sampling.stream",
 }  # fmt: skip
 
 
@@ -177,12 +207,9 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
         Plain values.
     """
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
-    sampling = {f.name: getattr(config.sampling, f.name) for f in fields(config.sampling)}
-    return {
-        **plain,
-        "endpoint": endpoint,
-        "sampling": {**sampling, "stop": [*config.sampling.stop]},
-    }
+    if not config.cache:
+        del plain["cache"]
+    return {**plain, "endpoint": endpoint, "sampling": config.sampling.to_dict()}
 
 
 def result_changing(config: dict[str, Any]) -> dict[str, Any]:
@@ -213,20 +240,30 @@ def check_endpoint(endpoint: Any) -> None:
         InvalidInput: It is none of these.
     """
     if isinstance(endpoint, str):
-        kind, _, rest = endpoint.partition(":")
-        if kind == "smollm2" and not rest:
-            return
-        if kind in ("openai", "hf") and rest:
-            return
-        raise InvalidInput(
-            f"endpoint {endpoint!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
-            "hf:PATH, smollm2"
-        )
+        check_model_name(endpoint)
+        return
     if not callable(endpoint) and not callable(getattr(endpoint, "complete", None)):
         raise InvalidInput(
             f"endpoint is a string, a function of the messages or an endpoint object, "
             f"got {endpoint!r}"
         )
+
+
+def _check_is_server(endpoint: Any) -> None:
+    is_local = isinstance(endpoint, str) and endpoint.partition(":")[0] in ("hf", "smollm2")
+    if is_local or not (isinstance(endpoint, str) or hasattr(endpoint, "complete")):
+        raise InvalidInput(
+            f"sampling.extra_body and sampling.stream are for servers; {endpoint!r} is none"
+        )
+
+
+def _check_extra_body(extra: Any) -> None:
+    if not isinstance(extra, dict) or not all(isinstance(key, str) for key in extra):
+        raise InvalidInput(f"sampling.extra_body is a dict of request fields, got {extra!r:.200}")
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        raise InvalidInput(f"sampling.extra_body is not valid JSON: {problem}") from None
 
 
 def _count(name: str, value: Any, *, low: int) -> None:

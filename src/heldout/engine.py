@@ -41,6 +41,7 @@ from heldout.errors import (
 )
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
+from heldout.models.cache import open_cached
 from heldout.rollout import (
     Attempt,
     Conversation,
@@ -110,6 +111,8 @@ async def evaluate(
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
+    if config.cache:
+        endpoint = open_cached(endpoint, config.endpoint, config.cache)
     try:
         return await Evaluation(definition, config, endpoint).run()
     finally:
@@ -520,7 +523,12 @@ class Evaluation(Run):
             rolled_out.stop,
             rolled_out.usage,
             rolled_out.tokens,
-            Timing(attempt.seconds, conversation.requests, conversation.restored_turns),
+            Timing(
+                attempt.seconds,
+                conversation.requests,
+                conversation.restored_turns,
+                conversation.cached_turns,
+            ),
             rolled_out.outcome,
             rolled_out.model_turns,
         )
@@ -574,7 +582,9 @@ class EndpointPolicy:
     ) -> Completion:
         self.conversation.requests += 1
         try:
-            return await self.endpoint.complete(messages, sampling, tools)
+            completion = await self.endpoint.complete(messages, sampling, tools)
+            self.conversation.requests -= completion.cached  # then there was none
+            return completion
         except TransientError as problem:
             self.last_failure = problem
             raise

@@ -319,6 +319,8 @@ class Conversation:
     """How the last model turn ended, in the endpoint's words."""
     requests: int = 0
     """Requests made so far, where the policy counts them, with retries."""
+    cached_turns: int = 0
+    """Model turns that came from the response cache, without a request."""
     restored_turns: int = 0
     """Model turns that a stopped run had made and saved."""
     seconds_before: float = 0.0
@@ -347,6 +349,7 @@ class Conversation:
         self.model_turns.append(len(self.messages))
         self.messages.append(message)
         self.finish_reason = completion.finish_reason
+        self.cached_turns += completion.cached
         if completion.usage is not None:
             self.usage = completion.usage if self.usage is None else self.usage + completion.usage
         return completion
@@ -537,6 +540,7 @@ class SavedTurns(msgspec.Struct):
     requests: int
     seconds: float
     environment: dict[str, Any]
+    cached_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -584,6 +588,7 @@ class TurnFile:
             conversation.requests,
             time.perf_counter() - conversation.started + conversation.seconds_before,
             snapshot,
+            conversation.cached_turns,
         )
         await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
 
@@ -612,6 +617,7 @@ class TurnFile:
         conversation.model_turns.extend(saved.model_turns)
         conversation.usage, conversation.finish_reason = saved.usage, saved.finish_reason
         conversation.requests, conversation.seconds_before = saved.requests, saved.seconds
+        conversation.cached_turns = saved.cached_turns
         conversation.restored_turns = len(saved.model_turns)
         return True
 

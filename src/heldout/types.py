@@ -308,11 +308,13 @@ class Timing:
 
     `restored_turns` are the model turns that a run had made before it was stopped, and that a
     resumed one has taken from what was saved (`save_turns`); seconds and requests include them.
+    `cached_turns` came from the response cache, without a request.
     """
 
     seconds: float
     requests: int = 1
     restored_turns: int = 0
+    cached_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -415,6 +417,8 @@ class Completion:
     message: Message
     finish_reason: str | None = None
     usage: Usage | None = None
+    cached: bool = False
+    """Whether it came from the response cache, without a request."""
 
     @classmethod
     def of(cls, answer: str | Message | Completion) -> Self | Completion:

@@ -162,6 +162,7 @@ def _load_judge(
     name: str, options: Mapping[str, Any], *, max_concurrent: int, timeout: float
 ) -> tuple[Judge, HTTPEndpoint | None]:
     """Load a judge with the given options, and the endpoint that was opened for it, if any."""
+    from heldout._providers import KINDS
     from heldout.config import Sampling, check_endpoint
     from heldout.models.http import HTTPEndpoint
     from heldout.scoring.judges import Judge
@@ -169,7 +170,7 @@ def _load_judge(
     endpoint: Any = name
     server: HTTPEndpoint | None = None
     scheme, colon, rest = name.partition(":")
-    if colon and scheme not in ("openai", "hf", "smollm2"):
+    if colon and scheme not in KINDS:
         endpoint = load_object(name, "--judge")
         if isinstance(endpoint, Judge):
             if options:

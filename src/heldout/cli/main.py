@@ -50,6 +50,7 @@ COMMANDS = {
     "env": ("agent", "Evaluate an agent over a fixed number of episodes."),
     "toolcalls": ("tool_calls", "Send a file of requests, and compare the tool calls."),
     "judge-check": ("check:judge", "Measure a judge against human labels."),
+    "cache": ("cache", "Show or empty the cache of model turns."),
     "doctor": ("check:template", "Say which segments a tokenizer's chat template allows."),
 }
 """The module of each command in this package, with the function's name unless it is `command`, and

@@ -12,16 +12,19 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, redi
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
 
-from heldout._format import printable
+from heldout._format import count, printable
 from heldout.cli._load import describe_error, load_module
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import EvalFailed, EvalFileError, InvalidInput
 from heldout.types import Sample
+
+if TYPE_CHECKING:
+    from heldout.store.report import EvalReport
 
 
 class _RunCommand(click.Command):
@@ -45,8 +48,9 @@ class _RunCommand(click.Command):
 @click.option(
     "--endpoint",
     metavar="E",
-    help="The model: openai:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2.",
+    help="The model: PROVIDER:MODEL, openai:MODEL@http://host/v1, hf:PATH or smollm2.",
 )
+@click.option("--cache", is_flag=True, help="Take model turns from the cache (docs/models.md).")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="A setting (below).")
 @click.option("--resume", is_flag=True, help="Continue an unfinished run of this name.")
 @click.option("--repair", is_flag=True, help="With --resume: move damaged journal lines aside.")
@@ -56,6 +60,7 @@ def command(
     max_samples: int | None,
     max_concurrent: int | None,
     endpoint: str | None,
+    cache: bool,
     settings: tuple[str, ...],
     resume: bool,
     repair: bool,
@@ -75,6 +80,7 @@ def command(
         "max_samples": max_samples,
         "max_concurrent": max_concurrent,
         "endpoint": endpoint,
+        "cache": cache or None,
         "resume": resume or None,
     }
     with stdout_for_json(as_json), _name_exits(file):
@@ -104,6 +110,8 @@ def command(
             has_results = config.experiment_name is not None and run_dir.is_dir()
             report_interrupt(run_dir if has_results else None)
             raise click.exceptions.Exit(130) from None
+    if config.cache:
+        _print_cache_use(report)
     print_run(report, as_json)
 
 
@@ -136,6 +144,15 @@ def report_interrupt(run_dir: Path | None) -> None:
     """
     saved = f" Results so far are saved to {run_dir}; continue with --resume." if run_dir else ""
     click.echo(printable(f"Interrupted.{saved}"), err=True)
+
+
+def _print_cache_use(report: EvalReport) -> None:
+    """Say on standard error how many model turns of a run came from the response cache."""
+    from heldout.models.cache import count_turns
+
+    cached, sent = count_turns(report.results)
+    turns, requests = count(cached, "model turn"), count(sent, "request")
+    click.echo(f"From the response cache: {turns}. Sent to the model: {requests}.", err=True)
 
 
 @contextmanager
@@ -294,6 +311,7 @@ def _public_functions(module: ModuleType) -> list[str]:
 
 Owner = type[EvalConfig] | type[Sampling]
 SAMPLING_PREFIX = "sampling."
+EXTRA_BODY_PREFIX = "sampling.extra_body."
 
 
 def apply_settings(
@@ -314,19 +332,37 @@ def apply_settings(
     """
     values: dict[str, Any] = {}
     sampling: dict[str, Any] = {}
+    extra_body: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
         if not equals:
             raise InvalidInput(f"--set takes KEY=VALUE, got {setting!r}")
         key = key.strip()
-        if key.startswith(SAMPLING_PREFIX):
+        if key.startswith(EXTRA_BODY_PREFIX):
+            _set_nested(extra_body, key.removeprefix(EXTRA_BODY_PREFIX), text)
+        elif key.startswith(SAMPLING_PREFIX):
             name = key.removeprefix(SAMPLING_PREFIX)
             sampling[name] = _parse_setting(Sampling, name, text, key)
         else:
             values[key] = _parse_setting(EvalConfig, key, text, key)
+    if extra_body:
+        sampling["extra_body"] = {**(config.sampling.extra_body or {}), **extra_body}
     if sampling:
         values["sampling"] = replace(config.sampling, **sampling)
     return replace(config, **{**values, **options})
+
+
+def _set_nested(target: dict[str, Any], key: str, text: str) -> None:
+    """Set the value of a dotted key; it is JSON, or else the text itself."""
+    *outer, last = key.split(".")
+    for name in outer:
+        target = target.setdefault(name, {})
+        if not isinstance(target, dict):
+            raise InvalidInput(f"--set …{key}: {name} is set to a value, not to an object")
+    try:
+        target[last] = msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        target[last] = text
 
 
 def _parse_setting(owner: Owner, name: str, text: str, key: str) -> Any:
@@ -342,6 +378,8 @@ def _parse_setting(owner: Owner, name: str, text: str, key: str) -> Any:
     if text.lower() in ("none", "null") and type(None) in typing.get_args(kind):
         return None
     try:
+        if name == "extra_body":
+            return msgspec.json.decode(text, type=kind)
         if typing.get_origin(kind) is tuple:
             # A JSON list can hold what a comma-separated one cannot: a comma, a line break.
             if text.startswith("["):

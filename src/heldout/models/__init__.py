@@ -4,6 +4,10 @@
 
     openai:MODEL                  a model of OpenAI, or of the server in OPENAI_BASE_URL (http.py)
     openai:MODEL@http://host/v1   a model of any OpenAI-compatible server (http.py)
+    openrouter:MODEL, vllm:MODEL  … of one whose address is known (heldout/_providers.py)
+    openai-responses:MODEL        OpenAI's Responses API (responses.py)
+    anthropic:MODEL               Anthropic's Messages API (anthropic.py)
+    litellm:MODEL                 anything that the package litellm knows (litellm.py)
     hf:PATH                       a folder or a hub name that transformers can load (local.py)
     smollm2                       SmolLM2-135M-Instruct from the package index (demo.py)
     a function                    of (messages) or (messages, tools), plain or async (base.py)
@@ -15,10 +19,14 @@ Two more are made by heldout itself: `batch.py` for a policy that answers in the
 
 from __future__ import annotations
 
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
+from heldout._providers import COMPATIBLE, SERVERS
 from heldout.config import check_endpoint
 from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
+
+if TYPE_CHECKING:
+    from heldout.models.http import ServerEndpoint
 
 __all__ = ["Endpoint", "FunctionEndpoint", "open_endpoint"]
 
@@ -41,10 +49,12 @@ def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> E
         is_endpoint = callable(getattr(model, "complete", None))
         return cast(Endpoint, model) if is_endpoint else FunctionEndpoint(cast(AnswerFn, model))
     kind, _, name = model.partition(":")
-    if kind == "openai":
-        from heldout.models.http import HTTPEndpoint
+    if kind in SERVERS:
+        return open_server(kind, name, max_connections=max_concurrent)
+    if kind == "litellm":
+        from heldout.models.litellm import LiteLLMEndpoint
 
-        return HTTPEndpoint.parse(name, max_connections=max_concurrent)
+        return LiteLLMEndpoint(name)
     from heldout.models.local import LocalEndpoint
 
     if kind == "hf":
@@ -52,3 +62,31 @@ def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> E
     from heldout.models.demo import weights_folder
 
     return LocalEndpoint.load(weights_folder(), name="smollm2", max_batch=max_concurrent)
+
+
+def open_server(kind: str, name: str, *, max_connections: int) -> ServerEndpoint:
+    """Make the endpoint of a server.
+
+    Args:
+        kind: One of `heldout._providers.SERVERS`.
+        name: MODEL or MODEL@URL.
+        max_connections: How many connections are open at once.
+
+    Returns:
+        The endpoint.
+
+    Raises:
+        InvalidInput: If the address cannot be one, or the provider's key is missing.
+    """
+    if kind == "anthropic":
+        from heldout.models.anthropic import AnthropicEndpoint
+
+        return AnthropicEndpoint.parse(name, max_connections=max_connections)
+    if kind == "openai-responses":
+        from heldout.models.responses import ResponsesEndpoint
+
+        return ResponsesEndpoint.parse(name, max_connections=max_connections)
+    from heldout.models.http import HTTPEndpoint
+
+    provider = COMPATIBLE.get(kind)
+    return HTTPEndpoint.parse(name, max_connections=max_connections, provider=provider)

@@ -1,4 +1,4 @@
-"""An OpenAI-compatible server: chat completions over HTTP.
+"""Servers: what all of their APIs share, and OpenAI-compatible chat completions.
 
 The key is read from the environment and goes into the request header, nowhere else: it is not part
 of the endpoint's description, and is removed from everything that a server sends back. Answers are
@@ -7,6 +7,11 @@ would carry the key).
 
     openai:MODEL                    OPENAI_BASE_URL, or OpenAI itself
     openai:MODEL@http://host/v1     any other server
+    openrouter:MODEL and so on      providers in heldout/_providers.py
+
+`ServerEndpoint` is the base class: keys, connections, errors, streams. An API is a subclass that
+makes the body of a request and reads the reply: `HTTPEndpoint` here, `AnthropicEndpoint` in
+anthropic.py, `ResponsesEndpoint` in responses.py.
 """
 
 from __future__ import annotations
@@ -17,14 +22,16 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from heldout._aio import current_loop
+from heldout._providers import OPENAI, Provider
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
@@ -41,26 +48,38 @@ from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
 T = TypeVar("T")
 
-DEFAULT_BASE_URL = "https://api.openai.com/v1"
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 PLACEHOLDER_LENGTH = 12
 """Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
+MAX_REMEMBERED_TURNS = 20_000
+BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
+"""Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
+SGLang, DeepSeek."""
 
 
-class HTTPEndpoint:
-    """A model of an OpenAI-compatible server.
+class ServerEndpoint:
+    """A model behind an HTTP API; subclasses know the API.
 
     Attributes:
         model: The name of the model.
         base_url: The address of the server.
     """
 
+    kind: ClassVar[str]
+    """The form's name, for the description."""
+    path: ClassVar[str]
+    """Where requests go, below the base URL."""
+    provider: ClassVar[Provider]
+    """The default address and key."""
+    address_variable: ClassVar[str]
+    """The environment variable with another address."""
+
     def __init__(
         self,
         model: str,
         base_url: str | None = None,
         *,
-        key_variable: str = "OPENAI_API_KEY",
+        key_variable: str | None = "",
         max_connections: int = 512,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
@@ -68,22 +87,25 @@ class HTTPEndpoint:
 
         Args:
             model: The name of the model.
-            base_url: The address, such as http://localhost:8000/v1; None for OPENAI_BASE_URL, or
-                OpenAI's own.
-            key_variable: The environment variable with the key.
+            base_url: The address, such as http://localhost:8000/v1; None for the one in the
+                environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL), or the provider's own.
+            key_variable: The environment variable with the key; "" for the provider's own, None
+                for no key.
             max_connections: How many connections are open at once.
             extra: Further fields of every request body, such as {"reasoning_effort": "low"}.
 
         Raises:
             InvalidInput: If the address or the key cannot be one.
         """
-        base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL).rstrip("/")
-        key = (os.environ.get(key_variable) or "").strip()
+        base_url = (base_url or self._default_url()).rstrip("/")
+        if key_variable == "":
+            key_variable = self.provider.key_variable
+        key = (os.environ.get(key_variable) or "").strip() if key_variable else ""
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(f"{key_variable} holds characters that no key has")
         _check_address(base_url, key_variable, key)
         self.model, self.base_url = model, base_url
-        self._url = base_url + "/chat/completions"
+        self._url = base_url + self.path
         self._key_variable, self._key = key_variable, key
         self._extra = dict(extra or {})
         self._max_connections = max_connections
@@ -93,22 +115,24 @@ class HTTPEndpoint:
         """Whether the server has answered a request with 200."""
         self._has_replied = False
         """Whether the server has sent anything but failures of its own (5xx)."""
-        self._reasoning_field: str | None = None
-        """The server's name for reasoning, once it has sent some."""
+        self._turns: OrderedDict[str, Any] = OrderedDict()
+        """Turns as the server sent them, by the id of their first tool call."""
 
     @classmethod
-    def parse(cls, text: str, *, max_connections: int) -> Self:
+    def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
         """Make the endpoint of MODEL or MODEL@URL.
 
         Args:
             text: The model, whose name may contain an @, and the address.
             max_connections: How many connections are open at once.
+            provider: Where the model is, without an address; the API's own provider by default.
 
         Returns:
             The endpoint.
 
         Raises:
-            InvalidInput: If there is no model, or the address cannot be one.
+            InvalidInput: If there is no model, the address cannot be one, or the provider's key
+                is missing.
         """
         # The @ before a scheme, not the last one: that may be behind a password in the address,
         # which must be refused as an address and not become part of the model's name.
@@ -122,25 +146,52 @@ class HTTPEndpoint:
             )
         if not model:
             raise InvalidInput("the endpoint names no model; it is openai:MODEL@URL")
-        return cls(model, url or None, max_connections=max_connections)
+        url = url or (provider.url if provider is not None else cls._default_url())
+        provider = provider or cls.provider
+        variable = provider.key_variable
+        if url == provider.url and variable and not os.environ.get(variable, "").strip():
+            raise InvalidInput(f"{model!r} at {url} needs a key: set {variable}")
+        return cls(model, url, key_variable=variable, max_connections=max_connections)
+
+    @classmethod
+    def _default_url(cls) -> str:
+        return os.environ.get(cls.address_variable) or cls.provider.url
 
     def describe(self) -> dict[str, Any]:
         """Describe the model for the report: its name, its address and `extra`."""
         extra = {"extra": self._extra} if self._extra else {}
-        return {"kind": "openai", "model": self.model, "base_url": self.base_url, **extra}
+        return {"kind": self.kind, "model": self.model, "base_url": self.base_url, **extra}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
         """Take one model turn; see `Endpoint`."""
-        body = self._body(messages, sampling, tools)
+        body = self.body(messages, sampling, tools)
         return await self.send(body, next_call=next_call_number(messages))
+
+    def body(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    ) -> dict[str, Any]:
+        """Make the body of a request.
+
+        Args:
+            messages: The conversation so far.
+            sampling: How to sample.
+            tools: What the model may call.
+
+        Returns:
+            The body: the API's fields, with those of `extra` and `sampling.extra_body` over them.
+            A field that is None there is left out.
+        """
+        extra = {**self._extra, **(sampling.extra_body or {})}
+        body = {**self._fields(messages, sampling, tools, extra), **extra}
+        return {key: value for key, value in body.items() if extra.get(key, value) is not None}
 
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
         """Send a request body as it is.
 
         Args:
-            request: A chat-completions body.
+            request: A body of this API.
             next_call: The number of the first tool call that comes without an id.
 
         Returns:
@@ -153,9 +204,8 @@ class HTTPEndpoint:
         if self._transport is None or self._loop is not loop:
             # Connections belong to the event loop they were made in.
             self._transport, self._loop = open_transport(self._max_connections), loop
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        if self._key:
-            headers["authorization"] = f"Bearer {self._key}"
+        accept = "text/event-stream" if request.get("stream") else "application/json"
+        headers = {"content-type": "application/json", "accept": accept, **self._key_headers()}
         body = msgspec.json.encode(request)
         try:
             response = await self._transport.post(self._url, body, headers)
@@ -163,7 +213,7 @@ class HTTPEndpoint:
                 self._has_replied = True
             if response.status != 200:
                 raise self._error_for(response)
-            completion = self._read_completion(response, next_call)
+            completion = self._read(response, next_call)
             self._has_completed = True
             return completion
         except TransientError as problem:
@@ -185,54 +235,55 @@ class HTTPEndpoint:
             if self._loop is current_loop():
                 await transport.close()
 
-    def _body(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    # --- What an API is ---
+
+    def _key_headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._key}"} if self._key else {}
+
+    def _fields(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+        extra: Mapping[str, Any],
     ) -> dict[str, Any]:
-        body: dict[str, Any] = {
-            "model": self.model,
-            "messages": [self._message(m) for m in messages],
-            "temperature": sampling.temperature,
-            "stream": False,
-        }
-        if sampling.top_p is not None:
-            body["top_p"] = sampling.top_p
-        if sampling.max_tokens is not None:
-            body["max_tokens"] = sampling.max_tokens
-        if sampling.stop:
-            body["stop"] = list(sampling.stop)
-        if sampling.seed is not None:
-            body["seed"] = sampling.seed
-        if tools:
-            body["tools"] = [tool_to_chat_api(tool) for tool in tools]
-        return {**body, **self._extra}
+        """Make the API's own fields of a body; `extra` will be put over them."""
+        raise NotImplementedError
 
-    def _message(self, message: Message) -> dict[str, Any]:
-        body = to_chat_api(message)
-        if message.tool_calls:
-            if message.content == "":
-                body["content"] = None  # as it came; some servers refuse an empty text
-            # Models that reason between calls continue their reasoning. It is sent only to a
-            # server that has sent some: others refuse the field.
-            if message.reasoning is not None and self._reasoning_field is not None:
-                body[self._reasoning_field] = message.reasoning
-        return body
+    def _read(self, response: Response, next_call: int) -> Completion:
+        """Read an answer with status 200, whole or as a stream."""
+        raise NotImplementedError
 
-    def _read_completion(self, response: Response, next_call: int) -> Completion:
-        try:
-            reply = _decode(response.body, _reply_decoder)
-        except ValueError as problem:
-            raise TransientError(
-                f"{self._url} answered 200 with something that is not a chat completion "
-                f"({problem}): {self._excerpt(response)}"
-            ) from None
-        if not reply.choices:
-            raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
-        message = reply.choices[0].message
-        if (message.reasoning_content or message.reasoning) is not None:
-            self._reasoning_field = (
-                "reasoning_content" if message.reasoning_content else "reasoning"
-            )
-        return _to_completion(reply, next_call, self._without_echoed_key)
+    # --- Turns that must be sent back as they came ---
+
+    def recall(self, message: Message) -> Any:
+        """Find a turn with tool calls as the server sent it, with its signed reasoning.
+
+        Args:
+            message: The turn.
+
+        Returns:
+            Its parts in the API's own form; None if they are not known.
+        """
+        key = message.tool_calls[0].id if message.tool_calls else ""
+        if key not in self._turns:
+            return None
+        self._turns.move_to_end(key)
+        return self._turns[key]
+
+    def remember(self, message: Message, turn: Any) -> None:
+        """Keep a turn with tool calls as the server sent it, for the next request.
+
+        Args:
+            message: The turn.
+            turn: Its parts in the API's own form.
+        """
+        if message.tool_calls and turn is not None:
+            self._turns[message.tool_calls[0].id] = turn
+            while len(self._turns) > MAX_REMEMBERED_TURNS:
+                self._turns.popitem(last=False)
+
+    # --- Errors ---
 
     def _error_for(self, response: Response) -> EndpointError:
         """Tell errors of this request, of its length, of the moment and of the whole run apart."""
@@ -242,11 +293,15 @@ class HTTPEndpoint:
         # A 403 is about the key until a request was allowed; after that, about this request.
         if response.status == 401 or (response.status == 403 and not self._has_completed):
             key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
-            return FatalEndpointError(f"{what} (sent {key})")
+            return FatalEndpointError(f"{what} (sent {key if self._key_variable else 'no key'})")
         if response.status == 404 or (
             response.status in (400, 422) and _names_unknown_model(response.body, self.model)
         ):
             return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
+        if response.status in (400, 422) and (name := _find_refused_field(response.body)):
+            return FatalEndpointError(
+                f"{what} (sampling.extra_body.{name}=null leaves {name} out of the request)"
+            )
         if response.status in TRANSIENT:
             return TransientError(what, retry_after=retry_after(response.headers))
         if 300 <= response.status < 400:
@@ -255,6 +310,30 @@ class HTTPEndpoint:
                 "give the final address)"
             )
         return EndpointError(what)
+
+    def _unreadable(self, response: Response, problem: object) -> EndpointError:
+        """Make the error of a 200 that is no answer: with some gateways it is an error itself."""
+        try:
+            failure = _decode(response.body, _failure_decoder).error
+        except ValueError:
+            return TransientError(
+                f"{self._url} answered 200 with something that is not {self._reply_name} "
+                f"({problem}): {self._excerpt(response)}"
+            )
+        code = "" if isinstance(failure, str) else str(failure.code)
+        status = int(code) if code.isdecimal() else 500
+        return self._error_for(Response(status, response.headers, response.body))
+
+    _reply_name: ClassVar[str]
+
+    def _broken_stream(self, why: str) -> TransientError:
+        return TransientError(f"{self._url} broke off its stream: {why}")
+
+    def _decode_event(self, data: bytes) -> dict[str, Any]:
+        try:
+            return _decode(data, _event_decoder)
+        except ValueError as problem:
+            raise self._broken_stream(f"an event cannot be read ({problem})") from None
 
     def _excerpt(self, response: Response) -> str:
         try:
@@ -272,8 +351,156 @@ class HTTPEndpoint:
         """Keep an answer as it is, unless it contains the request's own key."""
         return text if len(self._key) < PLACEHOLDER_LENGTH else self._without_key(text)
 
+    def _clean(self, value: T) -> T:
+        """Remove the key from every text of a JSON value."""
+        return msgspec.json.decode(
+            self._without_echoed_key(msgspec.json.encode(value).decode()), type=type(value)
+        )
 
-def _check_address(url: str, key_variable: str, key: str) -> None:
+
+def is_stream(body: bytes) -> bool:
+    """Tell a stream of events from anything else: some servers ignore `stream`."""
+    return body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
+
+
+def read_events(body: bytes) -> Iterator[bytes]:
+    """Split a body of server-sent events.
+
+    Args:
+        body: The body of a response of the type text/event-stream.
+
+    Yields:
+        The data of each event that ended with an empty line.
+    """
+    data: list[bytes] = []
+    for line in body.splitlines():
+        if not line:
+            if data:
+                yield b"\n".join(data)
+            data = []
+        elif line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+
+
+# --- Chat completions ---------------------------------------------------------------------------
+
+
+class HTTPEndpoint(ServerEndpoint):
+    """A model of an OpenAI-compatible server."""
+
+    kind = "openai"
+    path = "/chat/completions"
+    provider = OPENAI
+    address_variable = "OPENAI_BASE_URL"
+    _reply_name = "a chat completion"
+
+    _reasoning_field: str | None = None
+    """The server's name for reasoning, once it has sent some."""
+
+    def _fields(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+        extra: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "messages": [self._message(m) for m in messages],
+            "temperature": sampling.temperature,
+            "stream": sampling.stream,
+        }
+        if sampling.stream:
+            body["stream_options"] = {"include_usage": True}
+        if sampling.top_p is not None:
+            body["top_p"] = sampling.top_p
+        if sampling.max_tokens is not None:
+            body["max_tokens"] = sampling.max_tokens
+        if sampling.stop:
+            body["stop"] = list(sampling.stop)
+        if sampling.seed is not None:
+            body["seed"] = sampling.seed
+        if tools:
+            body["tools"] = [tool_to_chat_api(tool) for tool in tools]
+        return body
+
+    def recall(self, message: Message) -> Any:
+        """Return the server's name for the reasoning of a turn, which the next request needs."""
+        return self._reasoning_field if message.reasoning is not None else None
+
+    def remember(self, message: Message, turn: Any) -> None:
+        """Use a name for reasoning that `recall` returned."""
+        self._reasoning_field = turn or self._reasoning_field
+
+    def _message(self, message: Message) -> dict[str, Any]:
+        body = to_chat_api(message)
+        if message.tool_calls:
+            if message.content == "":
+                body["content"] = None  # as it came; some servers refuse an empty text
+            # Models that reason between calls continue their reasoning. It is sent only to a
+            # server that has sent some: others refuse the field.
+            if message.reasoning is not None and self._reasoning_field is not None:
+                body[self._reasoning_field] = message.reasoning
+        return body
+
+    def _read(self, response: Response, next_call: int) -> Completion:
+        if is_stream(response.body):
+            reply = self._join_chunks(response)
+        else:
+            try:
+                reply = _decode(response.body, _reply_decoder)
+            except ValueError as problem:
+                raise self._unreadable(response, problem) from None
+        if not reply.choices:
+            raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
+        choice = reply.choices[0]
+        if choice.finish_reason in BROKEN_OFF:
+            raise TransientError(
+                f"{self._url} broke off its answer (finish reason {choice.finish_reason!r})"
+            )
+        message = choice.message
+        if (message.reasoning_content or message.reasoning) is not None:
+            self._reasoning_field = (
+                "reasoning_content" if message.reasoning_content else "reasoning"
+            )
+        return _to_completion(reply, next_call, self._without_echoed_key)
+
+    def _join_chunks(self, response: Response) -> _Reply:
+        """Join the chunks of a stream into the reply that would have come without one."""
+        message, usage = _Message(), None
+        calls: dict[int, _Call] = {}
+        finish_reason: str | None = None
+        for data in read_events(response.body):
+            if data == b"[DONE]":
+                break
+            try:
+                chunk = _decode(data, _chunk_decoder)
+            except ValueError as problem:
+                raise self._unreadable(Response(200, response.headers, data), problem) from None
+            usage = chunk.usage or usage
+            for choice in chunk.choices[:1]:
+                finish_reason = choice.finish_reason or finish_reason
+                _add_delta(message, calls, choice.delta)
+        if finish_reason is None:
+            raise self._broken_stream("it ended without a finish reason")
+        message.tool_calls = [calls[index] for index in sorted(calls)]
+        return _Reply([_Choice(message, finish_reason)], usage)
+
+
+def _add_delta(message: _Message, calls: dict[int, _Call], delta: _Delta) -> None:
+    for name in ("content", "refusal", "reasoning_content", "reasoning"):
+        if (text := getattr(delta, name)) is not None:
+            setattr(message, name, (getattr(message, name) or "") + text)
+    for part in delta.tool_calls or ():
+        # Where a server does not number its calls, a new id begins the next one.
+        index = part.index if part.index is not None else len(calls) - (part.id is None)
+        call = calls.setdefault(index, _Call(_Function("", "")))
+        call.id = call.id or part.id
+        call.function.name += part.function.name or ""
+        call.function.arguments += part.function.arguments or ""
+
+
+def _check_address(url: str, key_variable: str | None, key: str) -> None:
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -289,7 +516,8 @@ def _check_address(url: str, key_variable: str, key: str) -> None:
     if "@" in parts.netloc or parts.query or parts.fragment or holds_key:
         raise InvalidInput(
             "the endpoint's address holds a user, password, key or query; keys do not belong "
-            f"there, since it is stored with the report. Set {key_variable} instead"
+            "there, since it is stored with the report. "
+            f"Set {key_variable or OPENAI.key_variable} instead"
         )
 
 
@@ -328,6 +556,22 @@ def _names_unknown_model(body: bytes, model: str) -> bool:
         for phrase in ("not exist", "not found", "unknown model", "invalid model",
                        "not a valid model", "no such model")
     )  # fmt: skip
+
+
+_REFUSED_FIELD = re.compile(
+    r"(?:unsupported|unrecognized|unknown|extra inputs?|extra_forbidden|not supported"
+    r"|does not support|deprecated|removed|may only be set|not permitted|not allowed)"
+)
+_OWN_FIELDS = ("temperature", "top_p", "max_tokens", "seed", "stop", "stream_options")
+
+
+def _find_refused_field(body: bytes) -> str | None:
+    """Find which of the fields that heldout sends a model does not take, if an error says so."""
+    text = body[:2000].decode("utf-8", "replace").lower()
+    if _REFUSED_FIELD.search(text) is None:
+        return None
+    named = (re.search(rf"[`'\"\\]{name}[`'\"\\]", text) for name in _OWN_FIELDS)
+    return next((match[0][1:-1] for match in named if match), None)
 
 
 # How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
@@ -369,10 +613,11 @@ def completion_of(reply: Any) -> Completion:
 def _to_completion(reply: _Reply, next_call: int, clean: Callable[[str], str]) -> Completion:
     """Convert a reply; every text of it goes through `clean`."""
     choice = reply.choices[0]
-    reasoning = choice.message.reasoning_content or choice.message.reasoning
+    content, thinking = _split_content(choice.message.content)
+    reasoning = choice.message.reasoning_content or choice.message.reasoning or thinking
     message = Message(
         "assistant",
-        clean(choice.message.content or ""),
+        clean(content or choice.message.refusal or ""),
         tool_calls=tuple(
             ToolCall(
                 clean(call.id or call_id(next_call + i)),
@@ -389,6 +634,20 @@ def _to_completion(reply: _Reply, next_call: int, clean: Callable[[str], str]) -
         if prompt is not None and completion is not None:  # half of it would count as 0
             usage = Usage(prompt, completion)
     return Completion(message, choice.finish_reason, usage)
+
+
+def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str | None]:
+    """Return text and reasoning; Mistral's reasoning models send both as parts of the content."""
+    if not isinstance(content, list):
+        return content or "", None
+    texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
+    thinking = [
+        inner["text"] if isinstance(inner, dict) and "text" in inner else str(inner)
+        for part in content
+        if part.get("type") == "thinking"
+        for inner in (part.get("thinking") or ())
+    ]
+    return "".join(texts), "".join(thinking) or None
 
 
 def _as_text(arguments: Any) -> str:
@@ -412,7 +671,8 @@ class _Call(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    content: str | None = None
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
     tool_calls: list[_Call] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -433,8 +693,38 @@ class _Reply(msgspec.Struct):
     usage: _Usage | None = None
 
 
+class _FunctionPart(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _CallPart(msgspec.Struct):
+    function: _FunctionPart = msgspec.field(default_factory=_FunctionPart)
+    index: int | None = None
+    id: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_CallPart] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _ChunkChoice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_ChunkChoice]
+    usage: _Usage | None = None
+
+
 class _Error(msgspec.Struct):
     message: str
+    code: int | str | None = None
 
 
 class _Failure(msgspec.Struct):
@@ -442,7 +732,9 @@ class _Failure(msgspec.Struct):
 
 
 _reply_decoder = msgspec.json.Decoder(_Reply)
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
 _failure_decoder = msgspec.json.Decoder(_Failure)
+_event_decoder = msgspec.json.Decoder(dict[str, Any])
 
 
 def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from heldout._providers import COMPATIBLE
 from heldout.chat.tool_calls import next_call_number
 from heldout.config import Sampling
 from heldout.errors import EndpointError, InvalidInput
@@ -31,7 +32,7 @@ def open_requests(
     """Make an endpoint that replays requests.
 
     Args:
-        endpoint: openai:MODEL or openai:MODEL@URL.
+        endpoint: openai:MODEL, openai:MODEL@URL, or a compatible provider's model.
         requests: Chat-completions bodies, one per sample.
         max_concurrent: How many may be in flight at once.
 
@@ -42,12 +43,14 @@ def open_requests(
         InvalidInput: If `endpoint` is no server.
     """
     kind, _, name = endpoint.partition(":")
-    if kind != "openai" or not name:
+    if kind not in ("openai", *COMPATIBLE) or not name:
         raise InvalidInput(
             f"whole requests are answered by an OpenAI-compatible server, openai:MODEL or "
             f"openai:MODEL@http://host/v1; got {endpoint!r}"
         )
-    return RequestsEndpoint(HTTPEndpoint.parse(name, max_connections=max_concurrent), requests)
+    provider = COMPATIBLE.get(kind)
+    server = HTTPEndpoint.parse(name, max_connections=max_concurrent, provider=provider)
+    return RequestsEndpoint(server, requests)
 
 
 def as_sent(request: Mapping[str, Any], model: str) -> dict[str, Any]:

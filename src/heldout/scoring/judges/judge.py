@@ -16,7 +16,7 @@ import math
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -166,7 +166,7 @@ class Judge:
         self.__dict__.pop("_description", None)
         return {
             "endpoint": dict(self._description),
-            "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
+            "sampling": self._sampling.to_dict(),
             "attempts": self._attempts,
             "longest": self._longest,
         }
@@ -187,7 +187,7 @@ class Judge:
         prompt = PROMPTS.get(question.prompt)
         request = {
             "endpoint": self._description,
-            "sampling": asdict(self._sampling),
+            "sampling": self._sampling.to_dict(),
             "prompt": question.prompt,
             "words": prompt.text if prompt is not None else "",
             "messages": [[message.role, message.content] for message in question.messages],
