@@ -9,14 +9,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heldout._format import cut
 from heldout.stats import Moments
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
+    from rich.progress import Task
 
 FOLD_AFTER = 4096
 """Rewards that wait to be summed, at most, where nothing displays them."""
@@ -130,8 +133,10 @@ def show_progress(progress: RunProgress, name: str, *, wanted: bool) -> Iterator
         display.stop()
 
 
-WIDE = 130
-"""Columns of a terminal that has room for a name and a bar."""
+BAR = 20
+"""Columns of the bar."""
+SPARE = 3
+"""Columns for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly."""
 
 
 def make_line(progress: RunProgress, name: str, *, width: int) -> Callable[[], RenderableType]:
@@ -145,35 +150,56 @@ def make_line(progress: RunProgress, name: str, *, width: int) -> Callable[[], R
     Returns:
         Draws the line as it is now.
     """
-    from rich.padding import Padding
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
     from rich.text import Text
 
-    counts, elapsed = MofNCompleteColumn(), TimeElapsedColumn()
-    title, status = (
-        TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[status]")
-    )
-    bar, remaining = BarColumn(bar_width=None), TimeRemainingColumn(compact=True)
-    line = Progress(title, bar, counts, elapsed, remaining, status)
-    # What a resumed run had already does not count as speed.
-    task = line.add_task(name[:24], total=progress.total, completed=progress.done, status="")
+    tasks = Progress()
+    tasks.add_task(name, total=progress.total, completed=progress.done)
+    resumed_at = progress.done  # what a resumed run had already does not count as speed
 
     def draw() -> RenderableType:
-        line.update(task, completed=progress.done, total=progress.total, status=progress.status())
-        if width >= WIDE:
-            drawn = line.get_renderable()
-        else:
-            now = line.tasks[0]
-            parts = [counts.render(now), elapsed.render(now), status.render(now)]
-            drawn = Text(" ", no_wrap=True, overflow="ellipsis").join(parts)
-        # Room for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly.
-        return Padding(drawn, (0, 3, 0, 0))
+        task = tasks.tasks[0]
+        tasks.update(task.id, completed=progress.done, total=progress.total)
+        total = "?" if progress.total is None else progress.total
+        # Over the whole run: a short stretch says little where answers take different times.
+        speed = (task.completed - resumed_at) / task.elapsed if task.elapsed else 0.0
+        texts = {
+            "name": name[:24],
+            "bar": " " * BAR,
+            "count": f"{progress.done}/{total}",
+            "speed": _format_speed(speed),
+            "time": _format_time(task, speed),
+            "status": progress.status(),
+        }
+        room, shown = width - SPARE, set()
+        texts["status"] = cut(texts["status"], max(1, room - len(texts["count"]) - 2))
+        for part in ("count", "status", "time", "name", "speed", "bar"):
+            if texts[part] and len(texts[part]) + 1 <= room:
+                room -= len(texts[part]) + 1
+                shown.add(part)
+        bar = ProgressBar(total=progress.total, completed=progress.done, width=BAR)
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(
+            *(bar if part == "bar" else Text(texts[part]) for part in texts if part in shown)
+        )
+        return line
 
     return draw
+
+
+def _format_speed(speed: float) -> str:
+    if not speed:
+        return ""
+    return f"{speed:.1f}/s" if speed >= 1 else f"{speed * 60:.1f}/min"
+
+
+def _format_time(task: Task, speed: float) -> str:
+    elapsed = timedelta(seconds=int(task.elapsed or 0))
+    if task.finished:
+        return f"in {elapsed}"
+    remaining = task.remaining
+    if not speed or remaining is None:
+        return str(elapsed)
+    return f"{elapsed}, {timedelta(seconds=int(remaining / speed))} left"
