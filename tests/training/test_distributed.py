@@ -177,13 +177,15 @@ def test_when_a_rank_dies_the_others_get_a_skip_and_no_exception(tmp_path: Path)
 
 def test_a_collective_that_fails_says_so() -> None:
     class Broken:
+        group = SimpleNamespace(WORLD=SimpleNamespace(_device_types=[]))
+
         def get_rank(self) -> int:
             return 1
 
         def get_world_size(self) -> int:
             return 2
 
-        def all_gather_object(self, into: Any, own: Any) -> None:
+        def all_gather(self, into: Any, own: Any) -> None:
             raise RuntimeError("timed out")
 
     with pytest.raises(RanksApart, match="do not reach each other: RuntimeError: timed out"):
