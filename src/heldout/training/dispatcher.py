@@ -268,7 +268,7 @@ class AsyncEvalDispatcher:
     Args:
         run_dir: Where the curve of scheduled evals is written. May be left out where nothing but
             `PeriodicEval`s are run, which have their own.
-        loggers: What else gets each point; closed with this.
+        loggers: What else gets each point; closed with this. A `Loggers` has queues of your size.
         max_pending: How many evals may be in flight, running or queued.
         when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a place, or drop
             the oldest that has not started for the `"newest"`.
@@ -289,7 +289,7 @@ class AsyncEvalDispatcher:
         self,
         *,
         run_dir: str | Path | None = None,
-        loggers: Sequence[Logger] = (),
+        loggers: Sequence[Logger] | Loggers = (),
         max_pending: int = 8,
         when_full: WhenFull = "skip",
         max_running: int | None = None,
@@ -343,9 +343,12 @@ class AsyncEvalDispatcher:
             file.write_bare_config()
             self._file, self._names = file, file.names
         # Last: loggers have threads.
-        own = checked_loggers(loggers)
-        self._loggers = Loggers(*own if self.is_first else ())
-        self._warned_nowhere = self.run_dir is not None or bool(own)
+        if isinstance(loggers, Loggers):
+            self._loggers, is_logged = loggers, True
+        else:
+            own = checked_loggers(loggers)
+            self._loggers, is_logged = Loggers(*own if self.is_first else ()), bool(own)
+        self._warned_nowhere = self.run_dir is not None or is_logged
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
         atexit.unregister(self._loggers.close)
