@@ -597,16 +597,22 @@ async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> 
     """
     done, wake = anyio.Event(), waker()
     result: Result[object] = Result()
+    has_begun = False
 
     def work() -> None:
+        nonlocal has_begun
+        has_begun = True
         result.call(partial(function, *args), catch=BaseException)
         wake(done.set)
 
-    threading.Thread(target=work, name="heldout-finish").start()
+    thread = threading.Thread(target=work, name="heldout-finish")
     interruption: BaseException | None = None
     with anyio.CancelScope(shield=True):
         while not done.is_set():
             try:
+                # Under trio Ctrl-C may be raised in the middle of `start`, which has started it.
+                if not has_begun and thread not in threading.enumerate():
+                    thread.start()
                 await done.wait()
             except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
                 interruption = raised
