@@ -59,6 +59,9 @@ class Footer(msgspec.Struct):
     """Metadata keys that results add to those of their samples."""
 
 
+_footer_decoder = msgspec.json.Decoder(Footer)
+
+
 def connect(path: Path | None = None, *, memory_limit: str = MEMORY_LIMIT) -> DuckDBPyConnection:
     """Open a DuckDB database of one thread that loads no extension.
 
@@ -263,7 +266,7 @@ class ParquetFile:
         (footer,) = self._db.execute(
             f"SELECT value FROM parquet_kv_metadata({quote_path(path)}) WHERE key = 'heldout'"
         ).fetchall()
-        read = msgspec.json.decode(footer[0], type=Footer)
+        read = _footer_decoder.decode(footer[0])
         self.columns, self.plain, self.own = read.columns, frozenset(read.plain), read.own
 
     def close(self) -> None:
