@@ -19,7 +19,7 @@ from heldout.store import columns
 from heldout.store.columns import Labels, Table, summarize_results, table_of, table_of_results
 from heldout.store.journal import JournalWriter, content_of, id_hash, row_of
 from heldout.store.report import finish
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, RunInfo
 
 
 @dataclass(frozen=True)
@@ -453,7 +453,7 @@ def journal_of(path: Path, *items: tuple[int, EvalResult]) -> EvalReport:
     """A run under way, its journal as given."""
     run = RunDir(path)
     run.make()
-    run.create({"repeats": 2}, {}, None)
+    run.write_info(RunInfo.new({"repeats": 2}, {}))
     journal = JournalWriter(run.journal)
     for index, one in items:
         journal.append(index, one)

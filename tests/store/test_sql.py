@@ -14,7 +14,7 @@ from heldout.errors import InvalidInput, InvalidQuery
 from heldout.store import columns
 from heldout.store.columns import summarize_results, table_of
 from heldout.store.journal import JournalWriter
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.store.sql import query
 
 
@@ -153,7 +153,7 @@ def test_a_report_of_any_size_is_written_as_parquet(report: EvalReport, tmp_path
 def test_a_run_without_results_says_so(tmp_path: Path) -> None:
     run = RunDir(tmp_path / "run")
     run.make()
-    run.create({}, {}, None)
+    run.write_info(RunInfo.new({}, {}))
     JournalWriter(run.journal).close()
     with pytest.raises(InvalidInput, match="there are none yet"):
         rows(EvalReport.load(run.path), "select 1")

@@ -169,14 +169,6 @@ class RunDir:
         except OSError as problem:
             raise storage_error(self.path, problem) from problem
 
-    def create(
-        self, config: dict[str, Any], functions: dict[str, Any], asked: int | None
-    ) -> RunInfo:
-        """Say that results are to come. Derived files of an earlier try do not count from here."""
-        info = RunInfo.new(config, functions, asked)
-        self.write_info(info)
-        return info
-
     def remove_empty(self) -> None:
         """Take back a directory in which nothing came to pass."""
         self.journal.unlink(missing_ok=True)
