@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from heldout._providers import check_model_name
+from heldout._providers import check_model_name, model_name
 from heldout.errors import InvalidInput
+from heldout.prices import Price, find_price
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,8 +150,13 @@ class EvalConfig:
     cache: bool | str = False
     """Take model turns from the response cache, and add new ones to it: true, or the path of its
     file. For servers and models on disk."""
+    price: Price | None = None
+    """What a million tokens of the model cost: price.input and price.output. None takes the user's
+    file of prices (heldout.prices), and where that has none there is no cost."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.price, dict):
+            object.__setattr__(self, "price", Price(**self.price))
         if isinstance(self.output_dir, Path):
             object.__setattr__(self, "output_dir", str(self.output_dir))
         name = self.experiment_name
@@ -200,7 +206,7 @@ class EvalConfig:
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
     "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
-    "cache", "sampling.stream", "tags", "note",
+    "cache", "sampling.stream", "price.input", "price.output", "tags", "note",
 }  # fmt: skip
 
 
@@ -218,6 +224,11 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
     for name in ("cache", "tags", "note"):
         if not plain[name]:
             del plain[name]
+    model = model_name(endpoint)
+    price = config.price or (None if model is None else find_price(model))
+    del plain["price"]
+    if price is not None:
+        plain["price"] = {"input": price.input, "output": price.output}
     return {**plain, "endpoint": endpoint, "sampling": config.sampling.to_dict()}
 
 

@@ -42,6 +42,7 @@ from heldout.errors import (
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
 from heldout.models.cache import open_cached
+from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
     Conversation,
@@ -160,7 +161,8 @@ class Run:
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
         self.functions = functions
-        self.progress = RunProgress(config.repeats)
+        price = described.get("price")
+        self.progress = RunProgress(config.repeats, Price(**price) if price else None)
         self.ledger = Ledger()
         self.item_count = 0
         """Items so far, those of an earlier attempt at this run included."""
@@ -503,7 +505,7 @@ class Evaluation(Run):
         conversation = Conversation()
         with taking_part(self.endpoint, item.index, item.repeat) as endpoint:
             sampling = config.sampling.for_item(sample.id, item.repeat)
-            policy = EndpointPolicy(endpoint, sampling, config.retries, conversation)
+            policy = EndpointPolicy(endpoint, sampling, config.retries, conversation, self.progress)
             attempt = Attempt(
                 sample,
                 policy,
@@ -542,7 +544,7 @@ class Evaluation(Run):
 class EndpointPolicy:
     """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("conversation", "endpoint", "last_failure", "retries", "sampling")
+    __slots__ = ("conversation", "endpoint", "last_failure", "progress", "retries", "sampling")
 
     def __init__(
         self,
@@ -550,6 +552,7 @@ class EndpointPolicy:
         sampling: Sampling,
         retries: int,
         conversation: Conversation,
+        progress: RunProgress,
     ) -> None:
         """Make the policy.
 
@@ -558,9 +561,10 @@ class EndpointPolicy:
             sampling: The attempt's own settings.
             retries: Times a request is tried again after a transient failure.
             conversation: The attempt's own, where turns and requests are counted.
+            progress: The run's, where tokens are counted.
         """
         self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
-        self.conversation = conversation
+        self.conversation, self.progress = conversation, progress
         self.last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
@@ -586,6 +590,7 @@ class EndpointPolicy:
         try:
             completion = await self.endpoint.complete(messages, sampling, tools)
             self.conversation.requests -= completion.cached  # then there was none
+            self.progress.add_turn(completion.usage)
             return completion
         except TransientError as problem:
             self.last_failure = problem
