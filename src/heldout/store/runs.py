@@ -122,7 +122,7 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
         RunDirectoryError: It cannot be made.
     """
     directory = Path(root) / name
-    start = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
+    start = timestamp()
     number = 1
     while True:
         path = directory / (start if number == 1 else f"{start}-{number}")
@@ -133,6 +133,11 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
             number += 1
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None
+
+
+def timestamp() -> str:
+    """Return the time in UTC as run directories are named."""
+    return time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
 
 
 def _latest_in(path: Path) -> Path | None:
