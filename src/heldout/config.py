@@ -143,6 +143,10 @@ class EvalConfig:
     environments need snapshot() and restore()."""
     progress: bool = True
     """Show progress, if there is a terminal."""
+    tags: tuple[str, ...] = ()
+    """Words that `heldout list --tag` finds the run by."""
+    note: str | None = None
+    """A remark that is saved with the run."""
     cache: bool | str = False
     """Take model turns from the response cache, and add new ones to it: true, or the path of its
     file. For servers and models on disk."""
@@ -156,13 +160,17 @@ class EvalConfig:
         if isinstance(self.output_dir, Path):
             object.__setattr__(self, "output_dir", str(self.output_dir))
         name = self.experiment_name
-        if name is not None and not re.fullmatch(r"[\w][\w.+=@ -]*", name):
+        if name is not None and not re.fullmatch(r"(\w[\w.+=@ -]*/)?\w[\w.+=@ -]*", name):
             raise InvalidInput(
-                f"experiment_name becomes a directory: letters, digits and . _ - + = @, "
-                f"starting with a letter or digit; got {name!r}"
+                f"experiment_name becomes a directory, or two (name/run): letters, digits and "
+                f". _ - + = @, starting with a letter or digit; got {name!r}"
             )
         if not self.output_dir:
             raise InvalidInput("output_dir is a path, got ''")
+        tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
+        object.__setattr__(self, "tags", tags)
+        if not all(isinstance(tag, str) and tag for tag in tags):
+            raise InvalidInput(f"tags are words, got {self.tags!r}")
         if not isinstance(self.sampling, Sampling):
             raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r}")
         for count in ("max_concurrent", "repeats", "max_turns"):
@@ -198,7 +206,7 @@ class EvalConfig:
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
     "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
-    "cache", "sampling.stream", "price.input", "price.output",
+    "cache", "sampling.stream", "tags", "note", "price.input", "price.output",
 }  # fmt: skip
 
 
@@ -213,8 +221,9 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
         Plain values.
     """
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
-    if not config.cache:
-        del plain["cache"]
+    for name in ("cache", "tags", "note"):
+        if not plain[name]:
+            del plain[name]
     model = model_name(endpoint)
     price = config.price or (None if model is None else find_price(model))
     del plain["price"]

@@ -227,7 +227,7 @@ class Run:
                 journal.clear()  # of errors only, which are run again
             info = RunInfo.new(self.described, self.functions, self.progress.total)
             if self.previous is not None:
-                info.started, info.id = self.previous.started, self.previous.id
+                info.keep_origin(self.previous)
             self.dir.write_info(info)
             self.run_id = info.id or ""
             if self.config.save_turns:
@@ -263,7 +263,9 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with show_progress(self.progress, self.dir.path.name, wanted=self.config.progress):
+            with show_progress(
+                self.progress, self.described["experiment_name"], wanted=self.config.progress
+            ):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure

@@ -35,7 +35,8 @@ from heldout.scoring.tool_calls import (
     tools_of,
 )
 from heldout.store.report import EvalReport
-from heldout.store.run_dir import RunDir, find_run
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import find_run
 from heldout.types import Completion, EvalResult, Message, Role, Sample
 
 _encoder = msgspec.json.Encoder(order="deterministic")

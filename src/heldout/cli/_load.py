@@ -70,7 +70,7 @@ def find_run_directory(run: str) -> Path:
         InvalidInput: RUN is a curve of many evals, or what follows the @ is no step.
         RunDirectoryError: There is no such run or step.
     """
-    from heldout.store.run_dir import find_run
+    from heldout.store.runs import find_run
 
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path("outputs/evals") / run).exists()

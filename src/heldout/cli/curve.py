@@ -82,7 +82,7 @@ def open_curve(run: str | Path) -> CurveRun:
     Raises:
         RunDirectoryError: There is no such run, or it has no curve.
     """
-    from heldout.store.run_dir import find_run
+    from heldout.store.runs import find_run
 
     path = find_curve(run)
     if path is None:

@@ -36,7 +36,7 @@ def command(
     from heldout.cli.show import build_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
-    from heldout.store.run_dir import find_run
+    from heldout.store.runs import find_run
 
     path = find_run(run)
     if (path / "curve.jsonl").exists():

@@ -40,7 +40,8 @@ from heldout.cli.curve import (
 )
 from heldout.errors import DamagedJournal, HeldoutError, InvalidInput
 from heldout.store.jsonl import has_writer, open_to_read, read_header
-from heldout.store.run_dir import RunDir, find_run
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import find_run
 from heldout.training.curve import CURVE, CURVE_NAME, CurvePoint, current_points, decode_point
 
 if TYPE_CHECKING:
