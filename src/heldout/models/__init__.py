@@ -28,7 +28,7 @@ from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
 if TYPE_CHECKING:
     from heldout.models.http import ServerEndpoint
 
-__all__ = ["Endpoint", "FunctionEndpoint", "open_endpoint"]
+__all__ = ["AnswerFn", "Endpoint", "FunctionEndpoint", "open_endpoint"]
 
 
 def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> Endpoint:

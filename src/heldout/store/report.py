@@ -45,6 +45,7 @@ from heldout.store.journal import (
 )
 from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
+from heldout.store.runs import find_run
 from heldout.types import EvalResult
 
 FORMAT = "heldout.summary"
@@ -152,8 +153,23 @@ class EvalReport:
 
         A run that is still being written, or was stopped, loads too: its summary is of what has
         finished so far, with `complete: False` and `n_asked` beside it.
+
+        Args:
+            path: The directory, or a name under outputs/evals: NAME is the latest run of that name,
+                NAME@3 its third, NAME@2026-11-15 the latest of that day.
+
+        Returns:
+            The report.
+
+        Raises:
+            RunDirectoryError: There is no such run, or it cannot be read.
+            InvalidInput: The path is that of a file.
         """
-        run = RunDir(Path(path))
+        if Path(path).is_file():
+            raise InvalidInput(
+                f"{path} is a file; EvalReport.load takes the run directory, {Path(path).parent}"
+            )
+        run = RunDir(find_run(path))
         info = run.read_info()
         if info.status == "running" and not has_writer(run.journal):
             info = run.read_info()  # it may have finished just now
