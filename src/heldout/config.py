@@ -208,7 +208,7 @@ class EvalConfig:
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
     "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
-    "cache", "sampling.stream", "tags", "note", "price.input", "price.output",
+    "cache", "sampling.stream", "price.input", "price.output", "tags", "note",
 }  # fmt: skip
 
 

@@ -263,9 +263,8 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with show_progress(
-                self.progress, self.described["experiment_name"], wanted=self.config.progress
-            ):
+            name = self.described["experiment_name"].partition("/")[0]
+            with show_progress(self.progress, name, wanted=self.config.progress):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure

@@ -26,7 +26,7 @@ from typing import Any, Literal
 import msgspec
 
 from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
-from heldout.store.jsonl import has_writer, open_to_read, read_whole
+from heldout.store.jsonl import UNREADABLE, has_writer, open_to_read, read_whole
 from heldout.store.run_dir import RunDir
 from heldout.store.run_dir import RunInfo as RunFile
 
@@ -122,7 +122,7 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
         RunDirectoryError: It cannot be made.
     """
     directory = Path(root) / name
-    start = time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
+    start = timestamp()
     number = 1
     while True:
         path = directory / (start if number == 1 else f"{start}-{number}")
@@ -133,6 +133,11 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
             number += 1
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None
+
+
+def timestamp() -> str:
+    """Return the time in UTC as run directories are named."""
+    return time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
 
 
 def _latest_in(path: Path) -> Path | None:
@@ -208,9 +213,9 @@ class RunEntry:
         asked: Items that were asked for.
         errors: Items that errored.
         step: Of a curve, the step of its last result.
-        prompt_tokens: Tokens of all prompts; None where they are not known.
-        completion_tokens: Tokens that the model wrote.
-        cost: What they cost by the price of the time, in its currency; None without a price.
+        prompt_tokens: Tokens that the model read; None where they are not known.
+        completion_tokens: Tokens that it wrote.
+        cost: What they cost; None where the model has no price.
         when: Start, in UTC: 2026-11-15T22:08:31Z.
         finished: End, in UTC.
         tags: Its tags.
@@ -277,7 +282,11 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         return RunEntry(name, path, kind, "damaged", reason=str(problem))
     if info.config.get("kind") == "episodes":
         kind = "episodes"
-    step, summary = _read_last_point(run.curve) if kind == "curve" else (None, _read_summary(run))
+    step, usage = None, _Usage()
+    if kind == "curve":
+        step, summary = _read_last_point(run.curve)
+    else:
+        summary, usage = _read_summary(run, info)
     tags = info.config.get("tags")
     note = info.config.get("note")
     return RunEntry(
@@ -293,9 +302,9 @@ def read_entry(path: Path, name: str | None = None) -> RunEntry:
         asked=info.asked,
         errors=_count(summary.get("n_errors")),
         step=step,
-        prompt_tokens=_count(summary.get("prompt_tokens")),
-        completion_tokens=_count(summary.get("completion_tokens")),
-        cost=_number(summary.get("cost")),
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cost=usage.cost,
         when=info.started,
         finished=info.finished,
         tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
@@ -352,17 +361,28 @@ def _status_of(run: RunDir, info: RunFile) -> Status:
     return "running" if is_alive else "interrupted"
 
 
-def _read_summary(run: RunDir) -> dict[str, Any]:
+class _Usage(msgspec.Struct):
+    n: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+
+
+class _SummaryFile(msgspec.Struct):
+    summary: dict[str, Any]
+    usage: _Usage | None = None
+
+
+def _read_summary(run: RunDir, info: RunFile) -> tuple[dict[str, Any], _Usage]:
+    """Return the stored summary and usage of a finished run; nothing where they are not there."""
     try:
-        stored = msgspec.json.decode(read_whole(run.summary))
-    except (HeldoutError, OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return {}
-    if not isinstance(stored, dict):
-        return {}
-    usage, summary = stored.get("usage"), stored.get("summary")
-    if not isinstance(summary, dict):
-        return {}
-    return {**usage, **summary} if isinstance(usage, dict) else summary
+        if run.derived_are_current(info):
+            stored = msgspec.json.decode(read_whole(run.summary), type=_SummaryFile)
+            usage = stored.usage or _Usage()
+            return stored.summary, usage if usage.n else _Usage()
+    except (HeldoutError, OSError, *UNREADABLE):
+        pass
+    return {}, _Usage()
 
 
 class _Point(msgspec.Struct):
@@ -382,7 +402,7 @@ def _read_last_point(path: Path) -> tuple[int | None, dict[str, Any]]:
     for line in reversed(lines[1:-1]):  # without the header, or a half, and a torn last line
         try:
             point = msgspec.json.decode(line, type=_Point)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        except UNREADABLE:
             continue
         if point.summary is not None:
             return point.step, point.summary
