@@ -10,6 +10,7 @@ comes with the package runs on the real model.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -55,6 +56,7 @@ def check_contents(wheel: Path, sdist: Path) -> None:
 def main(environment: str, torch: str) -> None:
     [wheel], [sdist] = (ROOT / "dist").glob("*.whl"), (ROOT / "dist").glob("*.tar.gz")
     check_contents(wheel, sdist)
+    os.environ.pop("PYTHONPATH", None)  # of the checkout
     folder = (ROOT / environment).absolute()
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
