@@ -17,7 +17,7 @@ PAGES = ["README.md", *(f"docs/{p.name}" for p in sorted((ROOT / "docs").glob("*
 # Made of tables by tests/scoring/pages.py, and linked from docs/graders.md.
 GRADERS = [f"docs/graders/{p.name}" for p in sorted((ROOT / "docs" / "graders").glob("*.md"))]
 # Commands of blocks that are about other machines: a server, a package index.
-ELSEWHERE = ("make ", "pip install", "python capitals.py", "--endpoint openai:", "--judge openai:")
+ELSEWHERE = ("make ", "pip install", "python capitals.py", "--model openai:", "--judge openai:")
 
 
 def blocks(page: str) -> list[tuple[str, str]]:
