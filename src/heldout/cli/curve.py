@@ -90,7 +90,9 @@ command.add_command(show_command, "show")
 
 @command.command("watch")
 @click.argument("run")
-@click.option("--metric", default="reward", show_default=True, help="Or pass_rate, or a metric.")
+@click.option(
+    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
+)
 @click.option(
     "--interval",
     type=click.FloatRange(0.05, 3600),
@@ -384,8 +386,20 @@ def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
 
 @command.command("flips")
 @click.argument("run")
-@click.option("--from", "first", type=int, metavar="STEP", help="Default: the first with a result.")
-@click.option("--to", "last", type=int, metavar="STEP", help="Default: the last with a result.")
+@click.option(
+    "--from",
+    "first",
+    type=int,
+    metavar="STEP",
+    help="Step to compare from.  [default: the first with a result]",
+)
+@click.option(
+    "--to",
+    "last",
+    type=int,
+    metavar="STEP",
+    help="Step to compare with.  [default: the last with a result]",
+)
 @click.option("--label", help="Which eval, where a curve has several.")
 @click.option(
     "-n",
@@ -578,7 +592,9 @@ def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
     metavar="FILE",
     help="The file to write: .png, .svg or .pdf.",
 )
-@click.option("--metric", default="reward", show_default=True, help="Or pass_rate, or a metric.")
+@click.option(
+    "--metric", default="reward", show_default=True, help="reward, pass_rate, or a metric."
+)
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
