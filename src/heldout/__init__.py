@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
+    from heldout._run import run
     from heldout.config import EvalConfig, Sampling, base_config
     from heldout.data_buffer import DataBuffer
     from heldout.engine import evaluate
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOME = {
+    "heldout._run": ("run",),
     "heldout.data_buffer": ("DataBuffer",),
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
@@ -77,6 +79,7 @@ __all__ = [
     "rescore",
     "rollout_batch",
     "rollout_one",
+    "run",
 ]
 
 

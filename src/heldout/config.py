@@ -27,7 +27,7 @@ class Sampling:
     top_p: float | None = None
     """Nucleus sampling; None leaves it to the endpoint."""
     max_tokens: int | None = None
-    """Longest model turn; None leaves it to the endpoint."""
+    """Longest model turn, in tokens; None leaves it to the endpoint (smollm2: 64, hf: 512)."""
     stop: tuple[str, ...] = ()
     """Texts that end a model turn."""
     seed: int | None = None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import difflib
+import importlib.util
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,8 +25,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from heldout._format import count
-from heldout.cli._load import describe_error, load_module
+import heldout.examples
+from heldout._format import count, printable
+from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.errors import EvalFailed, EvalFileError, InvalidInput, RunDirectoryError
@@ -425,11 +428,37 @@ def _pick_samples(samples: Iterable[Sample], ids: Sequence[str]) -> list[Sample]
     return picked
 
 
+def find_eval_file(name: Path) -> Path:
+    """Find the file of an eval.
+
+    Args:
+        name: A file, or a module that can be imported, such as heldout.examples.capitals.
+
+    Returns:
+        The file; a name that is neither as it is.
+
+    Raises:
+        EvalFileError: There is no such module, or the name is that of an example.
+    """
+    if name.exists() or name.suffix == ".py" or not re.fullmatch(r"\w+(\.\w+)*", str(name)):
+        return name
+    add_working_directory()
+    try:
+        spec = importlib.util.find_spec(str(name))
+    except ImportError:
+        spec = None
+    if spec is not None and spec.origin is not None and "." in str(name):
+        return Path(spec.origin)
+    example = Path(heldout.examples.__file__).with_name(f"{name}.py")
+    hint = f"; did you mean heldout.examples.{name}?" if example.exists() else ""
+    raise EvalFileError(f"there is no file {name}, nor a module of that name{hint}")
+
+
 def load_eval_file(path: Path) -> EvalFile:
     """Load an eval file.
 
     Args:
-        path: A Python file.
+        path: A Python file, or a module that can be imported.
 
     Returns:
         What it defines.
@@ -440,6 +469,7 @@ def load_eval_file(path: Path) -> EvalFile:
     """
     from heldout.rollout import EvalDefinition
 
+    path = find_eval_file(path)
     module = load_module(path)
     config = _find_config(module, path)
     if not config.experiment_name:

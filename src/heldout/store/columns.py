@@ -43,7 +43,6 @@ from heldout.store.journal import (
     content_of,
     id_hash,
     in_order,
-    records,
     row_of,
 )
 from heldout.store.parquet import ColumnType, Kind, ParquetFile, ParquetWriter, hash_of_file
@@ -939,7 +938,7 @@ def slice_summaries(
     summaries = summarize_groups(batch, groups, len(first), pass_threshold)
     values = [tuple(each[place] for each in labels) for place in first.tolist()]
     slices = dict(zip(values, summaries, strict=True))
-    ordered = sorted(slices, key=lambda values: [_sortable(value) for value in values])
+    ordered = sorted(slices, key=lambda values: [sort_key(value) for value in values])
     return {key: slices[key] for key in ordered}, summarize_batch(batch, pass_threshold)
 
 
@@ -986,18 +985,7 @@ def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
     return zip(distinct.tolist(), np.split(order, starts)[1:], strict=True)
 
 
-def slice_keys(run: RunDir) -> list[str]:
-    """List the metadata keys that a run can be sliced by."""
-    with current_parquet(run) as file:
-        if file is not None:
-            return [n.removeprefix(METADATA) for n in file.columns if n.startswith(METADATA)]
-    layout = Layout()
-    for part in parts(records(run.journal, Row)):
-        layout.add(part)
-    return sorted(layout.types)
-
-
-def _sortable(value: Any) -> tuple[int, Any]:
+def sort_key(value: Any) -> tuple[int, Any]:
     """Missing values last; numbers and texts each among themselves."""
     if value is None:
         return (2, "")

@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 import sys
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import msgspec
 import numpy as np
@@ -26,9 +26,10 @@ from heldout.store.columns import (
     derive,
     make_table_batch,
     rows_of,
-    slice_keys,
     slice_summaries,
+    sort_key,
     summarize_journal,
+    summarize_results,
     table_of,
     write_parquet,
 )
@@ -45,7 +46,13 @@ from heldout.store.journal import (
 )
 from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
+from heldout.store.runs import find_run
 from heldout.types import EvalResult
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 FORMAT = "heldout.summary"
 VERSION = 2
@@ -152,8 +159,23 @@ class EvalReport:
 
         A run that is still being written, or was stopped, loads too: its summary is of what has
         finished so far, with `complete: False` and `n_asked` beside it.
+
+        Args:
+            path: The directory, or a name under outputs/evals: NAME is the latest run of that name,
+                NAME@3 its third, NAME@2026-11-15 the latest of that day.
+
+        Returns:
+            The report.
+
+        Raises:
+            RunDirectoryError: There is no such run, or it cannot be read.
+            InvalidInput: The path is that of a file.
         """
-        run = RunDir(Path(path))
+        if Path(path).is_file():
+            raise InvalidInput(
+                f"{path} is a file; EvalReport.load takes the run directory, {Path(path).parent}"
+            )
+        run = RunDir(find_run(path))
         info = run.read_info()
         if info.status == "running" and not has_writer(run.journal):
             info = run.read_info()  # it may have finished just now
@@ -223,7 +245,7 @@ class EvalReport:
         results: Sequence[EvalResult] = (
             [result for result, held in zip(self.results, selection.items, strict=True) if held]
             if self.path is None
-            else Results(self._run(), selection.items)
+            else Results(RunDir(self.path), selection.items)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(make_table_batch(table_of(picked)), self.pass_threshold)
@@ -269,29 +291,91 @@ class EvalReport:
             rows = (row_of(0, result, 0) for result in self.results)
         return add_cost(count_usage(rows), self.config)
 
-    def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
-        """A summary for each value of these metadata keys (each combination, if several)."""
-        if not by:
-            raise InvalidInput(f"slice by what? This run has {slice_keys(self._run())}")
-        return self.slices_and_total(*by)[0]
+    def summarize(
+        self, by: str | Sequence[str] | Callable[[EvalResult], Any]
+    ) -> dict[Any, Summary]:
+        """Summarize the results for each value of a key; `summary` is that of all.
+
+        Args:
+            by: A metadata key or a column such as `truncated`; several of them; or a function of a
+                result.
+
+        Returns:
+            A summary by value, in sorted order; None stands for results without the key. For
+            several keys, by a tuple of their values.
+
+        Raises:
+            InvalidInput: There is no such key; the message names those that there are.
+        """
+        if callable(by):
+            groups: dict[Any, list[EvalResult]] = {}
+            for result in self.results:
+                groups.setdefault(by(result), []).append(result)
+            return {
+                value: self._mark(summarize_results(groups[value], self.pass_threshold))
+                for value in sorted(groups, key=sort_key)
+            }
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        if not keys:
+            raise InvalidInput("summarize by what? Name at least one key")
+        slices, _ = self.slices_and_total(*keys)
+        return {values[0]: s for values, s in slices.items()} if isinstance(by, str) else {**slices}
 
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
-        """… and the summary of all, from one reading: a live run grows between two."""
-        self._run()
-        slices, total = slice_summaries(self, by, self.pass_threshold)
-        slices = {values: self.mark_selected(summary) for values, summary in slices.items()}
-        total = self.mark_selected(total)
-        if self.summary.get("complete") is False:
-            for summary in (total, *slices.values()):
-                summary["complete"] = False
-        return slices, total
+        """Summarize slices and all results from one reading: a live run grows between two.
 
-    def _run(self) -> RunDir:
-        if self.path is None:
-            raise RunDirectoryError(
-                "this report lives in memory: save it and load it, or use heldout.analysis.group_by"
-            )
-        return RunDir(self.path)
+        Args:
+            *by: Metadata keys, or names of columns.
+
+        Returns:
+            A summary by the values of the keys, and that of all results.
+        """
+        slices, total = slice_summaries(self, by, self.pass_threshold)
+        return {values: self._mark(s) for values, s in slices.items()}, self._mark(total)
+
+    def _mark(self, summary: Summary) -> Summary:
+        """Say in a summary whether results were picked, and whether more are to come."""
+        summary = self.mark_selected(summary)
+        return {**summary, "complete": False} if self.summary.get("complete") is False else summary
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Make a pandas DataFrame: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The frame.
+
+        Raises:
+            InvalidInput: pandas is not installed.
+        """
+        from heldout.store.frames import to_pandas
+
+        return to_pandas(self)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Make a polars DataFrame: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The frame.
+
+        Raises:
+            InvalidInput: polars is not installed.
+        """
+        from heldout.store.frames import to_polars
+
+        return to_polars(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Make a pyarrow Table: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidInput: pyarrow is not installed.
+        """
+        from heldout.store.frames import to_arrow
+
+        return to_arrow(self)
 
 
 def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
