@@ -9,6 +9,7 @@ not. The clauses named here are those of docs/semantics.md.
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import threading
@@ -403,6 +404,7 @@ class Run:
             # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
             # every timeout that was ever set kept in memory.
             if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
+                timer.deadline = math.inf  # the item's, which has ended
                 await anyio.lowlevel.checkpoint()
                 self._yielded_at = time.perf_counter()
         return None

@@ -199,7 +199,8 @@ class Attempt:
         Args:
             scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
                 other, may share it (to open one takes a tenth of an attempt) until one has timed
-                out, and the scope is cancelled; without it the attempt opens its own.
+                out, and the scope is cancelled. Its deadline is left as it is, and may pass where
+                the task waits between two attempts. Without it the attempt opens its own.
 
         Returns:
             This attempt, with its trajectory, its score or error, and its seconds.
@@ -216,7 +217,10 @@ class Attempt:
         started = time.perf_counter()
         self._scope = scope
         if self.timeout is not None:
-            scope.deadline = anyio.current_time() + self.timeout
+            due = anyio.current_time() + self.timeout
+            latest = due + self.timeout / 100
+            if not due <= scope.deadline <= latest:  # of the attempt before, which saves a timer
+                scope.deadline = latest
         previous, outside = _current.set(self), in_user_code.set(True)
         try:
             await self._roll_out_and_score()
@@ -234,7 +238,6 @@ class Attempt:
                 kind = type(stray).__name__
                 self.error = f"{self.conversation.stage}: {kind}: its own code cancelled it"
         finally:
-            scope.deadline = math.inf
             in_user_code.reset(outside)
             _current.reset(previous)
         elapsed = time.perf_counter() - started
