@@ -26,7 +26,7 @@ import click
 import msgspec
 
 import heldout.examples
-from heldout._format import count, printable
+from heldout._format import count
 from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
