@@ -3,11 +3,9 @@
     judge = Judge("openai:gpt-5-mini", cache="verdicts.db")
     score_fn = Rubric(judge.equality(), part(is_one_line, weight=0))
 
-prompts    the words, versioned
-texts      what a judge is shown: of samples and trajectories, delimited
-questions  what is asked and how the reply is read: pure
+prompts    the words, versioned, and how judged texts are set apart from them
+questions  what is asked, and how a verdict is read
 replies    one JSON object, or `Malformed`
-cache      verdicts in memory or in an SQLite file
 judge      `Judge`: asks, asks again, caches
 graders    the four kinds, as parts of a rubric
 """
@@ -23,6 +21,7 @@ from heldout.scoring.judges.graders import (
 from heldout.scoring.judges.judge import Judge, Verdict
 from heldout.scoring.judges.questions import (
     Attempted,
+    Blocks,
     Criterion,
     Preferred,
     Question,
@@ -31,9 +30,10 @@ from heldout.scoring.judges.questions import (
     equality_question,
     pairwise_question,
     three_way_question,
+    trajectory_blocks,
+    turn_blocks,
 )
 from heldout.scoring.judges.replies import Malformed, json_object
-from heldout.scoring.judges.texts import Blocks, trajectory_blocks, turn_blocks
 
 __all__ = [
     "Attempted",

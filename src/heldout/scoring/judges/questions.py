@@ -1,4 +1,4 @@
-"""The questions put to a judge, and how its replies are read: pure functions."""
+"""The questions put to a judge: what it is shown, and how its verdict is read. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
+from heldout.chat.messages import messages_of
+from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
     CRITERIA,
@@ -18,16 +20,19 @@ from heldout.scoring.judges.prompts import (
     PAIRWISE,
     THREE_WAY,
     Prompt,
+    delimited,
+    readable,
     scoped,
 )
 from heldout.scoring.judges.replies import Malformed
-from heldout.scoring.judges.texts import Blocks, delimited, readable
-from heldout.types import Message
+from heldout.types import Message, Sample, Trajectory
 
 T = TypeVar("T")
 V = TypeVar("V")
 Attempted = Literal["correct", "incorrect", "not_attempted"]
 Preferred = Literal["first", "second", "tie"]
+Scope = Literal["answer", "trajectory", "turn"]
+TextOf = Callable[[Sample], str]
 
 MAX_WEIGHT = 1e100
 """Weight of a criterion: any number of these can be added up."""
@@ -47,6 +52,14 @@ class Question(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """A trajectory, or one turn of it, as labelled texts: judged instead of an answer."""
+
+    scope: Scope
+    texts: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
 class Criterion:
     """A statement that is true of an answer or not. A negative weight is for a bad thing."""
 
@@ -57,6 +70,7 @@ class Criterion:
     """Where it is not met, the score is 0."""
 
     def __post_init__(self) -> None:
+        # Checked here since they are read from files of labels, too.
         for name in ("id", "description"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value.strip():
@@ -83,6 +97,33 @@ class Criterion:
             )
 
 
+def check_criteria(criteria: Sequence[Criterion]) -> None:
+    """Check that criteria can be scored.
+
+    Args:
+        criteria: The criteria.
+
+    Raises:
+        InvalidInput: There are none, two share an id, or none has a positive weight.
+    """
+    if isinstance(criteria, str) or not criteria:
+        raise InvalidInput(f"criteria are a list of at least one Criterion, got {criteria!r:.100}")
+    ids: set[str] = set()
+    for criterion in criteria:
+        if not isinstance(criterion, Criterion):
+            raise InvalidInput(f"criteria are Criterion values, got {criterion!r:.100}")
+        if criterion.id in ids:
+            raise InvalidInput(f"two criteria have the id {criterion.id!r}; ids are unique")
+        ids.add(criterion.id)
+    if not any(criterion.weight > 0 for criterion in criteria):
+        raise InvalidInput(
+            "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
+        )
+
+
+# --- Questions ------------------------------------------------------------------------------------
+
+
 def equality_question(question: str, answer: str | Blocks, target: str) -> Question[bool]:
     """Ask whether an answer means the same as the target.
 
@@ -94,8 +135,7 @@ def equality_question(question: str, answer: str | Blocks, target: str) -> Quest
     Returns:
         The question; its verdict is True where they mean the same.
     """
-    texts = {"question": question, **_answer_texts(answer), "target": target}
-    return _question(_prompt(EQUALITY, answer), texts, _read_equal)
+    return _question(EQUALITY, question, answer, {"target": target}, _read_equal)
 
 
 def three_way_question(question: str, answer: str | Blocks, target: str) -> Question[Attempted]:
@@ -109,8 +149,7 @@ def three_way_question(question: str, answer: str | Blocks, target: str) -> Ques
     Returns:
         The question.
     """
-    texts = {"question": question, **_answer_texts(answer), "target": target}
-    return _question(_prompt(THREE_WAY, answer), texts, _read_attempted)
+    return _question(THREE_WAY, question, answer, {"target": target}, _read_attempted)
 
 
 def criteria_question(
@@ -135,12 +174,10 @@ def criteria_question(
     """
     check_criteria(criteria)
     listed = [{"id": c.id, "description": c.description} for c in criteria]
-    texts = {"question": question, **_answer_texts(answer)}
-    if target is not None:
-        texts["target"] = target
+    texts = {} if target is None else {"target": target}
     texts["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
-    ids = tuple(c.id for c in criteria)
-    return _question(_prompt(CRITERIA, answer), texts, partial(_read_met, ids=ids))
+    read = partial(_read_met, ids=tuple(c.id for c in criteria))
+    return _question(CRITERIA, question, answer, texts, read)
 
 
 def pairwise_question(question: str, first: str, second: str) -> Question[Preferred]:
@@ -154,60 +191,33 @@ def pairwise_question(question: str, first: str, second: str) -> Question[Prefer
     Returns:
         The question.
     """
-    texts = {"question": question, "first": first, "second": second}
-    return _question(PAIRWISE, texts, _read_preferred)
+    answers = Blocks("answer", {"first": first, "second": second})
+    return _question(PAIRWISE, question, answers, {}, _read_preferred)
 
 
-def check_criteria(criteria: Sequence[Criterion]) -> None:
-    """Refuse criteria that cannot be scored: none, two with one id, or none to gain by."""
-    if isinstance(criteria, str) or not isinstance(criteria, Sequence) or not criteria:
-        raise InvalidInput(f"criteria are a list of at least one Criterion, got {criteria!r:.100}")
-    ids: set[str] = set()
-    for criterion in criteria:
-        if not isinstance(criterion, Criterion):
-            raise InvalidInput(f"criteria are Criterion values, got {criterion!r:.100}")
-        if criterion.id in ids:
-            raise InvalidInput(f"two criteria have the id {criterion.id!r}; ids are unique")
-        ids.add(criterion.id)
-    if not any(criterion.weight > 0 for criterion in criteria):
-        raise InvalidInput(
-            "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
-        )
-
-
-def _answer_texts(answer: str | Blocks) -> Mapping[str, str]:
-    return answer.texts if isinstance(answer, Blocks) else {"answer": answer}
-
-
-def _prompt(prompt: Prompt, answer: str | Blocks) -> Prompt:
-    return scoped(prompt, answer.scope if isinstance(answer, Blocks) else "answer")
-
-
-def _question(prompt: Prompt, texts: Mapping[str, str], read: Callable[[Any], V]) -> Question[V]:
-    for label, text in texts.items():
-        if not isinstance(text, str):
-            raise InvalidInput(f"the {label} is text, got {type(text).__name__}")
-    shown = delimited({label.upper(): text for label, text in texts.items()})
+def _question(
+    prompt: Prompt,
+    question: str,
+    answer: str | Blocks,
+    texts: Mapping[str, str],
+    read: Callable[[Any], V],
+) -> Question[V]:
+    blocks = answer if isinstance(answer, Blocks) else Blocks("answer", {"answer": answer})
+    prompt = scoped(prompt, blocks.scope)
+    inputs = {"question": question, **blocks.texts, **texts}
+    data = delimited({label.upper(): text for label, text in inputs.items()})
     messages = (
         Message("system", f"{prompt.system}\n\n{DATA}"),
-        Message("user", f"{shown}\n\n{prompt.closing}"),
+        Message("user", f"{data}\n\n{prompt.closing}"),
     )
-    return Question(prompt.name, messages, dict(texts), read)
+    return Question(prompt.name, messages, inputs, read)
 
 
-# --- Replies: further keys do no harm; a reason is asked for and not required ---------------------
+# --- Verdicts: further keys do no harm; a reason is asked for and not required --------------------
 
 
-class _Equal(msgspec.Struct):
-    verdict: Literal["equal", "different"]
-
-
-class _Attempted(msgspec.Struct):
-    verdict: Attempted
-
-
-class _Preferred(msgspec.Struct):
-    verdict: Preferred
+class _Verdict(msgspec.Struct, Generic[V]):
+    verdict: V
 
 
 class _Met(msgspec.Struct):
@@ -220,25 +230,25 @@ class _AllMet(msgspec.Struct):
 
 
 def _read_equal(value: Any) -> bool:
-    return _convert(_Equal, value).verdict == "equal"
+    return _convert(_Verdict[Literal["equal", "different"]], value).verdict == "equal"
 
 
 def _read_attempted(value: Any) -> Attempted:
-    return _convert(_Attempted, value).verdict
+    return _convert(_Verdict[Attempted], value).verdict
 
 
 def _read_preferred(value: Any) -> Preferred:
-    return _convert(_Preferred, value).verdict
+    return _convert(_Verdict[Preferred], value).verdict
 
 
 def _read_met(value: Any, *, ids: tuple[str, ...]) -> dict[str, bool]:
     met: dict[str, bool] = {}
-    for each in _convert(_AllMet, value).criteria:
-        if each.id not in ids:
-            raise Malformed(f"there is no criterion {each.id[:100]!r}.")
-        if each.id in met:
-            raise Malformed(f"criterion {each.id[:100]!r} is there twice.")
-        met[each.id] = each.met
+    for criterion in _convert(_AllMet, value).criteria:
+        if criterion.id not in ids:
+            raise Malformed(f"there is no criterion {criterion.id[:100]!r}.")
+        if criterion.id in met:
+            raise Malformed(f"criterion {criterion.id[:100]!r} is there twice.")
+        met[criterion.id] = criterion.met
     for id in ids:
         if id not in met:
             raise Malformed(f"criterion {id[:100]!r} is missing.")
@@ -250,3 +260,162 @@ def _convert(shape: type[T], value: Any) -> T:
         return msgspec.convert(value, shape, strict=True)
     except msgspec.ValidationError as problem:
         raise Malformed(f"{problem}.") from None
+
+
+# --- Texts of samples and trajectories ------------------------------------------------------------
+
+
+def target_text(target: Any, sample: Sample) -> str:
+    """Render a target for a judge: text as it is, anything else as JSON.
+
+    Args:
+        target: The target.
+        sample: The sample, for error messages.
+
+    Returns:
+        The text.
+
+    Raises:
+        InvalidInput: The target is empty, or not a JSON value.
+    """
+    try:
+        text = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"sample {sample.id!r}: its ground truth is text or JSON values for a judge, got "
+            f"{type(target).__name__}"
+        ) from None
+    if target is None or not text.strip():
+        raise InvalidInput(
+            f"sample {sample.id!r} has no ground truth, which the judge is to compare with"
+        )
+    return text
+
+
+def text_from(function: TextOf, sample: Sample) -> str:
+    """Call a user's function of a sample.
+
+    Args:
+        function: The function.
+        sample: The sample.
+
+    Returns:
+        The text that it returned.
+
+    Raises:
+        InvalidInput: It returned something else.
+    """
+    text = function(sample)
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"sample {sample.id!r}: a function that gives a judge a text returned "
+            f"{type(text).__name__}"
+        )
+    return text
+
+
+def question_text(sample: Sample, trajectory: Trajectory | None = None) -> str:
+    """Render what the model was asked.
+
+    Args:
+        sample: The sample.
+        trajectory: Where it is given, its messages before the model's first turn are the question.
+
+    Returns:
+        The text.
+
+    Raises:
+        InvalidInput: A message holds more than text.
+    """
+    if trajectory is None:
+        messages: Sequence[Message] = messages_of(sample.input, f"sample {sample.id!r}: input")
+    else:
+        messages = trajectory.messages[: model_turns(trajectory)[0]]
+    for message in messages:
+        _check_is_text(message, sample, "say what it is to read: question=lambda sample: …")
+    if len(messages) == 1:
+        return messages[0].text
+    return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
+
+
+def model_turns(trajectory: Trajectory) -> tuple[int, ...]:
+    """List the indices of the model's turns in `trajectory.messages`.
+
+    Args:
+        trajectory: The trajectory.
+
+    Returns:
+        The indices.
+    """
+    if trajectory.model_turns is not None:
+        return trajectory.model_turns
+    roles = enumerate(message.role for message in trajectory.messages)
+    return tuple(index for index, role in roles if role == "assistant")
+
+
+def trajectory_blocks(trajectory: Trajectory, sample: Sample) -> Blocks:
+    """Show everything from the model's first turn on: messages, tool calls and their results.
+
+    Args:
+        trajectory: A trajectory with at least one model turn.
+        sample: The sample, for error messages.
+
+    Returns:
+        A block for each message, and one for its tool calls.
+
+    Raises:
+        InvalidInput: A message holds more than text.
+    """
+    first = model_turns(trajectory)[0]
+    texts: dict[str, str] = {}
+    for number, index in enumerate(range(first, len(trajectory.messages)), 1):
+        texts |= _message_texts(trajectory, sample, index, f"message {number}")
+    return Blocks("trajectory", texts)
+
+
+def turn_blocks(trajectory: Trajectory, turn: int, sample: Sample) -> Blocks:
+    """Show one turn of the model and what came before it.
+
+    Args:
+        trajectory: The trajectory.
+        turn: The index of the turn in `trajectory.messages`.
+        sample: The sample, for error messages.
+
+    Returns:
+        The turn and its tool calls, after the messages between the question and the turn.
+
+    Raises:
+        InvalidInput: A message holds more than text.
+    """
+    texts: dict[str, str] = {}
+    for number, index in enumerate(range(model_turns(trajectory)[0], turn), 1):
+        texts |= _message_texts(trajectory, sample, index, f"before {number}")
+    own = _message_texts(trajectory, sample, turn, "turn")
+    texts |= {"turn calls" if label == "turn calls" else "turn": own[label] for label in own}
+    return Blocks("turn", texts)
+
+
+def _message_texts(
+    trajectory: Trajectory, sample: Sample, index: int, label: str
+) -> dict[str, str]:
+    message = trajectory.messages[index]
+    _check_is_text(message, sample, "such a trajectory can only be judged by its last answer")
+    text = without_reasoning(message.text) if message.role == "assistant" else message.text
+    texts: dict[str, str] = {}
+    if text.strip() or not message.tool_calls:
+        is_cut = trajectory.stop.truncated and message is trajectory.last_turn
+        texts[f"{label} {message.role}{' cut off' if is_cut else ''}"] = text
+    if message.tool_calls:
+        calls = [{"name": c.name, "arguments": c.arguments} for c in message.tool_calls]
+        texts[f"{label} calls"] = json.dumps(calls, ensure_ascii=False)
+    return texts
+
+
+def _check_is_text(message: Message, sample: Sample, remedy: str) -> None:
+    if not isinstance(message.content, str) and any(
+        part.get("type") != "text" for part in message.content
+    ):
+        raise InvalidInput(
+            f"sample {sample.id!r}: a message is more than text, and a judge would see the text "
+            f"alone; {remedy}"
+        )
