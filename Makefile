@@ -1,10 +1,11 @@
 # Everything here makes what it needs: virtual environments in .venv and .venv-trackers, the
 # packages, the model.
 #
-#   make demo    evaluate a real small language model on a hundred questions, no key needed
+#   make demo    ask a real small language model a hundred capitals, no key needed
 #   make test    the whole test suite
 #   make check   lint and types
 #   make bench   the benchmarks; their table is BENCHMARKS.md
+#   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
 
 PYTHON ?= python3
 # Where the index has a CPU build of its own, name it here: make demo TORCH="torch==2.13.0+cpu"
@@ -24,7 +25,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test check format bench environments clean
+.PHONY: demo test check format bench dist environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -71,5 +72,10 @@ format: .venv/dev
 bench: .venv/dev
 	$(BIN)/python bench/run.py
 
+dist: .venv/dev
+	rm -rf dist
+	$(BIN)/python -m build
+	HF_HUB_OFFLINE=0 $(BIN)/python tests/check_dist.py .venv-dist "$(TORCH)"
+
 clean:
-	rm -rf .venv .venv-trackers .cache .bench outputs
+	rm -rf .venv .venv-trackers .venv-dist .cache .bench dist outputs

@@ -17,7 +17,7 @@ import pytest
 import heldout
 from heldout import EvalReport, Message, Sample, Trajectory
 from heldout.analysis import compare
-from heldout.errors import InvalidInput, RunDirectoryError, SystemicFailure
+from heldout.errors import InvalidInput, SystemicFailure
 
 SAMPLES = [Sample(f"q{i}", {"question": f"Is {i} even?"}, str(i % 2 == 0)) for i in range(4)]
 
@@ -102,6 +102,7 @@ def test_settings_go_by_their_plain_names() -> None:
         ({"zzz": 2}, "there is no setting 'zzz'; there are cache,"),
         ({"max_tokens": 0}, "sampling.max_tokens is a whole number >= 1"),
         ({"name": "a/b"}, "name is one directory, not a path"),
+        ({"name": "a@2"}, "an @ is for a run that exists"),
         ({"name": "?"}, "experiment_name becomes a directory"),
         ({"score_fn": None}, "score_fn is a function"),
     ],
@@ -135,8 +136,8 @@ def test_resume_goes_on_with_the_latest_run_of_the_name() -> None:
     resumed = heldout.run(SAMPLES, is_right, model=flaky, name="flaky", resume=True)
     assert resumed.path == first.path
     assert resumed.summary["n_errors"] == 0
-    with pytest.raises(RunDirectoryError, match="there is no run at other"):
-        heldout.run(SAMPLES, is_right, model=flaky, name="other", resume=True)
+    fresh = heldout.run(SAMPLES, is_right, model=flaky, name="other", resume=True)
+    assert fresh.summary["n"] == 4
 
 
 def test_an_eval_without_an_honest_number_raises_as_evaluate_does() -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from heldout.rescoring import rescore
     from heldout.rollout import EvalDefinition
     from heldout.store.report import EvalReport
-    from heldout.training.rollouts import Rollout, rollout_batch, rollout_one
+    from heldout.training.rollouts import Rollout, generate_rollouts, rollout_batch, rollout_one
     from heldout.types import (
         Completion,
         EvalResult,
@@ -43,7 +43,9 @@ _HOME = {
     "heldout.config": ("EvalConfig", "Sampling", "base_config"),
     "heldout.environment": ("Environment", "Reply"),
     "heldout.rollout": ("EvalDefinition",),
-    "heldout.training.rollouts": ("Rollout", "rollout_batch", "rollout_one"),
+    "heldout.training.rollouts": (
+        "Rollout", "generate_rollouts", "rollout_batch", "rollout_one",
+    ),
     "heldout.engine": ("evaluate",),
     "heldout.rescoring": ("rescore",),
     "heldout.store.report": ("EvalReport",),
@@ -76,6 +78,7 @@ __all__ = [
     "Usage",
     "base_config",
     "evaluate",
+    "generate_rollouts",
     "rescore",
     "rollout_batch",
     "rollout_one",

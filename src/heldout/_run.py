@@ -16,7 +16,7 @@ from typing import Any
 from heldout._aio import Here, run_in_loop_thread
 from heldout.config import EvalConfig, Sampling, base_config
 from heldout.engine import evaluate
-from heldout.errors import InvalidInput
+from heldout.errors import InvalidInput, RunDirectoryError
 from heldout.models import AnswerFn, Endpoint
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.store.report import EvalReport
@@ -64,14 +64,15 @@ def run(
         environment_factory: Makes a sample's environment; without it there is one model turn.
         config: Where settings come from that are not passed.
         **settings: Fields of `EvalConfig` and `Sampling` by name: `max_concurrent=32`,
-            `max_tokens=64`, `resume=True` (to go on with the latest run of that name), …
+            `max_tokens=64`, `resume=True` (to go on with the latest run of that name, if there is
+            one), …
 
     Returns:
         The report.
 
     Raises:
         InvalidInput: An argument, a setting or a sample is refused.
-        RunDirectoryError: There is no run to resume, or its directory cannot be used.
+        RunDirectoryError: The run directory cannot be used.
         SystemicFailure: There is no honest number to report: every item errored, or more than
             `max_error_rate`.
         ItemFailed: An item errored under `on_error="raise"`.
@@ -81,7 +82,7 @@ def run(
     config = _configure(config, name, model, settings)
     definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
     root = Path(config.output_dir)
-    path = find_run(name, root) if config.resume else new_run_dir(name, root)
+    path = _run_dir(root, name, resume=config.resume)
     config = replace(config, experiment_name=str(path.relative_to(root)))
 
     async def main(here: Here) -> EvalReport:
@@ -95,6 +96,16 @@ def run(
                 directory.rmdir()
     assert report is not None  # None is for what was cancelled, and Ctrl-C has been raised
     return report
+
+
+def _run_dir(root: Path, name: str, *, resume: bool) -> Path:
+    """Find the run to resume, or make a new directory; as `heldout run` does."""
+    if resume:
+        with suppress(RunDirectoryError):
+            return find_run(root / name)
+    if "@" in name:
+        raise InvalidInput(f"run: an @ is for a run that exists, to resume it; got name={name!r}")
+    return new_run_dir(name, root)
 
 
 def _configure(config: EvalConfig, name: str, model: Any, settings: dict[str, Any]) -> EvalConfig:

@@ -66,7 +66,7 @@ def test_a_turn_is_short_where_no_limit_is_set(tmp_path: Path) -> None:
 def test_the_demo_runs_from_the_command_line(tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "heldout", "run", "heldout.examples.capitals",
-        "--max-samples", "3", "--set", "sampling.max_tokens=4", "--set", f"output_dir={tmp_path}",
+        "--limit", "3", "--set", "sampling.max_tokens=4", "--set", f"output_dir={tmp_path}",
     ]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

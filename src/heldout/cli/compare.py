@@ -586,6 +586,9 @@ def side_json(side: Side) -> dict[str, Any]:
         "items": side.items,
         "errored": side.errored,
         "left_out": side.left_out,
+        "mean": side.report.summary["mean"],
+        "ci_low": side.report.summary["ci_low"],
+        "ci_high": side.report.summary["ci_high"],
         "usage": usage_as_dict(side.report),
     }
 

@@ -172,7 +172,11 @@ def _repeats_text(plan: Plan) -> str:
 
 def notes(plan: Plan) -> list[str]:
     """Say what a plan assumes, and what would replace the assumption."""
-    lines = []
+    lines = [
+        f"planned for a true difference of {number(plan.detect)} from 0; where `heldout gate` is "
+        "inconclusive, it says how many samples would decide its own bound at the difference that "
+        "it measured, which is another number"
+    ]
     if not plan.variance_known:
         lines.append(
             "without repeats it is unknown how much of the variance more repeats would average "

@@ -187,9 +187,10 @@ def command(
 ) -> None:
     """Run the eval in FILE and print its report.
 
-    FILE is Python. It defines load_dataset() and score_fn(trajectory, sample), and may define
-    config, prepare_messages and environment_factory. Or it defines definition, an EvalDefinition
-    such as from_verifiers(...) returns.
+    FILE is Python, or a module that can be imported, such as heldout.examples.capitals. It defines
+    load_dataset() and score_fn(trajectory, sample), and may define config, prepare_messages and
+    environment_factory. Or it defines definition, an EvalDefinition such as from_verifiers(...)
+    returns.
 
     Each run gets a directory of its own, outputs/evals/NAME/TIME; NAME then means the latest.
     """

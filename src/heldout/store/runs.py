@@ -130,6 +130,10 @@ def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
             path.mkdir(parents=True)
             return path
         except FileExistsError:
+            if not directory.is_dir():  # a broken link
+                raise RunDirectoryError(
+                    f"{path} cannot be made: {directory} is no directory"
+                ) from None
             number += 1
         except OSError as problem:
             raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None

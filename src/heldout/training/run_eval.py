@@ -412,7 +412,7 @@ def _evaluate(
     items = len(samples) * runner.repeats
     rows = max(1, min(runner.rows, items))
     sampling = runner.sampling
-    if sampling.temperature > 0 and sampling.seed is None:
+    if sampling.temperature and sampling.seed is None:
         sampling = replace(sampling, seed=task.seed)  # the same weights, the same summary
     endpoints: list[BatchEndpoint] = []
     time_up: list[float] = []
