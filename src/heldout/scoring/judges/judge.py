@@ -44,10 +44,11 @@ from heldout.scoring.judges.graders import (
     CriteriaJudge,
     EqualityJudge,
     PairwiseJudge,
+    TextOf,
     ThreeWayJudge,
 )
 from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS, one_line, readable
-from heldout.scoring.judges.questions import Criterion, Question, Scope, TextOf
+from heldout.scoring.judges.questions import Criterion, Question, Scope
 from heldout.scoring.judges.replies import Malformed, json_object
 from heldout.types import Completion, Message, Sample, Usage
 
