@@ -311,9 +311,7 @@ def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None
     assert KEY not in outcome.err
 
 
-def test_ctrl_c_keeps_the_verdicts_that_were_given(
-    server: FaultyServer, heldout: Heldout
-) -> None:
+def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer, heldout: Heldout) -> None:
     third = threading.Event()
 
     def two_and_no_more(request: Request) -> Action:
