@@ -175,15 +175,12 @@ class ResponseCache:
         checksum, turn = row[0][:CHECKSUM_BYTES], row[0][CHECKSUM_BYTES:]
         return turn if checksum == _checksum(key, turn) else None
 
-    def put(self, key: bytes, turn: bytes) -> int:
+    def put(self, key: bytes, turn: bytes) -> None:
         """Store a turn.
 
         Args:
             key: Its key.
             turn: The turn.
-
-        Returns:
-            How many bytes it has.
         """
         row = (key, time.time(), len(turn), _checksum(key, turn) + turn)
         with self._lock:
@@ -191,7 +188,6 @@ class ResponseCache:
             self._writes += 1
             if self._writes % WRITES_PER_PRUNE == 0:
                 self._prune()
-        return len(turn)
 
     def info(self) -> CacheInfo:
         """Count what the file holds."""

@@ -7,6 +7,7 @@ not asked.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,8 @@ import anyio
 
 from heldout._fingerprint import describe_callable
 from heldout._format import cut
+from heldout.chat.messages import messages_of
+from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY, Prompt, scoped
 from heldout.scoring.judges.questions import (
@@ -25,25 +28,19 @@ from heldout.scoring.judges.questions import (
     Preferred,
     Question,
     Scope,
-    TextOf,
     check_criteria,
     criteria_question,
     equality_question,
-    model_turns,
     pairwise_question,
-    question_text,
-    target_text,
-    text_from,
     three_way_question,
-    trajectory_blocks,
-    turn_blocks,
 )
-from heldout.types import Metric, Sample, Trajectory
+from heldout.types import Message, Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
     from heldout.scoring.judges.judge import Judge, Verdict
 
 V = TypeVar("V")
+TextOf = Callable[[Sample], str]
 
 MAX_REPLY = 2000
 """Characters of a reply that a metric keeps. The whole of it is in the cache."""
@@ -97,25 +94,29 @@ class _Grader:
     ) -> list[Verdict[V]]:
         """Judge the answer, the trajectory or each turn; no verdict where there is no answer."""
         judged: list[str | Blocks] = []
-        seen = None if self.scope == "answer" else trajectory
         if self.scope == "answer":
             judged = [answer] if answer.strip() else []
+            trajectory = None
         elif trajectory is None:
             raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
         elif self.scope == "turn":
-            turns = model_turns(trajectory)
-            judged = [turn_blocks(trajectory, turn, sample) for turn in turns]
-        elif model_turns(trajectory):
-            judged = [trajectory_blocks(trajectory, sample)]
+            turns = _model_turns(trajectory)
+            judged = [_turn_blocks(trajectory, turn, sample) for turn in turns]
+        elif _model_turns(trajectory):
+            judged = [_trajectory_blocks(trajectory, sample)]
         if not judged:
             return []
-        question = self._question_text(sample, seen)
+        question = self._question_text(sample, trajectory)
         return await _ask_all(self.judge, [make_question(question, text) for text in judged])
 
     def _question_text(self, sample: Sample, trajectory: Trajectory | None) -> str:
         if self.question is not None:
-            return text_from(self.question, sample)
-        return question_text(sample, trajectory)
+            return _call(self.question, sample)
+        if trajectory is None:
+            messages: Sequence[Message] = messages_of(sample.input, f"sample {sample.id!r}: input")
+        else:
+            messages = trajectory.messages[: _model_turns(trajectory)[0]]
+        return _conversation_text(messages, sample)
 
     def _describe(self, verdicts: Sequence[Verdict[Any]]) -> dict[str, Any]:
         """Return the metadata of a metric; without verdicts there was no answer."""
@@ -149,7 +150,7 @@ class EqualityJudge(_Grader):
         self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
     ) -> list[Metric]:
         """Grade an answer, or with `scope` its trajectory."""
-        make_question = partial(equality_question, target=target_text(target, sample))
+        make_question = partial(equality_question, target=_target_text(target, sample))
         verdicts = await self._ask(make_question, answer, sample, trajectory)
         is_equal = any(verdict.value for verdict in verdicts)
         return [Metric(self.name, float(is_equal), 1.0, self._describe(verdicts))]
@@ -169,7 +170,7 @@ class ThreeWayJudge(_Grader):
         self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
     ) -> list[Metric]:
         """Grade an answer, or with `scope` its trajectory."""
-        make_question = partial(three_way_question, target=target_text(target, sample))
+        make_question = partial(three_way_question, target=_target_text(target, sample))
         verdicts = await self._ask(make_question, answer, sample, trajectory)
         verdict = verdicts[0].value if verdicts else "not_attempted"
         value = float(verdict == "correct")
@@ -216,7 +217,7 @@ class CriteriaJudge(_Grader):
         """Grade an answer, or with `scope` its trajectory or each of its turns."""
         criteria = self.criteria(sample) if callable(self.criteria) else self.criteria
         check_criteria(criteria)
-        shown = target_text(target, sample) if self.show_target else None
+        shown = _target_text(target, sample) if self.show_target else None
         make_question = partial(criteria_question, criteria=criteria, target=shown)
         verdicts = await self._ask(make_question, answer, sample, trajectory)
         metadata = self._describe(verdicts)
@@ -282,8 +283,8 @@ class PairwiseJudge(_Grader):
     async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
         """Grade an answer."""
         if self.target is None:
-            other = target_text(target, sample)
-        elif not (other := text_from(self.target, sample)).strip():
+            other = _target_text(target, sample)
+        elif not (other := _call(self.target, sample)).strip():
             raise InvalidInput(
                 f"sample {sample.id!r}: pairwise(target=…) gave an empty text, and there has "
                 "to be an answer to compare with"
@@ -312,11 +313,6 @@ def _winner(verdict: Preferred, *, first: str, second: str) -> str:
     return {"first": first, "second": second, "tie": "tie"}[verdict]
 
 
-def _check_function(name: str, function: object) -> None:
-    if function is not None and not callable(function):
-        raise InvalidInput(f"{name} is a function of the sample, got {function!r:.100}")
-
-
 async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
     """Ask at the same time; what goes wrong is raised as it is, not as a group."""
     verdicts: dict[int, Verdict[V]] = {}
@@ -335,3 +331,98 @@ async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdi
     if problems:
         raise problems[0]
     return [verdicts[index] for index in range(len(questions))]
+
+
+# --- What a judge is shown ------------------------------------------------------------------------
+
+
+def _target_text(target: Any, sample: Sample) -> str:
+    """Render a target: text as it is, anything else as JSON."""
+    try:
+        text = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"sample {sample.id!r}: its ground truth is text or JSON values for a judge, got "
+            f"{type(target).__name__}"
+        ) from None
+    if target is None or not text.strip():
+        raise InvalidInput(
+            f"sample {sample.id!r} has no ground truth, which the judge is to compare with"
+        )
+    return text
+
+
+def _call(function: TextOf, sample: Sample) -> str:
+    text = function(sample)
+    if not isinstance(text, str):
+        raise InvalidInput(
+            f"sample {sample.id!r}: a function that gives a judge a text returned "
+            f"{type(text).__name__}"
+        )
+    return text
+
+
+def _check_function(name: str, function: object) -> None:
+    if function is not None and not callable(function):
+        raise InvalidInput(f"{name} is a function of the sample, got {function!r:.100}")
+
+
+def _conversation_text(messages: Sequence[Message], sample: Sample) -> str:
+    for message in messages:
+        _check_is_text(message, sample, "say what it is to read: question=lambda sample: …")
+    if len(messages) == 1:
+        return messages[0].text
+    return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
+
+
+def _model_turns(trajectory: Trajectory) -> tuple[int, ...]:
+    """List the indices of the model's turns in `trajectory.messages`."""
+    if trajectory.model_turns is not None:
+        return trajectory.model_turns
+    roles = enumerate(message.role for message in trajectory.messages)
+    return tuple(index for index, role in roles if role == "assistant")
+
+
+def _trajectory_blocks(trajectory: Trajectory, sample: Sample) -> Blocks:
+    """Show everything from the model's first turn on: messages, tool calls and their results."""
+    texts: dict[str, str] = {}
+    first = _model_turns(trajectory)[0]
+    for number, index in enumerate(range(first, len(trajectory.messages)), 1):
+        texts |= _message_texts(trajectory, sample, index, f"message {number}")
+    return Blocks("trajectory", texts)
+
+
+def _turn_blocks(trajectory: Trajectory, turn: int, sample: Sample) -> Blocks:
+    """Show one turn and its calls, after the messages between the question and the turn."""
+    texts: dict[str, str] = {}
+    for number, index in enumerate(range(_model_turns(trajectory)[0], turn), 1):
+        texts |= _message_texts(trajectory, sample, index, f"before {number}")
+    own = _message_texts(trajectory, sample, turn, "turn")
+    texts |= {"turn calls" if label == "turn calls" else "turn": own[label] for label in own}
+    return Blocks("turn", texts)
+
+
+def _message_texts(
+    trajectory: Trajectory, sample: Sample, index: int, label: str
+) -> dict[str, str]:
+    message = trajectory.messages[index]
+    _check_is_text(message, sample, "such a trajectory can only be judged by its last answer")
+    text = without_reasoning(message.text) if message.role == "assistant" else message.text
+    texts: dict[str, str] = {}
+    if text.strip() or not message.tool_calls:
+        is_cut = trajectory.stop.truncated and message is trajectory.last_turn
+        texts[f"{label} {message.role}{' cut off' if is_cut else ''}"] = text
+    if message.tool_calls:
+        calls = [{"name": c.name, "arguments": c.arguments} for c in message.tool_calls]
+        texts[f"{label} calls"] = json.dumps(calls, ensure_ascii=False)
+    return texts
+
+
+def _check_is_text(message: Message, sample: Sample, remedy: str) -> None:
+    if not isinstance(message.content, str) and any(
+        part.get("type") != "text" for part in message.content
+    ):
+        raise InvalidInput(
+            f"sample {sample.id!r}: a message is more than text, and a judge would see the text "
+            f"alone; {remedy}"
+        )

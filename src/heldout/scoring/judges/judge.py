@@ -44,10 +44,11 @@ from heldout.scoring.judges.graders import (
     CriteriaJudge,
     EqualityJudge,
     PairwiseJudge,
+    TextOf,
     ThreeWayJudge,
 )
 from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS, one_line, readable
-from heldout.scoring.judges.questions import Criterion, Question, Scope, TextOf
+from heldout.scoring.judges.questions import Criterion, Question, Scope
 from heldout.scoring.judges.replies import Malformed, json_object
 from heldout.types import Completion, Message, Sample, Usage
 
@@ -439,7 +440,7 @@ def _read_cached(question: Question[V], cached: CachedReply | None) -> Verdict[V
     try:
         value = _read_reply(question, cached.reply)
     except Malformed:
-        return None  # the file was edited: ask again
+        return None  # `read` has become stricter: ask again
     return Verdict(value, cached.reply, cached.usage, cached.attempts, True, question.prompt)
 
 
@@ -462,6 +463,7 @@ class VerdictCache:
         """
         self.path = path
         self._memory: dict[str, CachedReply] = {}
+        self._lock = threading.Lock()
         self._has_warned = False
         if path is not None:
             _open_file(path).close()
@@ -475,10 +477,11 @@ class VerdictCache:
         Returns:
             The reply; None where there is none, or the file cannot be read now.
         """
-        reply = self._memory.pop(key, None)
-        if reply is not None:
-            self._memory[key] = reply  # as the last that was used
-            return reply
+        with self._lock:
+            reply = self._memory.pop(key, None)
+            if reply is not None:
+                self._memory[key] = reply  # as the last that was used
+                return reply
         stored = await self._use_file(lambda file: file.get(bytes.fromhex(key)))
         return None if stored is None else msgspec.json.decode(stored, type=CachedReply)
 
@@ -489,12 +492,17 @@ class VerdictCache:
             key: The key of the verdict.
             reply: The reply.
         """
-        stored = msgspec.json.encode(reply)
-        size = await self._use_file(lambda file: file.put(bytes.fromhex(key), stored))
-        if size is None:
+
+        def store(file: ResponseCache) -> bool:
+            file.put(bytes.fromhex(key), msgspec.json.encode(reply))
+            return True
+
+        if await self._use_file(store):
+            return
+        with self._lock:
             self._memory[key] = reply
-        if len(self._memory) > MAX_IN_MEMORY:
-            del self._memory[next(iter(self._memory))]
+            if len(self._memory) > MAX_IN_MEMORY:
+                del self._memory[next(iter(self._memory))]
 
     async def _use_file(self, function: Callable[[ResponseCache], T]) -> T | None:
         """Call a function with the open file; None where there is no file, or it fails."""

@@ -10,8 +10,6 @@ from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from heldout.chat.messages import messages_of
-from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 from heldout.scoring.judges.prompts import (
     CRITERIA,
@@ -25,14 +23,13 @@ from heldout.scoring.judges.prompts import (
     scoped,
 )
 from heldout.scoring.judges.replies import Malformed
-from heldout.types import Message, Sample, Trajectory
+from heldout.types import Message
 
 T = TypeVar("T")
 V = TypeVar("V")
 Attempted = Literal["correct", "incorrect", "not_attempted"]
 Preferred = Literal["first", "second", "tie"]
 Scope = Literal["answer", "trajectory", "turn"]
-TextOf = Callable[[Sample], str]
 
 MAX_WEIGHT = 1e100
 """Weight of a criterion: any number of these can be added up."""
@@ -260,162 +257,3 @@ def _convert(shape: type[T], value: Any) -> T:
         return msgspec.convert(value, shape, strict=True)
     except msgspec.ValidationError as problem:
         raise Malformed(f"{problem}.") from None
-
-
-# --- Texts of samples and trajectories ------------------------------------------------------------
-
-
-def target_text(target: Any, sample: Sample) -> str:
-    """Render a target for a judge: text as it is, anything else as JSON.
-
-    Args:
-        target: The target.
-        sample: The sample, for error messages.
-
-    Returns:
-        The text.
-
-    Raises:
-        InvalidInput: The target is empty, or not a JSON value.
-    """
-    try:
-        text = target if isinstance(target, str) else json.dumps(target, ensure_ascii=False)
-    except (TypeError, ValueError):
-        raise InvalidInput(
-            f"sample {sample.id!r}: its ground truth is text or JSON values for a judge, got "
-            f"{type(target).__name__}"
-        ) from None
-    if target is None or not text.strip():
-        raise InvalidInput(
-            f"sample {sample.id!r} has no ground truth, which the judge is to compare with"
-        )
-    return text
-
-
-def text_from(function: TextOf, sample: Sample) -> str:
-    """Call a user's function of a sample.
-
-    Args:
-        function: The function.
-        sample: The sample.
-
-    Returns:
-        The text that it returned.
-
-    Raises:
-        InvalidInput: It returned something else.
-    """
-    text = function(sample)
-    if not isinstance(text, str):
-        raise InvalidInput(
-            f"sample {sample.id!r}: a function that gives a judge a text returned "
-            f"{type(text).__name__}"
-        )
-    return text
-
-
-def question_text(sample: Sample, trajectory: Trajectory | None = None) -> str:
-    """Render what the model was asked.
-
-    Args:
-        sample: The sample.
-        trajectory: Where it is given, its messages before the model's first turn are the question.
-
-    Returns:
-        The text.
-
-    Raises:
-        InvalidInput: A message holds more than text.
-    """
-    if trajectory is None:
-        messages: Sequence[Message] = messages_of(sample.input, f"sample {sample.id!r}: input")
-    else:
-        messages = trajectory.messages[: model_turns(trajectory)[0]]
-    for message in messages:
-        _check_is_text(message, sample, "say what it is to read: question=lambda sample: …")
-    if len(messages) == 1:
-        return messages[0].text
-    return "\n\n".join(f"[{message.role}]\n{message.text}" for message in messages)
-
-
-def model_turns(trajectory: Trajectory) -> tuple[int, ...]:
-    """List the indices of the model's turns in `trajectory.messages`.
-
-    Args:
-        trajectory: The trajectory.
-
-    Returns:
-        The indices.
-    """
-    if trajectory.model_turns is not None:
-        return trajectory.model_turns
-    roles = enumerate(message.role for message in trajectory.messages)
-    return tuple(index for index, role in roles if role == "assistant")
-
-
-def trajectory_blocks(trajectory: Trajectory, sample: Sample) -> Blocks:
-    """Show everything from the model's first turn on: messages, tool calls and their results.
-
-    Args:
-        trajectory: A trajectory with at least one model turn.
-        sample: The sample, for error messages.
-
-    Returns:
-        A block for each message, and one for its tool calls.
-
-    Raises:
-        InvalidInput: A message holds more than text.
-    """
-    first = model_turns(trajectory)[0]
-    texts: dict[str, str] = {}
-    for number, index in enumerate(range(first, len(trajectory.messages)), 1):
-        texts |= _message_texts(trajectory, sample, index, f"message {number}")
-    return Blocks("trajectory", texts)
-
-
-def turn_blocks(trajectory: Trajectory, turn: int, sample: Sample) -> Blocks:
-    """Show one turn of the model and what came before it.
-
-    Args:
-        trajectory: The trajectory.
-        turn: The index of the turn in `trajectory.messages`.
-        sample: The sample, for error messages.
-
-    Returns:
-        The turn and its tool calls, after the messages between the question and the turn.
-
-    Raises:
-        InvalidInput: A message holds more than text.
-    """
-    texts: dict[str, str] = {}
-    for number, index in enumerate(range(model_turns(trajectory)[0], turn), 1):
-        texts |= _message_texts(trajectory, sample, index, f"before {number}")
-    own = _message_texts(trajectory, sample, turn, "turn")
-    texts |= {"turn calls" if label == "turn calls" else "turn": own[label] for label in own}
-    return Blocks("turn", texts)
-
-
-def _message_texts(
-    trajectory: Trajectory, sample: Sample, index: int, label: str
-) -> dict[str, str]:
-    message = trajectory.messages[index]
-    _check_is_text(message, sample, "such a trajectory can only be judged by its last answer")
-    text = without_reasoning(message.text) if message.role == "assistant" else message.text
-    texts: dict[str, str] = {}
-    if text.strip() or not message.tool_calls:
-        is_cut = trajectory.stop.truncated and message is trajectory.last_turn
-        texts[f"{label} {message.role}{' cut off' if is_cut else ''}"] = text
-    if message.tool_calls:
-        calls = [{"name": c.name, "arguments": c.arguments} for c in message.tool_calls]
-        texts[f"{label} calls"] = json.dumps(calls, ensure_ascii=False)
-    return texts
-
-
-def _check_is_text(message: Message, sample: Sample, remedy: str) -> None:
-    if not isinstance(message.content, str) and any(
-        part.get("type") != "text" for part in message.content
-    ):
-        raise InvalidInput(
-            f"sample {sample.id!r}: a message is more than text, and a judge would see the text "
-            f"alone; {remedy}"
-        )
