@@ -84,6 +84,8 @@ async def evaluate(
     score_fn: ScoreFn | None = None,
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
+    *,
+    parquet_from: int = 0,
 ) -> EvalReport:
     """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
 
@@ -96,6 +98,8 @@ async def evaluate(
         score_fn: Scores a trajectory.
         prepare_messages: Makes a sample's opening messages; without it the sample's input does.
         environment_factory: Makes a sample's environment; without it there is one model turn.
+        parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth of
+            a second; of fewer it is made when a query needs it.
 
     Returns:
         The report, as it is saved.
@@ -117,7 +121,9 @@ async def evaluate(
     if config.cache:
         endpoint = open_cached(endpoint, config.endpoint, config.cache)
     try:
-        return await Evaluation(definition, config, endpoint).run()
+        evaluation = Evaluation(definition, config, endpoint)
+        evaluation.parquet_from = parquet_from
+        return await evaluation.run()
     finally:
         if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
             with anyio.CancelScope(shield=True):
@@ -184,6 +190,7 @@ class Run:
         self.turns_dir = self.dir.path / "turns"
         """Holds the turns of items in flight, if they are saved."""
         self.run_id = ""
+        self.parquet_from = 0
         self._yielded_at = time.perf_counter()
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
@@ -285,7 +292,8 @@ class Run:
                 )
             self._check_errors()
             journal.sync()
-            await _run_in_thread_to_end(finish, self.dir, info, self.item_count)
+            arguments = self.dir, info, self.item_count, self.parquet_from
+            await _run_in_thread_to_end(finish, *arguments)
             if self._changed_nothing(info):
                 assert self.previous is not None
                 self.dir.write_info(self.previous)

@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from math import isfinite
 from pathlib import Path
+from struct import Struct
 from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter
 
@@ -87,9 +89,6 @@ class Record(msgspec.Struct, omit_defaults=True):
 # garbage collector need not walk them (`gc=False`): it would take a third of the time.
 
 
-NOTHING = msgspec.Raw()
-
-
 class Key(msgspec.Struct, kw_only=True, gc=False):
     """What orders a record."""
 
@@ -103,15 +102,14 @@ class SampleHead(msgspec.Struct, gc=False):
 
     id: str
     metadata: dict[str, Any] = {}
-    input: msgspec.Raw = NOTHING
-    ground_truth: msgspec.Raw = NOTHING
+    input: dict[str, Any] | None = msgspec.field(default_factory=dict)
+    ground_truth: Any = None
     content: int = 0
 
     def hash_content(self) -> None:
         """Hash what may be large, and forget it: rows wait by the thousand."""
-        input, ground_truth = bytes(self.input), bytes(self.ground_truth)
-        self.content = hash_json(self.id, input or b"{}", ground_truth or b"null")
-        self.input = self.ground_truth = NOTHING
+        self.content = content_hash(self.id, self.input, self.ground_truth)
+        self.input = self.ground_truth = None
 
 
 class MetricHead(msgspec.Struct, gc=False):
@@ -206,9 +204,6 @@ def plain_value(value: Any) -> Any:
     raise NotImplementedError(f"a value of type {type(value).__name__}")
 
 
-UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionError, OverflowError)
-"""What encoding raises for values that JSON has no words for."""
-
 # Sorted, so that a set is stored in the same order whichever process stores it.
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _record_decoder = msgspec.json.Decoder(Record)
@@ -227,14 +222,9 @@ def content_hash(id: str, input: Any, ground_truth: Any) -> int:
     Returns:
         64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
-    return hash_json(id, _encoder.encode(input), _encoder.encode(ground_truth))
-
-
-def hash_json(id: str, input: bytes, ground_truth: bytes) -> int:
-    """Hash what a sample asks and what is right, as `content_hash`, of JSON with sorted keys."""
-    if ground_truth == b"null" and input == b"{}":
+    if ground_truth is None and not input:
         return id_hash(id) or 1
-    return _hash(b"[%b,%b]" % (input, ground_truth)) or 1
+    return _hash(_encoder.encode((input, ground_truth))) or 1
 
 
 def id_hash(id: str) -> int:
@@ -243,12 +233,14 @@ def id_hash(id: str) -> int:
 
 
 _empty_hash = hashlib.blake2b(digest_size=8)
+_unpack_int64: Callable[[bytes], tuple[int]] = Struct("<q").unpack
 
 
 def _hash(content: bytes) -> int:
     hash = _empty_hash.copy()
     hash.update(content)
-    return int.from_bytes(hash.digest(), "little", signed=True)
+    (number,) = _unpack_int64(hash.digest())
+    return number
 
 
 def content_of(sample: Sample) -> int:
@@ -325,7 +317,7 @@ class JournalWriter(LineWriter):
             try:
                 # One line that cannot be read would make the whole journal damaged.
                 _record_decoder.decode(line)
-            except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
+            except (*UNREADABLE, InvalidInput) as problem:
                 raise InvalidInput(
                     f"the result of sample {result.sample_id!r} could not be read back: {problem}"
                 ) from None
@@ -450,43 +442,38 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
     """
     stale = superseded(path)
     waiting: list[tuple[int, int, int, int, Row | None]] = []
-    expected = (0, 0)
+    index = repeat = 0
     with jsonl.open_to_read(path) as file:
-
-        def read_again(offset: int, number: int) -> Row:
-            file.seek(offset)
-            return _decode_row(path, number, file.readline())
-
         for number, offset, line in lines(path):
             row = _decode_row(path, number, line)
-            item = (row.index, row.repeat)
-            if stale and stale.get(item):
-                stale[item] -= 1
+            if stale and stale.get((row.index, row.repeat)):
+                stale[row.index, row.repeat] -= 1
                 continue
-            if item == expected and not waiting:  # by far the most
-                expected = _next_item(*item, repeats)
+            if row.index == index and row.repeat == repeat and not waiting:  # by far the most
+                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
                 yield row
                 continue
             # Behind one slow item there may be a million: then only where they stand is kept.
             held = row if len(waiting) < WAITING_ROWS else None
-            heapq.heappush(waiting, (*item, offset, number, held))
-            while waiting and waiting[0][:2] <= expected:
+            heapq.heappush(waiting, (row.index, row.repeat, offset, number, held))
+            while waiting and waiting[0][:2] <= (index, repeat):
                 index, repeat, *place, ready = heapq.heappop(waiting)
-                expected = _next_item(index, repeat, repeats)
-                yield ready or read_again(*place)
+                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+                yield ready or _read_row(file, path, *place)
         while waiting:
             _, _, *place, ready = heapq.heappop(waiting)
-            yield ready or read_again(*place)
+            yield ready or _read_row(file, path, *place)
+
+
+def _read_row(file: BufferedReader, path: Path, offset: int, number: int) -> Row:
+    file.seek(offset)
+    return _decode_row(path, number, file.readline())
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
     row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
     row.sample.hash_content()
     return row
-
-
-def _next_item(index: int, repeat: int, repeats: int) -> tuple[int, int]:
-    return (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
