@@ -44,7 +44,7 @@ export class Curve extends Page {
     this.wanted = wanted;
     const [from, to] = wanted.split(" ");
     try {
-      this.flips = from && to ? await get("curve-flips", { name: this.props.name, label: this.props.params.get("label") || "", from, to }) : null;
+      this.flips = from && to ? await get("curve-flips", { name: this.props.name, label: this.props.params.get("label") || "", from_step: from, to_step: to }) : null;
       this.flipsProblem = null;
     } catch (problem) {
       this.flips = null;
