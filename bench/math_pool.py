@@ -23,10 +23,9 @@ import anyio
 import anyio.to_thread
 
 from common import options
-from heldout.scoring import comparing, expressions
 from heldout.scoring.answers import answer_text
-from heldout.scoring.mathematics import grade_math, math_pool
-from heldout.scoring.workers import Pool, available_cores
+from heldout.scoring.math import decide, grade_math, math_pool, prepare, stated_expressions
+from heldout.scoring.process_pool import Pool, available_cores
 
 ITEMS, ROUNDS = 240, 5
 AT_ONCE = 64
@@ -67,14 +66,14 @@ def items(round_number: int) -> list[tuple[str, str]]:
 
 def plain_loop(number: int) -> None:
     """A round for each line of input, its share of the answers; says how long it took."""
-    comparing.prepare()
+    prepare()
     print("ready", flush=True)
     for line in sys.stdin:
         pairs = items(int(line))[number :: available_cores()]
         started = time.perf_counter()
         for answer, gold in pairs:
-            said = expressions.stated(answer_text(answer) or "")
-            comparing.decide(expressions.check_gold(gold), said, comparing.Options())
+            stated = stated_expressions(answer_text(answer) or "", last=False)
+            decide(gold, stated, [6, True, False])
         print(time.perf_counter() - started, flush=True)
 
 

@@ -18,8 +18,8 @@ import numpy as np
 
 from common import child, emit, middle, options, say
 from heldout.stats import best_of, monitor
+from heldout.stats.intervals import Floats
 from heldout.stats.sequential import WINDOW
-from heldout.stats.summaries import Floats
 from heldout.training import CurveMonitor, CurvePoint
 from heldout.training.curve import Outcome
 

@@ -19,8 +19,7 @@ from heldout.environments import ToolEnvironment
 from heldout.models.demo import weights_folder
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.segments import Template
-from heldout.training.rollouts import rollout_batch, rollout_one
-from heldout.training.tokens import Generated, Transcript
+from heldout.training.rollouts import Generated, Transcript, rollout_batch, rollout_one
 from heldout.types import ToolCall
 
 TURNS, ROLLOUTS = 6, 64

@@ -90,8 +90,8 @@ def kilobyte(end: str, n: int) -> str:
 def graders(rounds: int) -> dict[str, float]:
     from heldout import scoring
     from heldout.scoring.answers import answer_text
-    from heldout.scoring.calls import read_calls
-    from heldout.scoring.schemas import compiled
+    from heldout.scoring.json_schema import compiled
+    from heldout.scoring.tool_calls import read_calls
     from heldout.types import Completion, Message, Sample, ToolCall, ToolSpec, Trajectory
 
     times: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Ten puzzles in a file tree, for a policy that uses a tool: a small shell.
+"""Ten puzzles in a file tree, for a policy that calls tools.
 
 heldout run examples/file_puzzles.py
 heldout run examples/file_puzzles.py --endpoint openai:gpt-4o-mini --set experiment_name=4o
@@ -10,8 +10,9 @@ offline, in a second, and comes out the same every time.
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from typing import Any
 
 import trio
 
@@ -20,64 +21,79 @@ from heldout.environments import FileSystem
 
 # --- The policy ---------------------------------------------------------------------------------
 
+Calls = Generator[tuple[str, dict[str, Any]], str, None]
+"""Tool calls (name and arguments); each is sent the result of the call before."""
+Rule = Callable[[re.Match[str]], Calls]
+
 
 def scripted(messages: list[Message]) -> Message:
-    """One model turn: the next command of the rule that fits the task, or the end."""
+    """Take one model turn: the next call of the rule that fits the task, or the end."""
     task = next(m.text for m in messages if m.role == "user")
-    printed = [m.text for m in messages if m.role == "tool"]
+    results = [m.text for m in messages if m.role == "tool"]
     for pattern, rule in RULES.items():
         if match := re.fullmatch(pattern, task):
-            commands = rule(match, printed)
-            if len(printed) < len(commands):
-                arguments = json.dumps({"command": commands[len(printed)]})
-                return Message(
-                    "assistant", "", (ToolCall(f"call_{len(printed)}", "run", arguments),)
-                )
-            return Message("assistant", "Done.")
+            calls = rule(match)
+            try:
+                name, arguments = next(calls)
+                for result in results:
+                    name, arguments = calls.send(result)
+            except StopIteration:
+                return Message("assistant", "Done.")
+            call = ToolCall(f"call_{len(results)}", name, json.dumps(arguments))
+            return Message("assistant", "", (call,))
     return Message("assistant", "I do not know how.")
 
 
-Rule = Callable[[re.Match[str], list[str]], list[str]]
-"""What was asked and what has been printed so far, to the commands known by then."""
+def create(task: re.Match[str]) -> Calls:
+    yield "write_file", {"path": task[1], "text": f"{task[2]}\n"}
 
 
-def create(asked: re.Match[str], printed: list[str]) -> list[str]:
-    return [f"echo '{asked[2]}' > {asked[1]}"]
+def append(task: re.Match[str]) -> Calls:
+    text = yield "read_file", {"path": task[2]}
+    yield "write_file", {"path": task[2], "text": f"{text}{task[1]}\n"}
 
 
-def append(asked: re.Match[str], printed: list[str]) -> list[str]:
-    return [f"echo '{asked[1]}' >> {asked[2]}"]
+def delete(task: re.Match[str]) -> Calls:
+    yield "remove_file", {"path": task[1]}
 
 
-def delete(asked: re.Match[str], printed: list[str]) -> list[str]:
-    return [f"rm {asked[1]}"]
+def rename(task: re.Match[str]) -> Calls:
+    yield "move_file", {"path": task[1], "new_path": task[2]}
 
 
-def rename(asked: re.Match[str], printed: list[str]) -> list[str]:
-    return [f"mv {asked[1]} {asked[2]}"]
+def archive(task: re.Match[str]) -> Calls:
+    yield "move_file", {"path": task[1], "new_path": task[2] + task[1]}
 
 
-def copy(asked: re.Match[str], printed: list[str]) -> list[str]:
-    return [f"cp -r {asked[1]} {asked[2]}"]
+def copy(task: re.Match[str]) -> Calls:
+    listing = yield "list_files", {"path": task[1]}
+    for path in listing.splitlines():
+        text = ""
+        if not path.endswith("/"):
+            text = yield "read_file", {"path": path}
+        yield "write_file", {"path": task[2] + path.removeprefix(task[1]), "text": text}
 
 
-def archive(asked: re.Match[str], printed: list[str]) -> list[str]:
-    return [f"mkdir -p {asked[2]}", f"mv {asked[1]} {asked[2]}"]
+def delete_all(task: re.Match[str]) -> Calls:
+    listing = yield "list_files", {}
+    for path in listing.splitlines():
+        if path.endswith(task[1]):
+            yield "remove_file", {"path": path}
 
 
-def delete_all(asked: re.Match[str], printed: list[str]) -> list[str]:
-    found = " ".join(printed[0].split()) if printed else ""
-    return [f"find / -type f -name '*{asked[1]}'", f"rm {found}"]
+def find_text(task: re.Match[str]) -> Calls:
+    listing = yield "list_files", {}
+    for path in listing.splitlines():
+        if not path.endswith("/"):
+            text = yield "read_file", {"path": path}
+            if task[1] in text:
+                yield "move_file", {"path": path, "new_path": task[2]}
+                return
 
 
-def find_text(asked: re.Match[str], printed: list[str]) -> list[str]:
-    found = printed[0].strip() if printed else ""
-    return [f"grep -rl '{asked[1]}' /", f"mv {found} {asked[2]}"]
-
-
-def count_lines(asked: re.Match[str], printed: list[str]) -> list[str]:
-    lines = printed[0].split()[0] if printed else ""
-    return [f"wc -l {asked[1]}", f"echo {lines} > {asked[2]}"]
+def count_lines(task: re.Match[str]) -> Calls:
+    text = yield "read_file", {"path": task[1]}
+    yield "write_file", {"path": task[2], "text": f"{len(text.splitlines())}\n"}
 
 
 RULES: dict[str, Rule] = {
@@ -94,7 +110,7 @@ RULES: dict[str, Rule] = {
 
 # --- The eval -----------------------------------------------------------------------------------
 
-config = replace(base_config, endpoint=scripted, experiment_name="file_puzzles", max_turns=8)
+config = replace(base_config, endpoint=scripted, experiment_name="file_puzzles", max_turns=12)
 score_fn = FileSystem.score
 environment_factory = FileSystem.for_sample
 
@@ -149,4 +165,4 @@ def puzzle(
 
 if __name__ == "__main__":
     report = trio.run(evaluate, load_dataset(), config, score_fn, None, environment_factory)
-    print(f"solved {report.summary['mean']:.0%}, kept in {report.path}")
+    print(f"solved {report.summary['mean']:.0%}, saved to {report.path}")

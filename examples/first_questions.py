@@ -67,4 +67,4 @@ def is_correct(answer: str, sample: Sample) -> bool:
 
 if __name__ == "__main__":
     report = trio.run(evaluate, load_dataset(), config, score_fn, prepare_messages)
-    print(f"mean {report.summary['mean']:.3f}, kept in {report.path}")
+    print(f"mean {report.summary['mean']:.3f}, saved to {report.path}")

@@ -20,12 +20,11 @@ from typing import Any
 
 import torch
 
-from heldout import Metric, Sample, Score
+from heldout import Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.integrations.trl import to_dataset
 from heldout.training import PeriodicEval, live_model
-from heldout.training.runner import score_answer
 
 OPENING = [
     {"role": "system", "content": "One word."},
@@ -73,6 +72,10 @@ def judge(answer: str, sample: Sample) -> Score:
     )
 
 
+def score_fn(trajectory: Trajectory, sample: Sample) -> Score:
+    return judge(trajectory.answer, sample)
+
+
 # --- Training -----------------------------------------------------------------------------------
 
 
@@ -97,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> PeriodicEval:
 
     evals = PeriodicEval(
         held_out,
-        live_model(tokenizer, score_answer(judge), max_new=12),
+        live_model(tokenizer, score_fn, max_new=12),
         every_steps=options.every,
         num=options.samples,
         at_start=True,

@@ -16,7 +16,13 @@ from heldout import EvalConfig, EvalReport, Metric, Sample, Score, Trajectory, e
 RunEval = Callable[..., EvalReport]
 
 # The same examples every time: a suite that fails by chance is not believed when it is right.
-hypothesis.settings.register_profile("heldout", derandomize=True, deadline=None)
+hypothesis.settings.register_profile(
+    "heldout",
+    derandomize=True,
+    deadline=None,
+    # How fast examples are made depends on the machine.
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.load_profile("heldout")
 
 

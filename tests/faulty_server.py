@@ -28,7 +28,8 @@ KEY = "sk-test-0123456789abcdefghij"
 
 def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A key that is none, no proxy, no other address."""
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "OPENAI_BASE_URL"):
+    outside = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY")
+    for name in (*outside, "OPENAI_BASE_URL", "ANTHROPIC_BASE_URL"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
@@ -100,11 +101,22 @@ def answer(
     return status(200, body)
 
 
+def events(*data: Any, name: bool = False, done: bool = False) -> bytes:
+    """Server-sent events: each as JSON, bytes as they are; `name` puts its type on a line."""
+    lines: list[bytes] = []
+    for event in data:
+        if name:
+            lines.append(b"event: " + event["type"].encode())
+        lines += [b"data: " + (event if isinstance(event, bytes) else _as_bytes(event)), b""]
+    return b"\n".join([*lines, *([b"data: [DONE]", b""] if done else []), b""])
+
+
 def echo_key(code: int) -> Action:
     """An error that quotes the key it was sent, as some gateways do."""
 
     def body(request: Request) -> dict[str, Any]:
-        return {"error": {"message": f"bad key: {request.headers.get('authorization')}"}}
+        key = request.headers.get("authorization") or request.headers.get("x-api-key")
+        return {"error": {"message": f"bad key: {key}"}}
 
     return status(code, body)
 

@@ -34,10 +34,10 @@ import msgspec
 from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory
 from heldout.cli.main import run_cli
 from heldout.errors import HeldoutError
-from heldout.store.lines import read_whole
+from heldout.store.columns import summarize_results
+from heldout.store.jsonl import read_whole
 from heldout.store.report import finish
-from heldout.store.rundir import RunDir, RunInfo, now
-from heldout.summary import summarize_results
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, request_stop
 from heldout.training.results import pending_point
 
@@ -46,7 +46,7 @@ OBEYED = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\x7f\r\n\x1b[1A"
 LONGEST = 30.0
 """Seconds a command may take: more is a hang."""
 SAID = ("Error: ", "Eval failed: ")
-BESIDE = ("What was done is kept in ", "Moved damaged ", "No training seems ")
+BESIDE = ("Results so far are saved to ", "Moved damaged ", "No process seems ")
 """What may stand on stderr beside the one line."""
 
 EVAL = """
@@ -68,6 +68,8 @@ show run | show run --json | show run --failures 3 | show run --failures 3 --jso
 show run --passes 3 | show run --sample q1 | show run --pass-at 2 | show run --cluster topic
 show run --repair | slice run --by topic | slice run --by topic --cluster level --json
 slice run --by ended_by --by topic | compare run good --allow incomplete
+sql run from/**/results | sql run select/**/id,answer,metadata/**/from/**/results --json
+show run --where id<>'q0' | slice run --by topic --where reward=1 --json
 compare good run --by topic --flips 3 --json | compare good run --markdown
 compare run good --metric pass@2 | compare run good --metric correct --cluster topic
 gate run --baseline good --no-worse-than 0.1 | gate run --min-mean 0.5 --json
@@ -77,7 +79,7 @@ aggregate run good --repetitions 20 | aggregate run --runs level --tasks topic -
 rescore run --with eval.py:score_fn --name again | run eval.py --resume
 run eval.py --resume --repair
 toolcalls requests.jsonl --endpoint openai:m@http://127.0.0.1:9/v1 --reference run
-judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.jsonl
+judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache run/verdicts.db
 """
 CURVES = """
 show run | show run --json --outcomes | show run@last | show run --step 50 | show run --repair
@@ -186,7 +188,7 @@ def make_all(folder: Path) -> None:
     label = {"question": "q", "answer": "a", "target": "a", "label": True}
     (folder / "labels.jsonl").write_text(json.dumps(label) + "\n")
     with quiet(Stream(), Stream()), contextlib.chdir(folder):
-        check = "judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.jsonl"
+        check = "judge-check labels.jsonl --judge eval.py:judge --repeats 1 --cache verdicts.db"
         assert run_cli(check.split()) == 0
 
 
@@ -307,7 +309,7 @@ def replace_by_special(rng: random.Random, path: Path, kinds: tuple[str, ...]) -
 
 
 EXTRA = ("results.damaged", "results.repaired", ".results.parquet.tmp", "curve.damaged")
-EXTRA += ("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.jsonl", "steps")
+EXTRA += ("curve.repaired", "stop", "pending.json", "curve.jsonl", "verdicts.db", "steps")
 
 
 def spoil(rng: random.Random, run: Path) -> str:
@@ -428,7 +430,7 @@ def fuzz(cases: int, seed: int, folder: Path) -> Iterator[str]:
             remove(Path("again"))
             remove(Path("run"))
             shutil.copytree(base, "run")
-            shutil.copy("verdicts.jsonl", "run/verdicts.jsonl")
+            shutil.copy("verdicts.db", "run/verdicts.db")
             done = []
             for _ in range(rng.choice([1, 1, 2, 3])):
                 done.append(spoil(rng, Path("run")))

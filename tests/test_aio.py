@@ -6,7 +6,7 @@ import time
 import anyio
 import pytest
 
-from heldout._aio import Abandoned, Here, run_beside
+from heldout._aio import Abandoned, Here, run_in_loop_thread
 
 
 def test_what_is_handed_over_runs_in_the_callers_thread() -> None:
@@ -16,7 +16,7 @@ def test_what_is_handed_over_runs_in_the_callers_thread() -> None:
         await here(lambda: here_threads.append(threading.get_ident()))
         return threading.get_ident(), await here(lambda: 41) + 1
 
-    beside, answer = run_beside(main) or (0, 0)
+    beside, answer = run_in_loop_thread(main) or (0, 0)
     assert here_threads == [threading.get_ident()]
     assert beside != threading.get_ident()
     assert answer == 42
@@ -32,7 +32,7 @@ def test_an_exception_over_there_is_raised_here_and_one_from_here_over_there() -
         raise KeyError("over there")
 
     with pytest.raises(KeyError, match="over there"):
-        run_beside(main)
+        run_in_loop_thread(main)
 
 
 def test_an_interrupt_lets_the_other_side_close_first() -> None:
@@ -48,7 +48,7 @@ def test_an_interrupt_lets_the_other_side_close_first() -> None:
             closed.append(True)
 
     with pytest.raises(KeyboardInterrupt):
-        run_beside(main)
+        run_in_loop_thread(main)
     assert closed == [True]
 
 
@@ -63,7 +63,10 @@ def test_what_is_not_to_keep_going_is_cancelled(backend: str) -> None:
             closed.append(True)
 
     asked = iter([True, True, False])
-    assert run_beside(main, backend=backend, keep_going=lambda: next(asked), every=0.01) is None
+    assert (
+        run_in_loop_thread(main, backend=backend, keep_going=lambda: next(asked), every=0.01)
+        is None
+    )
     assert closed == [True]
 
 
@@ -76,6 +79,6 @@ def test_what_blocks_its_loop_is_given_up_after_the_grace() -> None:
     asked = iter([True, False])
     began = time.monotonic()
     with pytest.raises(Abandoned, match="0.05 s"):
-        run_beside(main, keep_going=lambda: next(asked), every=0.01, grace=0.05)
+        run_in_loop_thread(main, keep_going=lambda: next(asked), every=0.01, grace=0.05)
     assert time.monotonic() - began < 30
     released.set()

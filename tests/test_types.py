@@ -24,8 +24,6 @@ from heldout import (
     ToolCall,
     Trajectory,
 )
-from heldout.chat.messages import messages_of
-from heldout.chat.reasoning import without_reasoning
 from heldout.errors import InvalidInput
 
 
@@ -158,23 +156,6 @@ def test_a_result_survives_json() -> None:
 # --- Answers ---
 
 
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("42", "42"),
-        ("<think>6*7</think>\n42", "42"),
-        ("<think>a</think>x<think>b</think> 42", "x 42"),
-        ("<THINK>6*7</THINK>42", "42"),
-        ("the template opened it </think> 42", "42"),
-        ("<think>never closed, so 42 is no answer", ""),
-        ("7 <reasoning>well", ""),
-        ("a < b and b > a", "a < b and b > a"),
-    ],
-)
-def test_reasoning_is_no_answer(text: str, answer: str) -> None:
-    assert without_reasoning(text) == answer
-
-
 def test_the_answer_is_the_last_model_turn() -> None:
     turns = [Message("assistant", "1"), Message("user", "?"), Message("assistant", "2")]
     assert Trajectory(tuple(turns)).answer == "2"
@@ -184,33 +165,6 @@ def test_the_answer_is_the_last_model_turn() -> None:
 def test_text_parts_of_a_message_are_its_text() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url"}, {"type": "text", "text": "b"}]
     assert Message("user", parts).text == "ab"
-
-
-@pytest.mark.parametrize("key", ["prompt", "question"])
-def test_a_prompt_or_question_becomes_the_users_message(key: str) -> None:
-    assert messages_of({key: "hello"}) == [Message("user", "hello")]
-
-
-def test_messages_are_taken_as_chat_datasets_have_them() -> None:
-    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
-    chat = [
-        {"role": "system", "content": "be brief"},
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-    ]
-    expected = [
-        Message("system", "be brief"),
-        Message("assistant", "", (ToolCall("1", "f", '{"x": 1}'),)),
-    ]
-    assert messages_of({"messages": chat}) == expected
-    assert messages_of({"prompt": chat}) == expected
-
-
-@pytest.mark.parametrize(
-    "input", [{}, {"text": "hello"}, {"messages": []}, {"messages": ["hi"]}, {"prompt": 3}]
-)
-def test_an_input_without_anything_to_ask_is_refused(input: dict[str, object]) -> None:
-    with pytest.raises(InvalidInput):
-        messages_of(input)
 
 
 def test_evaluate_is_the_function_whatever_was_imported_before() -> None:

@@ -200,7 +200,7 @@ def eval_snapshots(tries: int) -> dict[str, Any]:
         def evaluate(snapshot: Any) -> None:
             try:
                 with snapshot.in_use():
-                    snapshot.version()
+                    _ = snapshot.weights
                     snapshot.model(input_ids=ids).logits.argmax(-1).tolist()
                     snapshot.why_changed()
             except RuntimeError as problem:
@@ -227,7 +227,6 @@ def eval_periodically(tries: int, *, new_shapes: bool) -> dict[str, Any]:
     With `new_shapes` every other eval has prompts of another length, whose steps are captured
     first: by the trainer's thread, when it comes by.
     """
-    from heldout.training.installed import use_async_eval_dispatcher
     from neutral import TOKENIZER, WORDS, score
 
     from heldout import Sample
@@ -254,10 +253,7 @@ def eval_periodically(tries: int, *, new_shapes: bool) -> dict[str, Any]:
             )
             for width in widths
         ]
-        with (
-            AsyncEvalDispatcher(when_full="wait") as dispatcher,
-            use_async_eval_dispatcher(dispatcher),
-        ):
+        with AsyncEvalDispatcher(when_full="wait") as dispatcher:
             if not new_shapes:
                 evals[0].maybe_run(0, model)
                 dispatcher.drain()  # its steps are captured now

@@ -1,11 +1,11 @@
-"""What do evals cost a training on a GPU: in between, beside it in a thread, or in a process?
+"""What evals cost a training run on a GPU: inline, in a thread, or in a worker process.
 
     PYTHONPATH=src python bench/gpu/overlap.py          both shapes: about 4 minutes
 
-A model is trained for 40 steps without evals, with one every 10 steps in between (the training
-waits), with the same beside the training on a snapshot of the weights in a thread, and in a worker
-process. The ways take turns, three times, and medians are told. Every training must end in the same
-weights, bit for bit, or this stops. The first eval, which prepares graphs in the training thread,
+A model is trained for 40 steps without evals, with one every 10 steps inline (the training waits),
+with the same in the background on a snapshot of the weights in a thread, and in a worker process.
+The ways take turns, three times, and medians are printed. Every training run must end in the same
+weights, bit for bit, or this stops. The first eval, which prepares graphs in the trainer's thread,
 lies before the measured steps. Prints a table and a line of JSON for each; $OUT/overlap.json has
 them, if OUT is set.
 """
@@ -40,7 +40,7 @@ from midrun import DEVICE, SHAPES, make
 STEPS, EVERY, TURNS = 40, 10, 3
 ROWS, WIDTH, NEW = (32, 120, 128) if DEVICE == "cuda" else (4, 20, 8)
 BATCH, LENGTH = (16, 512) if DEVICE == "cuda" else (2, 32)
-WAYS = ("without", "in between", "in a thread", "in a process")
+WAYS = ("without", "inline", "in a thread", "in a process")
 HELD_OUT = [
     Sample(f"{i}", {"question": " ".join(WORDS[(i + k) % len(WORDS)] for k in range(WIDTH))})
     for i in range(ROWS)

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import anyio
 import sniffio
@@ -24,26 +24,41 @@ T = TypeVar("T")
 
 
 async def settle(value: T | Awaitable[T]) -> T:
-    """Await what a plain-or-async function returned, if it needs awaiting."""
-    if inspect.isawaitable(value):
-        return await value
-    return value
+    """Await what a plain or async function returned, if it needs awaiting.
+
+    Args:
+        value: What the function returned.
+
+    Returns:
+        The value, or what came of awaiting it.
+    """
+    if hasattr(type(value), "__await__"):
+        return await cast("Awaitable[T]", value)
+    return cast("T", value)
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives a coroutine.
+    """Tell whether calling a function gives a coroutine.
 
-    An object with an async `__call__` is as async as a function. What a decorator wraps does not
-    count: the wrapper is what is called.
+    Args:
+        function: A function, a partial of one, or an object with `__call__`. What a decorator wraps
+            does not count: the wrapper is what is called.
+
+    Returns:
+        Whether it is async.
     """
     while isinstance(function, functools.partial):
         function = function.func
-    called = function if inspect.isroutine(function) else type(function).__call__
-    return inspect.iscoroutinefunction(called)
+    call = function if inspect.isroutine(function) else type(function).__call__
+    return inspect.iscoroutinefunction(call)
 
 
 def thread_context() -> contextvars.Context:
-    """This context for another thread, in which no event loop runs yet."""
+    """Copy the context for another thread, in which no event loop runs yet.
+
+    Returns:
+        The copy.
+    """
     context = contextvars.copy_context()
     context.run(sniffio.current_async_library_cvar.set, None)
     return context
@@ -57,7 +72,7 @@ class Threads:
 
     They are daemons, which those of `anyio.to_thread` are not under asyncio: a function that
     never returns costs its item a timeout, but must not keep the process from ending. A call
-    that was given up on holds its thread and nobody else's, so there is no limit to starve under.
+    that was given up on holds only its own thread, so there is no limit to starve under.
     """
 
     def __init__(self) -> None:
@@ -65,17 +80,25 @@ class Threads:
         self._closed = False
 
     async def run(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function in a thread, and wait for it; cancelled, the thread is given up on.
+
+        Args:
+            function: What to call.
+            *args: Its arguments.
+
+        Returns:
+            What it returned.
+
+        Raises:
+            BaseException: What it raised.
+        """
         self._closed = False
         done, wake = anyio.Event(), waker()
-        context = thread_context()
-        outcome: list[Any] = []
-        problem: list[BaseException] = []
+        result: Result[Any] = Result()
+        call = functools.partial(thread_context().run, function, *args)
 
         def job() -> None:
-            try:
-                outcome.append(context.run(function, *args))
-            except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
-                problem.append(raised)
+            result.call(call, catch=BaseException)
             self._idle.append(jobs)
             if self._closed:  # given up on, and done after all
                 self.close()
@@ -90,14 +113,10 @@ class Threads:
             ).start()
         jobs.put(job)
         await done.wait()
-        try:
-            if problem:
-                raise problem[0]
-            return outcome[0]
-        finally:
-            problem.clear()  # else it and its traceback hold each other
+        return result.take()
 
     def close(self) -> None:
+        """End the threads that are idle; those that are not end with their call."""
         self._closed = True
         with suppress(IndexError):
             while True:
@@ -110,11 +129,53 @@ def _work(jobs: queue.SimpleQueue[Callable[[], None] | None]) -> None:
         del job  # and with it the messages and the answer
 
 
+class Result(Generic[T]):
+    """What a call in one thread came to, for another to take."""
+
+    __slots__ = ("problem", "values")
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self.problem: BaseException | None = None
+
+    def call(self, function: Callable[[], T], *, catch: type[BaseException]) -> None:
+        """Call a function, and keep what it returns or raises.
+
+        Args:
+            function: What to call.
+            catch: What to keep of what it raises; anything else is raised here.
+        """
+        try:
+            self.values.append(function())
+        except catch as raised:
+            self.problem = raised
+
+    def take(self) -> T:
+        """Return what the function returned.
+
+        Returns:
+            That.
+
+        Raises:
+            BaseException: What it raised.
+        """
+        try:
+            if self.problem is not None:
+                raise self.problem
+            return self.values[0]
+        finally:
+            self.problem = None  # else it and its traceback hold each other, and a model with them
+
+
 # --- Event loops --------------------------------------------------------------------------------
 
 
 def current_loop() -> Any:
-    """The event loop that runs: an asyncio loop or a trio token."""
+    """Return the running event loop: an asyncio loop or a trio token.
+
+    Returns:
+        Something that is equal in the same event loop alone.
+    """
     if sniffio.current_async_library() == "trio":
         import trio
 
@@ -123,7 +184,11 @@ def current_loop() -> Any:
 
 
 def waker() -> Callable[[Callable[[], object]], None]:
-    """How another thread gets a function called in this event loop. It does not wait for that."""
+    """Make a function with which another thread has a function called in this event loop.
+
+    Returns:
+        `wake(function)`, which does not wait for the call.
+    """
     loop = current_loop()
     is_asyncio = isinstance(loop, asyncio.AbstractEventLoop)
     soon = loop.call_soon_threadsafe if is_asyncio else loop.run_sync_soon
@@ -132,7 +197,7 @@ def waker() -> Callable[[Callable[[], object]], None]:
         try:
             soon(function)
         except RuntimeError:
-            pass  # the loop is gone, and with it whoever waited
+            pass  # the loop is gone, and with it what waited
 
     return wake
 
@@ -141,8 +206,7 @@ def waker() -> Callable[[Callable[[], object]], None]:
 
 
 class Stray(Exception):
-    """What was raised is no Exception. Here it would pass for a Ctrl-C or an exit of this thread's
-    own."""
+    """Stands for what was raised and is no Exception: it would pass for this thread's Ctrl-C."""
 
 
 in_user_code: ContextVar[bool] = ContextVar("heldout_in_user_code", default=False)
@@ -209,7 +273,14 @@ def _containing() -> Iterator[None]:
 
 
 def was_interrupted(problem: BaseException) -> bool:
-    """Whether this holds the Ctrl-C of a user, and is not user code's own doing."""
+    """Tell a user's Ctrl-C from a KeyboardInterrupt that user code raised itself.
+
+    Args:
+        problem: What was raised, possibly a group.
+
+    Returns:
+        Whether it holds a user's Ctrl-C.
+    """
     if isinstance(problem, BaseExceptionGroup):
         return any(map(was_interrupted, problem.exceptions))
     if not isinstance(problem, KeyboardInterrupt):
@@ -223,17 +294,20 @@ def was_interrupted(problem: BaseException) -> bool:
 
 
 @contextmanager
-def exits_contained() -> Iterator[None]:
-    """Within, a SystemExit or KeyboardInterrupt in user code is no end of the event loop.
+def contain_exits() -> Iterator[None]:
+    """Keep a SystemExit or KeyboardInterrupt in user code from ending the event loop.
 
     Tasks that user code starts raise `Stray` instead, and `was_interrupted` can tell the user's own
     Ctrl-C. Both hooks are shared by all that are within at once, and gone after the last.
+
+    Yields:
+        Nothing.
     """
     loop = current_loop()
     factory: _TaskFactory | None = None
     if isinstance(loop, asyncio.AbstractEventLoop):
-        known = loop.get_task_factory()
-        factory = known if isinstance(known, _TaskFactory) else _TaskFactory(known)
+        previous = loop.get_task_factory()
+        factory = previous if isinstance(previous, _TaskFactory) else _TaskFactory(previous)
         factory.users += 1
         loop.set_task_factory(factory)
     interrupts: _Interrupts | None = None
@@ -263,16 +337,18 @@ def exits_contained() -> Iterator[None]:
 
 
 class Here(Protocol):
-    """Has a function called in the thread that `run_beside` was called in."""
+    """Has a function called in the thread that `run_in_loop_thread` was called in."""
 
-    async def __call__(self, function: Callable[[], T]) -> T: ...
+    async def __call__(self, function: Callable[[], T]) -> T:
+        """Call a function there, and wait for what it returns or raises."""
+        ...
 
 
 class Abandoned(Exception):
     """What was to be cancelled did not come to an end: something in it blocks its event loop."""
 
 
-def run_beside(
+def run_in_loop_thread(
     main: Callable[[Here], Awaitable[T]],
     *,
     backend: str = "asyncio",
@@ -280,59 +356,62 @@ def run_beside(
     every: float = 0.5,
     grace: float | None = None,
 ) -> T | None:
-    """Run `main` in an event loop in a thread of its own; this thread does what it hands over.
+    """Run an event loop in a thread of its own; this thread makes the calls that it hands over.
 
     Engines are tied to a thread (the current CUDA device, autograd's and a trainer's contexts),
-    and the caller may sit in a running event loop of its own, as in a notebook. Where `keep_going`,
-    asked every so many seconds, says no, `main` is cancelled and None returned; `grace` bounds how
-    long it is then waited for.
+    and the caller may sit in a running event loop of its own, as in a notebook.
+
+    Args:
+        main: What to run there; it is given what calls a function here.
+        backend: asyncio or trio.
+        keep_going: Asked every so often; once it says no, `main` is cancelled.
+        every: Seconds between two questions.
+        grace: Seconds to wait for the end of what was cancelled; None waits for it.
+
+    Returns:
+        What `main` returned; None where it was cancelled.
+
+    Raises:
+        Abandoned: What was cancelled did not end within `grace`.
+        Exception: What `main` raised; what is no Exception is raised as `Stray`.
     """
     calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-    outcome: list[T] = []
-    problem: list[BaseException] = []
+    result: Result[T] = Result()
     cancel: list[Callable[[], None]] = []
     given_up = False
 
-    async def entered() -> None:
+    async def enter() -> None:
         wake = waker()
 
         async def here(function: Callable[[], Any]) -> Any:
-            done = anyio.Event()
-            given: list[Any] = []
-            raised: list[Exception] = []
+            done, answer = anyio.Event(), Result[Any]()
 
             def call() -> None:
-                try:
-                    given.append(function())
-                except Exception as caught:  # noqa: BLE001 - raised where it is awaited
-                    raised.append(caught)
+                answer.call(function, catch=Exception)
                 wake(done.set)
 
             calls.put(call)
             await done.wait()
-            if raised:
-                raise raised.pop()
-            return given[0]
+            return answer.take()
 
         with anyio.CancelScope() as scope:
             cancel.append(lambda: wake(scope.cancel))
             if given_up:
                 scope.cancel()
-            outcome.append(await main(here))
-            # Not once the loop has closed: it waits for threads that somebody else has blocked.
+            result.values.append(await main(here))
+            # Not once the loop has closed: it waits for threads that something else has blocked.
             calls.put(None)
 
-    def converse() -> None:
+    def run_loop() -> None:
         try:
-            anyio.run(entered, backend=backend)
-        except BaseException as caught:  # noqa: BLE001 - raised in the caller's thread
-            while isinstance(caught, BaseExceptionGroup) and len(caught.exceptions) == 1:
-                caught = caught.exceptions[0]
-            problem.append(caught)
+            anyio.run(enter, backend=backend)
+        except BaseException as raised:  # noqa: BLE001 - raised in the caller's thread
+            if not result.values:
+                result.problem = _as_exception(raised)
         finally:
             calls.put(None)
 
-    thread = in_own_thread(converse)
+    thread = start_thread(run_loop)
     try:
         while keep_going is None or keep_going():
             try:
@@ -351,22 +430,37 @@ def run_beside(
         if given_up and cancel:
             cancel[0]()
         thread.join(grace)
-    if thread.is_alive() and not outcome:
+    if result.values or result.problem is not None:
+        return result.take()
+    if thread.is_alive():
         raise Abandoned(f"what was cancelled had not ended {grace:g} s later: something blocks it")
-    if problem and not outcome:
-        if isinstance(problem[0], Exception):
-            raise problem[0]
-        stray = problem[0]
-        while isinstance(stray, BaseExceptionGroup):
-            stray = stray.exceptions[0]
-        raise Stray(f"{type(stray).__name__}: {printable_error(stray)}") from stray
-    return outcome[0] if outcome else None
+    return None
 
 
-def in_own_thread(work: Callable[[], object]) -> threading.Thread:
-    """Started in a thread where an event loop may be run, whatever runs in this one."""
+def _as_exception(problem: BaseException) -> Exception:
+    """Return what a thread raised, out of groups of one, as something that is no exit here."""
+    while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
+        problem = problem.exceptions[0]
+    if isinstance(problem, Exception):
+        return problem
+    while isinstance(problem, BaseExceptionGroup):
+        problem = problem.exceptions[0]
+    stray = Stray(f"{type(problem).__name__}: {printable_error(problem)}")
+    stray.__cause__ = problem
+    return stray
+
+
+def start_thread(work: Callable[[], object]) -> threading.Thread:
+    """Start a thread in which an event loop may be run, whatever runs in this one.
+
+    Args:
+        work: What to call there.
+
+    Returns:
+        The thread, a daemon.
+    """
     thread = threading.Thread(
-        target=functools.partial(thread_context().run, work), name="heldout-beside", daemon=True
+        target=functools.partial(thread_context().run, work), name="heldout-loop", daemon=True
     )
     thread.start()
     return thread

@@ -28,46 +28,71 @@ _VERSION = "__heldout_version__"
 
 
 def set_version(function: Callable[..., Any], version: int | str | Callable[[], int | str]) -> None:
-    """From here on it is known by name and version, whatever its code. A version that takes work to
-    find is a function, called where it is asked for."""
+    """Make a function known by name and version, whatever its code.
+
+    Args:
+        function: The function.
+        version: Its version, or a function that finds it, where that takes work.
+    """
     setattr(function, _VERSION, version)
 
 
 def version_of(function: Any) -> int | str | None:
-    found = getattr(function, _VERSION, None)
-    found = found() if callable(found) else found
-    return found if isinstance(found, int | str) else None
+    """Return the version that `set_version` gave a function.
+
+    Args:
+        function: Any object.
+
+    Returns:
+        The version; None where it has none.
+    """
+    version = getattr(function, _VERSION, None)
+    version = version() if callable(version) else version
+    return version if isinstance(version, int | str) else None
 
 
 def describe_callable(
     function: Callable[..., Any] | None, *, docstrings: bool = False, weights: bool = False
 ) -> dict[str, Any] | None:
-    """Name and fingerprint: enough to notice that a function is not the one it was.
+    """Describe a function by name and fingerprint: enough to notice that it is another one.
 
     The fingerprint covers its source, that of functions and classes that it uses, of the same
     module and of others that are not installed packages, and the constants, so that a changed
     helper or threshold is noticed too. Comments and layout do not count, nor what a function
-    rebinds itself, which is a counter or a cache. Docstrings count only on request: where functions
-    are tools, a model reads them. So do the `weights` of torch models that it uses, which are what
-    a function that answers is known by; `unknown` names those that cannot be read.
+    rebinds itself, which is a counter or a cache.
+
+    Args:
+        function: The function, or an object with `__call__` or `identity()`.
+        docstrings: Whether docstrings count: where functions are tools, a model reads them.
+        weights: Whether the weights of torch models that it uses count, which are what a function
+            that answers is known by.
+
+    Returns:
+        `name` and `source`; `unknown` names the weights that cannot be read. None for None.
     """
     if function is None:
         return None
     inner = function.func if isinstance(function, functools.partial) else function
     inner = inspect.unwrap(inner)
-    own = getattr(inner, "identity", None)
-    if callable(own) and not inspect.isclass(inner) and isinstance(said := own(), dict):
+    identify = getattr(inner, "identity", None)
+    if (
+        callable(identify)
+        and not inspect.isclass(inner)
+        and isinstance(identity := identify(), dict)
+    ):
         # It says itself what it is known by, as a rubric does.
-        content = json.dumps(said, sort_keys=True, default=lambda value: type(value).__qualname__)
-        name = said.get("name", type(inner).__qualname__)
+        content = json.dumps(
+            identity, sort_keys=True, default=lambda value: type(value).__qualname__
+        )
+        name = identity.get("name", type(inner).__qualname__)
         return {**json.loads(content), "name": name, "source": _digest([content])}
     name = getattr(inner, "__qualname__", type(inner).__qualname__)
     walk = _Walk(docstrings, weights, set(), [])
     parts = list(_identity(function, walk))
-    known = {"name": name, "source": _digest(parts)} if parts else {"name": name}
+    description = {"name": name, "source": _digest(parts)} if parts else {"name": name}
     if walk.unknown:
-        known["unknown"] = f"the weights of {', '.join(walk.unknown)} cannot be read"
-    return known
+        description["unknown"] = f"the weights of {', '.join(walk.unknown)} cannot be read"
+    return description
 
 
 def _digest(parts: Iterable[str]) -> str:
@@ -96,8 +121,8 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
         for name, bound in [*enumerate(value.args), *sorted(value.keywords.items())]:
             # A dict that is bound is a table of settings; a list may well be a log.
             is_constant = isinstance(bound, dict)
-            found = list(_used(str(name), bound, home, walk, is_constant=is_constant))
-            yield from found or [f"{name}: {type(bound).__qualname__}"]
+            parts = list(_use_identity(str(name), bound, home, walk, is_constant=is_constant))
+            yield from parts or [f"{name}: {type(bound).__qualname__}"]
         return
     value = inspect.unwrap(value)
     owner = getattr(value, "__self__", None)
@@ -117,8 +142,8 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
     used = {n: value.__globals__[n] for n in reading.globals if n in value.__globals__}
     for name, module in list(used.items()):
         if inspect.ismodule(module) and _is_of_the_user(module.__name__):
-            names = [each for each in reading.attributes if each in vars(module)]
-            used.update({f"{name}.{each}": vars(module)[each] for each in names})
+            attributes = [a for a in reading.attributes if a in vars(module)]
+            used.update({f"{name}.{a}": vars(module)[a] for a in attributes})
     for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
         if name not in reading.rebound:
             with suppress(ValueError):  # a cell that is not filled yet
@@ -127,10 +152,10 @@ def _identity(value: Any, walk: _Walk) -> Iterator[str]:
         used[f"default {number}"] = default
     used.update({f"default {n}": default for n, default in (value.__kwdefaults__ or {}).items()})
     for name, other in sorted(used.items(), key=lambda item: item[0]):
-        yield from _used(name, other, value.__module__, walk)
+        yield from _use_identity(name, other, value.__module__, walk)
 
 
-def _used(
+def _use_identity(
     name: str, value: Any, home: str | None, walk: _Walk, *, is_constant: bool = False
 ) -> Iterator[str]:
     # By convention: a list in capitals is a constant, any other a cache or a log as often as not.
@@ -158,10 +183,10 @@ def _weights(name: str, value: Any, walk: _Walk) -> Iterator[str]:
     models = dict(_models(value, (torch.nn.Module, torch.Tensor)))
     if not models:
         return
-    known = fingerprint(models)
-    if known is None:
+    version = fingerprint(models)
+    if version is None:
         walk.unknown.append(name)
-    yield f"{name}: weights {known}"
+    yield f"{name}: weights {version}"
 
 
 @functools.cache
@@ -186,14 +211,14 @@ def _models(value: Any, kinds: Any, name: str = "", depth: int = 0) -> Iterator[
         yield name, value
         return
     if isinstance(value, list | tuple):
-        held: Any = dict(enumerate(value))
+        parts: Any = dict(enumerate(value))
     else:
-        held = value if isinstance(value, dict) else getattr(value, "__dict__", {})
+        parts = value if isinstance(value, dict) else getattr(value, "__dict__", {})
     is_code = inspect.ismodule(value) or inspect.isclass(value) or inspect.isfunction(value)
-    if is_code or depth == _DEEPEST_MODEL or len(held) > _MOST_PARTS:
+    if is_code or depth == _DEEPEST_MODEL or len(parts) > _MOST_PARTS:
         return
-    for key, each in list(held.items()):
-        yield from _models(each, kinds, f"{name}.{key}" if name else str(key), depth + 1)
+    for key, part in list(parts.items()):
+        yield from _models(part, kinds, f"{name}.{key}" if name else str(key), depth + 1)
 
 
 def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
@@ -216,14 +241,14 @@ def _owner_identity(owner: Any, walk: _Walk) -> Iterator[str]:
     names |= {slot for kind in kinds for slot in getattr(kind, "__slots__", ())}
     for name in sorted(names - rebound):
         with suppress(AttributeError):  # a slot that is not filled
-            yield from _used(name, getattr(owner, name), type(owner).__module__, walk)
+            yield from _use_identity(name, getattr(owner, name), type(owner).__module__, walk)
 
 
 def _attributes_assigned(code: CodeType) -> frozenset[str]:
     return frozenset(
         step.argval
-        for each in _codes(code)
-        for step in dis.get_instructions(each)
+        for part in _codes(code)
+        for step in dis.get_instructions(part)
         if step.opname in ("STORE_ATTR", "DELETE_ATTR")
     )
 
@@ -354,7 +379,7 @@ def _normal(source: str, docstrings: bool) -> str:
         with warnings.catch_warnings(action="ignore"):  # said when the module was compiled
             # Not dedented, which would change what is in strings of many lines.
             tree = ast.parse(f"if True:\n{source}" if indented else source)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError):
         return source
     for node in ast.walk(tree):
         if not docstrings and isinstance(
@@ -403,7 +428,14 @@ def _read_once(thing: Any, docstrings: bool, read: Callable[[], _T]) -> _T:
 
 
 def describe_tokenizer(tokenizer: Any) -> dict[str, Any]:
-    """Hashes of what decides which prompt a conversation becomes: template and vocabulary."""
+    """Hash what decides which prompt a conversation becomes.
+
+    Args:
+        tokenizer: As transformers has them.
+
+    Returns:
+        Hashes of `chat_template` and `tokenizer`.
+    """
     template = getattr(tokenizer, "chat_template", None)
     vocabulary = tokenizer.get_vocab() if hasattr(tokenizer, "get_vocab") else {}
     special = getattr(tokenizer, "special_tokens_map", None)

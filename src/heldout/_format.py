@@ -1,26 +1,97 @@
-"""Numbers and texts as people read them, the same wherever they are said."""
+"""Format numbers and text for people: the same digits and the same escapes everywhere."""
 
 from __future__ import annotations
 
+import struct
+import unicodedata
+
+# Controls, formatting such as bidi marks, surrogates, private and unassigned, line separators.
+_UNSAFE_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Joiners are part of words and emoji, and do nothing else.
+_SAFE_CHARACTERS = "\n\t\u200c\u200d"
+
+
+# --- Numbers ------------------------------------------------------------------------------------
+
 
 def number(value: float | None, *, sign: bool = False) -> str:
-    """Three digits that mean something; a dash where there is none."""
+    """Format a value with three significant decimals, or a dash for None.
+
+    Args:
+        value: The number.
+        sign: Write a plus before positive values, as for a difference.
+    """
     if value is None:
         return "–"
-    plus = "+" if sign else ""
+    value += 0.0  # no -0.000
+    plus = "+" if sign and value > 0 else ""
     if value == 0 or 1e-3 <= abs(value) < 1e6:
-        return f"{value:{plus}.3f}"
-    return f"{value:{plus}.3g}"
+        return f"{plus}{value:.3f}"
+    return f"{plus}{value:.3g}"
 
 
 def interval(low: float | None, high: float | None) -> str:
+    """Format the two ends of an interval, or a dash where there is none."""
     return "–" if low is None else f"{number(low)} … {number(high)}"
 
 
+def p_value(p: float | None) -> str:
+    """Format a p-value; below 0.001 its size says nothing that can be trusted."""
+    if p is None:
+        return "–"
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def percent(share: float) -> str:
+    """Format a share as a percentage: 0.95 is 95%."""
+    return f"{100 * share:g}%"
+
+
+def count(n: int, noun: str) -> str:
+    """Format a count with its noun: 1 sample, 2 samples."""
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def samples(n: int) -> str:
+    """Format a count of samples."""
+    return count(n, "sample")
+
+
+# --- Text ---------------------------------------------------------------------------------------
+
+
 def cut(text: str, longest: int) -> str:
-    """Its beginning, where it is longer than that."""
+    """Shorten text to at most `longest` characters, the last of them an ellipsis."""
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
-def samples(count: int) -> str:
-    return "1 sample" if count == 1 else f"{count} samples"
+def printable(text: str) -> str:
+    """Spell out what a terminal would obey: escape sequences, controls, bidi marks."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_spell_out(c) if _is_unsafe(c) else c for c in text.replace("\r\n", "\n"))
+
+
+def printable_json(text: str) -> str:
+    """Escape unsafe characters of a JSON document; they stand in its strings alone."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape_json(c) if _is_unsafe(c) else c for c in text)
+
+
+def _is_unsafe(character: str) -> bool:
+    return (
+        unicodedata.category(character) in _UNSAFE_CATEGORIES and character not in _SAFE_CHARACTERS
+    )
+
+
+def _escape_json(character: str) -> str:
+    units = struct.iter_unpack(">H", character.encode("utf-16-be"))
+    return "".join(f"\\u{unit:04x}" for (unit,) in units)
+
+
+def _spell_out(character: str) -> str:
+    code = ord(character)
+    if code <= 0xFF:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"

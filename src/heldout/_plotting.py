@@ -1,6 +1,6 @@
-"""Figures that always look alike: the same numbers give the same bytes.
+"""Deterministic figures: the same numbers give the same bytes.
 
-No dates, no random ids, no settings of the user's own; colours that everybody can tell apart.
+No dates, no random ids, none of the user's settings; colours for any kind of colour vision.
 matplotlib is imported when a figure is drawn, and pyplot never.
 """
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Format = Literal["png", "svg", "pdf"]
 FORMATS: tuple[Format, ...] = get_args(Format)
-# Okabe and Ito's, which people with any kind of colour vision can tell apart.
+# Okabe and Ito's palette.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 GREY = "#666666"
 STYLE: dict[str, Any] = {
@@ -44,13 +44,22 @@ STYLE: dict[str, Any] = {
     "ytick.labelcolor": "black",
 }
 LARGEST = 1e100
-"""Beyond it, the arithmetic of axes overflows."""
+"""The arithmetic of axes overflows beyond it."""
 
 
-def picture(
+def render_figure(
     draw: Callable[[Figure], None], *, size: tuple[float, float], format: Format = "png"
 ) -> bytes:
-    """What `draw` puts into a figure of this size in inches."""
+    """Return a picture as bytes.
+
+    Args:
+        draw: Draws into the figure that it is given.
+        size: Width and height in inches.
+        format: The format of the picture.
+
+    Raises:
+        InvalidInput: matplotlib is not installed.
+    """
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
@@ -59,7 +68,7 @@ def picture(
             f"drawing needs matplotlib ({problem}): pip install 'heldout[plot]'"
         ) from None
 
-    # A Figure of our own and settings that are put back: a notebook's pyplot does not notice.
+    # Not pyplot, and settings that are put back: a notebook does not notice.
     with mpl.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # drawn as a box
         mpl.rcdefaults()
@@ -73,7 +82,14 @@ def picture(
 
 
 def format_of(file: Path) -> Format:
-    """By the end of its name."""
+    """Return the format of a picture by the suffix of its file name.
+
+    Args:
+        file: The file to write.
+
+    Raises:
+        InvalidInput: The suffix is no format that can be drawn.
+    """
     ending = file.suffix.removeprefix(".").lower()
     for format in FORMATS:
         if ending == format:
@@ -83,7 +99,6 @@ def format_of(file: Path) -> Format:
     )
 
 
-def shortened(text: str, longest: int = 40) -> str:
-    """On one line, and no longer than a label may be."""
-    line = text.replace("\n", " ")
-    return cut(line, longest)
+def shorten_label(text: str, longest: int = 40) -> str:
+    """Return text as a label of at most `longest` characters, on one line."""
+    return cut(text.replace("\n", " "), longest)

@@ -1,40 +1,47 @@
-"""The live line while an eval runs: done, rate, time left, running mean with its error bar.
+"""How far a run is: counts, the running mean with its error bar, and a line that shows them.
 
-Shown on standard error, and only where that is a terminal; elsewhere it is silent.
+The line is shown on standard error, and only where that is a terminal; elsewhere it is silent.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from heldout._format import cut
 from heldout.stats import Moments
 
 if TYPE_CHECKING:
-    from rich.text import Text
+    from rich.console import RenderableType
+    from rich.progress import Task
 
-RATE_SECONDS, RATE_ITEMS = 30.0, 20
-"""The rate is that of the last so many seconds and items: a slow start does not spoil it."""
+FOLD_AFTER = 4096
+"""Rewards that wait to be summed, at most, where nothing displays them."""
 
 
-class Running:
-    """Counts of a run under way; errored items count as 0, as they will in `mean`.
+class RunProgress:
+    """Counts of a run in flight; errored items count as 0, as they will in `mean`.
 
     The run adds in its own thread while the display reads in another.
     """
 
     def __init__(self, repeats: int) -> None:
+        """Begin with nothing.
+
+        Args:
+            repeats: Times each sample is run.
+        """
         self.done = 0
         self.errors = 0
-        self.under_way = 0
+        self.in_flight = 0
         self.total: int | None = None
+        """Items in all, once that is known."""
         self.has_copies = False
         """Whether some samples are of equal content: then there is no error bar before the end."""
         self._repeats = repeats
@@ -44,32 +51,45 @@ class Running:
         self._lock = threading.Lock()
 
     def add(self, index: int, reward: float, *, ok: bool = True) -> None:
+        """Count an item that has ended.
+
+        Args:
+            index: Position of its sample in the dataset.
+            reward: Its reward; 0 where it errored.
+            ok: Whether it was scored.
+        """
         with self._lock:
             self.done += 1
             self.errors += not ok
             if self._repeats == 1:
                 self._fresh.append((index, reward))
-                return
-            # Error bars are clustered by sample, so its repeats go in together.
-            rewards = self._partial.setdefault(index, [])
-            rewards.append(reward)
-            if len(rewards) == self._repeats:
-                self._fresh.extend((index, r) for r in self._partial.pop(index))
+            else:  # Error bars are clustered by sample, so its repeats go in together.
+                rewards = self._partial.setdefault(index, [])
+                rewards.append(reward)
+                if len(rewards) == self._repeats:
+                    self._fresh.extend((index, r) for r in self._partial.pop(index))
+            if len(self._fresh) >= FOLD_AFTER:
+                self._fold()
 
-    def mean(self) -> str:
+    def status(self) -> str:
+        """Say what is known so far: the mean with its interval and denominator, and errors.
+
+        Returns:
+            `mean 0.500 (0.299 … 0.701) over 20, 1 error`, with the items in flight.
+        """
         with self._lock:
             self._fold()
-            if self._moments.mean is None or self.errors == self.done:
-                return "mean –"
-            interval = None if self.has_copies else self._moments.interval()
-            bar = "" if interval is None else f" ({interval.low:.3f} … {interval.high:.3f})"
-            return f"mean {self._moments.mean:.3f}{bar}"
-
-    def trim(self) -> None:
-        """Fold what waits into the sums, so that nothing grows where nobody looks."""
-        if len(self._fresh) >= 4096:
-            with self._lock:
-                self._fold()
+            parts = [f"{self.in_flight} in flight"] if self.in_flight else []
+            mean = self._moments.mean
+            if mean is None or self.errors == self.done:
+                parts.append("mean –")
+            else:
+                interval = None if self.has_copies else self._moments.interval()
+                bar = "" if interval is None else f" ({interval.low:.3f} … {interval.high:.3f})"
+                parts.append(f"mean {mean:.3f}{bar} over {self._moments.n}")
+            if self.errors:
+                parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
+            return ", ".join(parts)
 
     def _fold(self) -> None:
         if self._fresh:
@@ -78,109 +98,28 @@ class Running:
             self._moments.add(np.array(values, dtype=np.float64), np.array(clusters))
 
 
-class Line:
-    """What the display says of a run, in one line that fits."""
-
-    def __init__(
-        self, running: Running, name: str, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.running, self.name = running, name
-        self.ended = False
-        self._clock = clock
-        self._started = clock()
-        self._at_start = running.done  # a resumed run did not do these now
-        self._marks: deque[tuple[float, int]] = deque([(self._started, running.done)])
-
-    def parts(self) -> dict[str, str]:
-        """In the order shown; whatever is not known yet is left out."""
-        running, now = self.running, self._clock()
-        done, total = running.done, running.total
-        parts = {"name": self.name, "bar": "", "done": f"{done} done"}
-        if total is not None:
-            parts["done"] = f"{done:>{len(str(total))}}/{total}"
-        rate = self._rate(now, done)
-        if rate:
-            parts["rate"] = f"{rate:5.1f}/s" if rate >= 1 else f"{rate * 60:3.1f}/min"
-        if self.ended:
-            parts["time"] = f"in {_duration(now - self._started)}"
-        elif rate and total is not None and done - self._at_start >= total / 10:
-            parts["time"] = f"{_duration((total - done) / rate)} left"
-        if done == self._at_start and running.under_way:
-            parts["mean"] = f"{running.under_way} under way"
-        else:
-            parts["mean"] = running.mean()
-        if running.errors:
-            parts["errors"] = f"{running.errors} error{'s' * (running.errors > 1)}"
-        return parts
-
-    def _rate(self, now: float, done: int) -> float:
-        if self.ended:
-            return (done - self._at_start) / max(now - self._started, 1e-9)
-        marks = self._marks
-        if done > marks[-1][1] and now - marks[-1][0] >= RATE_SECONDS / 60:
-            marks.append((now, done))
-        while (
-            len(marks) > 1
-            and now - marks[1][0] >= RATE_SECONDS
-            and done - marks[1][1] >= RATE_ITEMS
-        ):
-            marks.popleft()
-        then, had = marks[0]
-        return (done - had) / (now - then) if now > then else 0.0
-
-    def render(self, width: int) -> Text:
-        from rich.text import Text
-
-        parts = self.parts()
-        # What a narrow terminal has no room for goes in this order.
-        for least in ("bar", "rate", "name", "time"):
-            if _length(parts) <= width:
-                break
-            parts.pop(least, None)
-        if "bar" in parts:
-            room = width - _length(parts) + _LEAST_BAR
-            parts["bar"] = self._bar(min(24, room - room % 4))  # in steps: it must not twitch
-        line = Text(no_wrap=True, overflow="ellipsis", end="")
-        for part, text in parts.items():
-            line.append("  " if line else "")
-            line.append(text, _STYLES.get(part, ""))
-        return line
-
-    def _bar(self, width: int) -> str:
-        total = self.running.total
-        filled = width * self.running.done // total if total else 0
-        return "━" * filled + "╌" * (width - filled)
-
-
-_STYLES = {"bar": "cyan", "rate": "dim", "time": "dim", "mean": "bold", "errors": "red"}
-_LEAST_BAR = 8
-
-
-def _length(parts: dict[str, str]) -> int:
-    texts = sum(_LEAST_BAR if part == "bar" else len(text) for part, text in parts.items())
-    return texts + 2 * (len(parts) - 1)
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
 @contextmanager
-def shown(running: Running, name: str, *, wanted: bool) -> Iterator[bool]:
-    """Whether there is a display; it redraws itself from `running` a few times a second."""
+def show_progress(progress: RunProgress, name: str, *, wanted: bool) -> Iterator[None]:
+    """Show a line that redraws itself a few times a second, if there is a terminal.
+
+    Args:
+        progress: What to show.
+        name: Of the run.
+        wanted: False shows nothing.
+
+    Yields:
+        Nothing; the line stays in its last state afterwards.
+    """
     if not wanted or not sys.stderr.isatty():
-        yield False
+        yield
         return
     from rich.console import Console
     from rich.live import Live
 
-    console, line = Console(stderr=True), Line(running, name)
+    console = Console(stderr=True)
     display = Live(
         console=console,
-        # Room for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly.
-        get_renderable=lambda: line.render(console.width - 3),
+        get_renderable=make_line(progress, name, width=console.width),
         refresh_per_second=4,
         # What the user's code prints goes above the line; where it does not go to the terminal
         # it is not ours to move there.
@@ -189,7 +128,78 @@ def shown(running: Running, name: str, *, wanted: bool) -> Iterator[bool]:
     # Drawn before anything is printed: two threads that print at once would draw it twice.
     display.start(refresh=True)
     try:
-        yield True
+        yield
     finally:
-        line.ended = True
         display.stop()
+
+
+BAR = 20
+"""Columns of the bar."""
+SPARE = 3
+"""Columns for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly."""
+
+
+def make_line(progress: RunProgress, name: str, *, width: int) -> Callable[[], RenderableType]:
+    """Make the line of a run.
+
+    Args:
+        progress: What to show.
+        name: Of the run.
+        width: Columns of the terminal: a narrow one gets the parts that matter most.
+
+    Returns:
+        Draws the line as it is now.
+    """
+    from rich.progress import Progress
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+    from rich.text import Text
+
+    tasks = Progress()
+    tasks.add_task(name, total=progress.total, completed=progress.done)
+    resumed_at = progress.done  # what a resumed run had already does not count as speed
+
+    def draw() -> RenderableType:
+        task = tasks.tasks[0]
+        tasks.update(task.id, completed=progress.done, total=progress.total)
+        total = "?" if progress.total is None else progress.total
+        # Over the whole run: a short stretch says little where answers take different times.
+        speed = (task.completed - resumed_at) / task.elapsed if task.elapsed else 0.0
+        texts = {
+            "name": name[:24],
+            "bar": " " * BAR,
+            "count": f"{progress.done}/{total}",
+            "speed": _format_speed(speed),
+            "time": _format_time(task, speed),
+            "status": progress.status(),
+        }
+        room, shown = width - SPARE, set()
+        texts["status"] = cut(texts["status"], max(1, room - len(texts["count"]) - 2))
+        for part in ("count", "status", "time", "name", "speed", "bar"):
+            if texts[part] and len(texts[part]) + 1 <= room:
+                room -= len(texts[part]) + 1
+                shown.add(part)
+        bar = ProgressBar(total=progress.total, completed=progress.done, width=BAR)
+        line = Table.grid(padding=(0, 1, 0, 0))
+        line.add_row(
+            *(bar if part == "bar" else Text(texts[part]) for part in texts if part in shown)
+        )
+        return line
+
+    return draw
+
+
+def _format_speed(speed: float) -> str:
+    if not speed:
+        return ""
+    return f"{speed:.1f}/s" if speed >= 1 else f"{speed * 60:.1f}/min"
+
+
+def _format_time(task: Task, speed: float) -> str:
+    elapsed = timedelta(seconds=int(task.elapsed or 0))
+    if task.finished:
+        return f"in {elapsed}"
+    remaining = task.remaining
+    if not speed or remaining is None:
+        return str(elapsed)
+    return f"{elapsed}, {timedelta(seconds=int(remaining / speed))} left"

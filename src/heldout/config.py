@@ -6,15 +6,15 @@ The text under each field is also what `heldout run --help` prints for `--set`.
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import re
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
+from heldout._providers import check_model_name
 from heldout.errors import InvalidInput
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +31,16 @@ class Sampling:
     """Texts that end a model turn."""
     seed: int | None = None
     """Makes sampled turns repeatable: each (sample, repeat) draws from its own stream."""
+    extra_body: dict[str, Any] | None = field(default=None, hash=False)
+    """Further fields of the request to a server, as extra_body.KEY=VALUE; null leaves a field out.
+    They are saved with the run, so no key belongs here."""
+    stream: bool = False
+    """Have a server send turns as a stream of events, for one that times out otherwise."""
 
     def __post_init__(self) -> None:
+        if self.extra_body is not None:
+            _check_extra_body(self.extra_body)
+            object.__setattr__(self, "extra_body", self.extra_body or None)
         if isinstance(self.stop, str):
             object.__setattr__(self, "stop", (self.stop,))
         elif type(self.stop) is not tuple:
@@ -48,21 +56,48 @@ class Sampling:
             _count("sampling.seed", self.seed, low=0)
 
     def for_item(self, sample_id: str, repeat: int) -> Sampling:
-        """The same settings with a seed of the item's own, so that repeats are not copies."""
+        """Give an item its own seed, so that repeats are not copies.
+
+        Args:
+            sample_id: Of the item's sample.
+            repeat: Which repeat of the sample.
+
+        Returns:
+            The same settings with that seed; as they are where there is no seed.
+        """
         if self.seed is None:
             return self
         return self._seeded(f"{self.seed}:{repeat}:{sample_id}")
 
     def for_turn(self, turn: int) -> Sampling:
-        """… and of the turn's own: the second does not draw what the first one drew."""
+        """Give a turn of an item its own seed, so that no turn draws what another one drew.
+
+        Args:
+            turn: Number of the turn, from 0.
+
+        Returns:
+            The item's settings with that seed; as they are where there is no seed.
+        """
         return self if self.seed is None or turn == 0 else self._seeded(f"{self.seed}:{turn}")
 
     def _seeded(self, text: str) -> Sampling:
-        own = (
+        seed = (
             int.from_bytes(hashlib.blake2b(text.encode(), digest_size=4).digest(), "big")
             & 0x7FFFFFFF
         )
-        return Sampling(self.temperature, self.top_p, self.max_tokens, self.stop, own)
+        return replace(self, seed=seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to plain values, as run.json has them; optional fields only where they are set.
+
+        Returns:
+            The fields by name.
+        """
+        plain = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("extra_body", "stream"):
+            if not plain[name]:
+                del plain[name]
+        return {**plain, "stop": [*self.stop]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +105,14 @@ class EvalConfig:
     """Everything `evaluate` needs to know besides the samples and the score function."""
 
     endpoint: Any = "smollm2"
-    """Who answers: openai:MODEL, openai:MODEL@http://host/v1, hf:PATH, smollm2; in Python also
-    an endpoint object or a function of the messages."""
+    """The model: openai:MODEL, openai:MODEL@http://host/v1, PROVIDER:MODEL (anthropic:MODEL, …),
+    hf:PATH, smollm2; in Python also an endpoint object or a function of the messages."""
     experiment_name: str | None = None
     """Name of the run and of its directory; None takes the eval file's, or else the time."""
     max_samples: int | None = None
     """Only the first so many samples; None takes all."""
     max_concurrent: int = 16
-    """Items under way at once."""
+    """Items in flight at once."""
     repeats: int = 1
     """Times each sample is run; error bars are clustered by sample."""
     max_turns: int = 16
@@ -101,32 +136,34 @@ class EvalConfig:
     output_dir: str = "outputs/evals"
     """Where run directories are made."""
     resume: bool = False
-    """Go on with an unfinished run: keeps finished items, runs errored ones again."""
+    """Resume an unfinished run: keeps finished items, runs errored ones again."""
+    save_turns: bool = False
+    """Save every turn of an item, so that a resumed run goes on in the middle of an episode;
+    environments need snapshot() and restore()."""
     progress: bool = True
     """Show progress, if there is a terminal."""
+    cache: bool | str = False
+    """Take model turns from the response cache, and add new ones to it: true, or the path of its
+    file. For servers and models on disk."""
 
     def __post_init__(self) -> None:
         if isinstance(self.output_dir, Path):
             object.__setattr__(self, "output_dir", str(self.output_dir))
         name = self.experiment_name
-        if name is not None and not (
-            isinstance(name, str) and re.fullmatch(r"[\w][\w.+=@ -]*", name)
-        ):
+        if name is not None and not re.fullmatch(r"[\w][\w.+=@ -]*", name):
             raise InvalidInput(
                 f"experiment_name becomes a directory: letters, digits and . _ - + = @, "
                 f"starting with a letter or digit; got {name!r}"
             )
-        if not isinstance(self.output_dir, str) or not self.output_dir:
-            raise InvalidInput(f"output_dir is a path, got {self.output_dir!r}")
+        if not self.output_dir:
+            raise InvalidInput("output_dir is a path, got ''")
         if not isinstance(self.sampling, Sampling):
             raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r}")
-        if self.max_samples is not None:
-            _count("max_samples", self.max_samples, low=1)
-        _count("max_concurrent", self.max_concurrent, low=1)
-        _count("repeats", self.repeats, low=1)
-        _count("max_turns", self.max_turns, low=1)
-        if self.token_budget is not None:
-            _count("token_budget", self.token_budget, low=1)
+        for count in ("max_concurrent", "repeats", "max_turns"):
+            _count(count, getattr(self, count), low=1)
+        for count in ("max_samples", "token_budget"):
+            if getattr(self, count) is not None:
+                _count(count, getattr(self, count), low=1)
         _count("retries", self.retries, low=0)
         if self.timeout is not None:
             _number("timeout", self.timeout, low=0)
@@ -142,34 +179,48 @@ class EvalConfig:
                     "first error; set one of the two"
                 )
         _number("pass_threshold", self.pass_threshold)
-        for flag in ("resume", "progress"):
-            if not isinstance(getattr(self, flag), bool):
-                raise InvalidInput(f"{flag} is True or False, got {getattr(self, flag)!r}")
         if self.resume and self.experiment_name is None:
             raise InvalidInput("resume=True needs the experiment_name of the run to go on with")
+        if self.cache in ("true", "false", ""):  # of a command line or a file of settings
+            object.__setattr__(self, "cache", self.cache == "true")
         check_endpoint(self.endpoint)
+        if self.sampling.extra_body or self.sampling.stream:
+            _check_is_server(self.endpoint)
 
 
 # What may differ between a run and its resumption without changing any result.
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
-    "max_error_rate", "pass_threshold", "output_dir", "resume", "progress",
+    "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
+    "cache", "sampling.stream",
 }  # fmt: skip
 
 
 def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, Any]:
-    """The config as JSON has it; `endpoint` is the endpoint's description of itself."""
+    """Convert a config to what run.json holds.
+
+    Args:
+        config: The config.
+        endpoint: The endpoint's description of itself.
+
+    Returns:
+        Plain values.
+    """
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
-    sampling = {f.name: getattr(config.sampling, f.name) for f in fields(config.sampling)}
-    return {
-        **plain,
-        "endpoint": endpoint,
-        "sampling": {**sampling, "stop": [*config.sampling.stop]},
-    }
+    if not config.cache:
+        del plain["cache"]
+    return {**plain, "endpoint": endpoint, "sampling": config.sampling.to_dict()}
 
 
 def result_changing(config: dict[str, Any]) -> dict[str, Any]:
-    """The part of a stored config that a resumed run must share, flattened to dotted names."""
+    """Select the part of a stored config that a resumed run must share.
+
+    Args:
+        config: As run.json holds it.
+
+    Returns:
+        That part, flattened to dotted names.
+    """
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -180,17 +231,17 @@ def result_changing(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_endpoint(endpoint: Any) -> None:
-    """Refuse what can be no endpoint; whether a model is there shows when it is opened."""
+    """Refuse what can be no endpoint; whether a model is there shows when it is opened.
+
+    Args:
+        endpoint: A string, a function of the messages or an endpoint object.
+
+    Raises:
+        InvalidInput: It is none of these.
+    """
     if isinstance(endpoint, str):
-        kind, _, rest = endpoint.partition(":")
-        if kind == "smollm2" and not rest:
-            return
-        if kind in ("openai", "hf") and rest:
-            return
-        raise InvalidInput(
-            f"endpoint {endpoint!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
-            "hf:PATH, smollm2"
-        )
+        check_model_name(endpoint)
+        return
     if not callable(endpoint) and not callable(getattr(endpoint, "complete", None)):
         raise InvalidInput(
             f"endpoint is a string, a function of the messages or an endpoint object, "
@@ -198,18 +249,30 @@ def check_endpoint(endpoint: Any) -> None:
         )
 
 
+def _check_is_server(endpoint: Any) -> None:
+    is_local = isinstance(endpoint, str) and endpoint.partition(":")[0] in ("hf", "smollm2")
+    if is_local or not (isinstance(endpoint, str) or hasattr(endpoint, "complete")):
+        raise InvalidInput(
+            f"sampling.extra_body and sampling.stream are for servers; {endpoint!r} is none"
+        )
+
+
+def _check_extra_body(extra: Any) -> None:
+    if not isinstance(extra, dict) or not all(isinstance(key, str) for key in extra):
+        raise InvalidInput(f"sampling.extra_body is a dict of request fields, got {extra!r:.200}")
+    try:
+        json.dumps(extra, allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        raise InvalidInput(f"sampling.extra_body is not valid JSON: {problem}") from None
+
+
 def _count(name: str, value: Any, *, low: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < low:
+    if not isinstance(value, int) or value < low:
         raise InvalidInput(f"{name} is a whole number >= {low}, got {value!r}")
 
 
 def _number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf) -> None:
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int | float)
-        or not math.isfinite(value)
-        or not low <= value <= high
-    ):
+    if not isinstance(value, int | float) or not math.isfinite(value) or not low <= value <= high:
         bounds = f" from {low:g}" * (low > -math.inf) + f" to {high:g}" * (high < math.inf)
         raise InvalidInput(f"{name} is a finite number{bounds}, got {value!r}")
 

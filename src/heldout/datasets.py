@@ -3,7 +3,7 @@
 Every loader turns rows into `Sample`s the same way. `id` names the column that is the id (without
 one, samples are numbered), `ground_truth` the column with the truth, `input` and `metadata` the
 columns that go there; what is not named goes to the input. A row that is already a sample
-({"id", "input", …}) is taken as it is. A bad row is an error with its file and line.
+({"id", "input", …}) is chosen as it is. A bad row is an error with its file and line.
 
     load_jsonl("math.jsonl", ground_truth="answer", metadata=["difficulty"])
 """
@@ -11,16 +11,18 @@ columns that go there; what is not named goes to the input. A row that is alread
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import zlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import DuplicateSampleId, InvalidInput
+from heldout.store.jsonl import UNREADABLE
 from heldout.types import Sample
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]
@@ -37,33 +39,98 @@ class Columns(TypedDict, total=False):
 
 
 def load_jsonl(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
-    """One JSON object a line; `.gz` and `.zst` are read as they are."""
+    """Load one JSON object per line; `.gz` and `.zst` are read as they are.
+
+    Args:
+        path: The file.
+        **columns: Which column is what; see above.
+
+    Returns:
+        The samples.
+
+    Raises:
+        InvalidInput: The file or a row of it cannot be used; the message says where.
+    """
     return list(iter_jsonl(path, **columns))
 
 
 def iter_jsonl(path: str | Path, **columns: Unpack[Columns]) -> Iterator[Sample]:
-    """The same, a sample at a time: for files that need not fit in memory."""
-    return _samples(_jsonl_rows(_existing(path)), **columns)
+    """Load JSONL a sample at a time, for files that need not fit in memory.
+
+    Args:
+        path: The file.
+        **columns: Which column is what; see above.
+
+    Returns:
+        The samples, read as they are asked for.
+
+    Raises:
+        InvalidInput: The file or a row of it cannot be used; the message says where.
+    """
+    return _check_columns(_jsonl_rows(_check_file(path)), **columns)
 
 
 def jsonl_rows(path: str | Path) -> Rows:
-    """Every line's value as it is, beside where it stands ("FILE, line 3"); blank ones left out."""
-    return _jsonl_rows(_existing(path))
+    """Read the lines of a JSONL file as they are; blank ones are left out.
+
+    Args:
+        path: The file.
+
+    Returns:
+        (where, value): "FILE, line 3" and the value of that line.
+
+    Raises:
+        InvalidInput: The file cannot be read, or a line is not JSON.
+    """
+    return _jsonl_rows(_check_file(path))
 
 
 def load_csv(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
-    """A CSV file in UTF-8 with a header line; `.gz` and `.zst` too. Values are texts."""
-    return list(_samples(_csv_rows(_existing(path)), **columns))
+    """Load a CSV file in UTF-8 with a header line, `.gz` and `.zst` too. Values are texts.
+
+    Args:
+        path: The file.
+        **columns: Which column is what; see above.
+
+    Returns:
+        The samples.
+
+    Raises:
+        InvalidInput: The file or a row of it cannot be used; the message says where.
+    """
+    return list(_check_columns(_csv_rows(_check_file(path)), **columns))
 
 
 def load_parquet(path: str | Path, **columns: Unpack[Columns]) -> list[Sample]:
-    return list(_samples(_parquet_rows(_existing(path)), **columns))
+    """Load a Parquet file; needs the extra `parquet`.
+
+    Args:
+        path: The file.
+        **columns: Which column is what; see above.
+
+    Returns:
+        The samples.
+
+    Raises:
+        InvalidInput: The file or a row of it cannot be used; the message says where.
+    """
+    return list(_check_columns(_parquet_rows(_check_file(path)), **columns))
 
 
 def load_hf(dataset: Any, *, split: str | None = None, **columns: Unpack[Columns]) -> list[Sample]:
-    """A Hugging Face `Dataset` (or any iterable of dicts), or a folder that `save_to_disk` made.
+    """Load a Hugging Face dataset.
 
-    A dict of splits needs `split`, unless it holds only one.
+    Args:
+        dataset: A `Dataset`, any iterable of dicts, a dict of splits, or a folder that
+            `save_to_disk` made.
+        split: Which split, where there are several.
+        **columns: Which column is what; see above.
+
+    Returns:
+        The samples.
+
+    Raises:
+        InvalidInput: There is no such split or folder, or a row cannot be used.
     """
     name = type(dataset).__name__
     if isinstance(dataset, str | Path):
@@ -81,7 +148,7 @@ def load_hf(dataset: Any, *, split: str | None = None, **columns: Unpack[Columns
     elif split is not None:
         raise InvalidInput(f"{name} has no splits, so there is no {split!r}; leave split out")
     rows = ((f"{name}, row {i}", row) for i, row in enumerate(dataset))
-    return list(_samples(rows, **columns))
+    return list(_check_columns(rows, **columns))
 
 
 def _saved_dataset(folder: Path) -> Any:
@@ -105,7 +172,7 @@ def _saved_dataset(folder: Path) -> Any:
 # --- Rows to samples ----------------------------------------------------------------------------
 
 
-def _samples(
+def _check_columns(
     rows: Rows,
     *,
     id: str | None = None,
@@ -117,10 +184,10 @@ def _samples(
     for name, columns in (("input", input), ("metadata", metadata)):
         if isinstance(columns, str):
             raise InvalidInput(f"{name} is a list of columns, got {columns!r}; write [{columns!r}]")
-    return _each(rows, id, ground_truth, input, metadata)
+    return _make_samples(rows, id, ground_truth, input, metadata)
 
 
-def _each(
+def _make_samples(
     rows: Rows,
     id: str | None,
     ground_truth: str | None,
@@ -166,10 +233,10 @@ def _from_columns(
     if ground_truth is None and "ground_truth" in row:
         ground_truth = "ground_truth"
     special = {id, ground_truth, *metadata}
-    taken = [key for key in row if key not in special] if input is None else input
+    chosen = [key for key in row if key not in special] if input is None else input
     return Sample(
         _id(number if id is None else _column(row, id)),
-        {key: _column(row, key) for key in taken},
+        {key: _column(row, key) for key in chosen},
         None if ground_truth is None else _column(row, ground_truth),
         {key: _column(row, key) for key in metadata},
     )
@@ -196,7 +263,7 @@ _BROKEN = (EOFError, zlib.error, OSError)
 """What reading raises where a file, compressed or not, is cut short or damaged."""
 
 
-def _existing(path: str | Path) -> Path:
+def _check_file(path: str | Path) -> Path:
     path = Path(path)
     if path.is_dir():
         raise InvalidInput(f"{path} is a folder, not a file")
@@ -288,7 +355,7 @@ def _jsonl_rows(path: Path) -> Rows:
                 continue
             try:
                 row = decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
+            except UNREADABLE as problem:
                 raise InvalidInput(f"{path}, line {number}: not JSON: {problem}") from None
             yield f"{path}, line {number}", row
 
@@ -359,3 +426,71 @@ def _parquet_rows(path: Path) -> Rows:
                     number += 1
     except (pyarrow.ArrowException, OSError) as problem:
         raise InvalidInput(f"{path} is not a readable Parquet file: {problem}") from None
+
+
+# --- Samples ------------------------------------------------------------------------------------
+
+
+def distinct(samples: Iterable[Sample], *, wanted: str) -> Iterator[Sample]:
+    """Pass samples on one by one, and refuse what cannot be one of several.
+
+    Args:
+        samples: The samples.
+        wanted: What to say of a value that is no Sample.
+
+    Yields:
+        The samples.
+
+    Raises:
+        InvalidInput: A value is no Sample.
+        DuplicateSampleId: Two have one id.
+    """
+    seen: set[str] = set()
+    for position, sample in enumerate(samples):
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"{wanted}, got {sample!r:.200}")
+        if sample.id in seen:
+            raise DuplicateSampleId(sample.id, position)
+        seen.add(sample.id)
+        yield sample
+
+
+def ordered_by_id(samples: Sequence[Sample], key: object) -> list[Sample]:
+    """Shuffle samples by nothing but a key and their ids.
+
+    Args:
+        samples: The samples, in any order.
+        key: Another one gives another order.
+
+    Returns:
+        The same order in every process; without some of them the others are as before.
+    """
+
+    def sort_key(sample: Sample) -> bytes:
+        text = f"{key}:{sample.id}".encode("utf-8", "surrogatepass")
+        return hashlib.blake2b(text, digest_size=16).digest()
+
+    return sorted(samples, key=sort_key)
+
+
+def copy_sample(sample: Sample) -> Sample:
+    """Copy a sample, so that user code may write into its dicts and lists.
+
+    Args:
+        sample: The sample.
+
+    Returns:
+        One with dicts and lists of its own, all the way down; what else they hold is shared.
+    """
+    return Sample(
+        sample.id,
+        _copy_containers(sample.input),
+        _copy_containers(sample.ground_truth),
+        _copy_containers(sample.metadata),
+    )
+
+
+def _copy_containers(value: Any) -> Any:
+    if type(value) is dict:
+        return {key: _copy_containers(part) for key, part in value.items()}
+    return [_copy_containers(part) for part in value] if type(value) is list else value

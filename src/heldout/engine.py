@@ -1,18 +1,21 @@
 """evaluate(): samples x config x score function -> EvalReport.
 
 A fixed pool of workers pulls items from one iterator, so a stream of a million samples is never
-held. Every item ends in one journal line, scored or errored; the report is derived from the
-journal, which is why a run that was killed and resumed gives the report of one that was not.
-The clauses named here are those of docs/semantics.md.
+held. One item reads top to bottom: `Run._work` pulls it, `Evaluation.run_item` makes the attempt
+(rollout.py), `Run._record` writes its one journal line, scored or errored. The report is derived
+from the journal, which is why a run that was killed and resumed gives the report of one that was
+not. The clauses named here are those of docs/semantics.md.
 """
 
 from __future__ import annotations
 
+import shutil
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -21,10 +24,10 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from heldout._aio import exits_contained
+from heldout._aio import Result, contain_exits, waker
 from heldout._fingerprint import describe_callable
-from heldout._progress import Running, shown
-from heldout.config import EvalConfig, config_to_dict
+from heldout._progress import RunProgress, show_progress
+from heldout.config import EvalConfig, Sampling, config_to_dict
 from heldout.errors import (
     EvalFailed,
     FatalEndpointError,
@@ -38,19 +41,22 @@ from heldout.errors import (
 )
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
+from heldout.models.cache import open_cached
 from heldout.rollout import (
+    Attempt,
+    Conversation,
     EnvironmentFactory,
     EvalDefinition,
     PrepareMessages,
     ScoreFn,
-    attempt,
+    TurnFile,
     failed_in_scoring,
     root_of,
 )
 from heldout.store.journal import JournalWriter
-from heldout.store.ledger import Ledger, as_stored
 from heldout.store.report import EvalReport, finish
-from heldout.store.rundir import RunDir, RunInfo, now, unused_name
+from heldout.store.resume import Ledger, as_stored
+from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
     Completion,
     EvalResult,
@@ -64,9 +70,9 @@ from heldout.types import (
 )
 
 SYNC_SECONDS = 1.0
-GIVE_WAY_SECONDS = 0.005
+YIELD_SECONDS = 0.005
 UNREACHABLE_LIMIT = 10
-"""So many items that got no answer at all, with none that did, end the run early."""
+"""The run ends early after so many items without any answer, if none got one."""
 
 
 async def evaluate(
@@ -76,57 +82,49 @@ async def evaluate(
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
 ) -> EvalReport:
-    """Run every sample and score what came of it.
+    """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
 
-    An `EvalDefinition` takes the place of samples, score function, messages and environments.
-    Writes `<output_dir>/<experiment_name>/` as it goes. Raises `SystemicFailure` where there is
-    no honest number to report: every item errored, or more than `max_error_rate`. Cancelled or
-    interrupted, it leaves a run that `resume=True` goes on with.
+    Cancelled or interrupted, it leaves a run that `resume=True` goes on with.
+
+    Args:
+        samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
+            and environments.
+        config: How to run them.
+        score_fn: Scores a trajectory.
+        prepare_messages: Makes a sample's opening messages; without it the sample's input does.
+        environment_factory: Makes a sample's environment; without it there is one model turn.
+
+    Returns:
+        The report, as it is saved.
+
+    Raises:
+        InvalidInput: An argument or a sample is refused.
+        RunDirectoryError: The run directory cannot be used: it holds another run, say.
+        SystemicFailure: There is no honest number to report: every item errored, or more than
+            `max_error_rate`.
+        ItemFailed: An item errored under `on_error="raise"`.
     """
-    given = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
-    samples = given.samples
+    definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+    samples = definition.samples
     if not isinstance(samples, Iterable):
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
+    if config.cache:
+        endpoint = open_cached(endpoint, config.endpoint, config.cache)
     try:
-        hooks = Hooks(endpoint, given.score_fn, given.prepare_messages, given.environment_factory)
-
-        async def one(item: Item) -> Outcome:
-            with taking_part(endpoint, item.index, item.repeat) as its_own:
-                return await run_item(
-                    item.sample, item.repeat, config, replace(hooks, endpoint=its_own)
-                )
-
-        described = config_to_dict(config, endpoint.describe())
-        return await Run(samples, config, one, described, hooks.described()).run()
+        return await Evaluation(definition, config, endpoint).run()
     finally:
         if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
             with anyio.CancelScope(shield=True):
                 await endpoint.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """What the user brought besides the samples."""
-
-    endpoint: Endpoint
-    score_fn: ScoreFn
-    prepare_messages: PrepareMessages | None
-    environment_factory: EnvironmentFactory | None
-
-    def described(self) -> dict[str, Any]:
-        """What run.json says of the functions whose change would change results."""
-        return {
-            "score_fn": describe_callable(self.score_fn),
-            "prepare_messages": describe_callable(self.prepare_messages),
-            "environment_factory": describe_callable(self.environment_factory, docstrings=True),
-        }
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Item:
+    """One attempt to make: a sample, its position in the dataset, and which repeat of it."""
+
     index: int
     sample: Sample
     repeat: int
@@ -137,123 +135,158 @@ Outcome = tuple[EvalResult, BaseException | None]
 
 
 class Run:
-    """Every item to a line of the journal, and that to a report: the state its workers share.
+    """Takes every item to a line of the journal, and the journal to a report.
 
-    `one` is what is done with an item. `described` is the config and `functions` the functions
-    as run.json has them.
+    What is done with an item is a subclass's to say: `run_item`.
     """
 
     def __init__(
         self,
         samples: Iterable[Sample],
         config: EvalConfig,
-        one: Callable[[Item], Awaitable[Outcome]],
         described: dict[str, Any],
         functions: dict[str, Any],
     ) -> None:
+        """Make a run that has not begun.
+
+        Args:
+            samples: The samples; a sequence is checked as a whole before anything runs.
+            config: How to run them.
+            described: The config as run.json has it.
+            functions: The functions as run.json has them.
+        """
         name = config.experiment_name or unused_name(Path(config.output_dir))
         self.dir = RunDir(Path(config.output_dir) / name)
-        self.samples, self.config, self.one = samples, config, one
-        self.described = {**described, "experiment_name": self.dir.path.name}
+        self.samples, self.config = samples, config
+        self.described = {**described, "experiment_name": name}
         self.functions = functions
-        self.running = Running(config.repeats)
+        self.progress = RunProgress(config.repeats)
         self.ledger = Ledger()
-        self.asked = 0
+        self.item_count = 0
+        """Items so far, those of an earlier attempt at this run included."""
         self.last_error: str | None = None
         self.errors_in_scoring = 0
         self.unreachable: int | None = 0
         """Items that got no answer at all, while none has; None once one has."""
         self.failure: BaseException | None = None
-        self.gave_way = time.perf_counter()
         self.exhausted = False
-        """Whether the last sample has been handed out."""
+        """Whether the last sample has been pulled."""
         self.previous: RunInfo | None = None
-        """What run.json said before this run went on with it."""
+        """What run.json said before this run was resumed."""
+        self.turns_dir = self.dir.path / "turns"
+        """Holds the turns of items in flight, if they are saved."""
+        self.run_id = ""
+        self._yielded_at = time.perf_counter()
+
+    async def run_item(self, item: Item) -> Outcome:
+        """Run one item.
+
+        Args:
+            item: What to run.
+
+        Returns:
+            Its result, scored or errored, and what was raised.
+        """
+        raise NotImplementedError
 
     async def run(self) -> EvalReport:
+        """Run all items and derive the report.
+
+        Returns:
+            The report, as it is saved.
+
+        Raises:
+            EvalFailed: There is no honest number to report.
+            InvalidInput: There are no samples, or one is refused.
+            RunDirectoryError: The run directory cannot be used.
+        """
         try:
             info, journal = self._enter()
             try:
-                with exits_contained():
+                with contain_exits():
                     return await self._run(info, journal)
             finally:
                 journal.close()
         finally:
             self.ledger.close()
 
+    # --- The run directory ---
+
     def _enter(self) -> tuple[RunInfo, JournalWriter]:
-        """Into the run directory: a new one, or one to go on with. Refusals happen here."""
-        config, functions = self.described, self.functions
-        going_on = self.config.resume and self.dir.exists()
-        # First the lock, then everything else: nobody else may come in between.
-        journal = JournalWriter(self.dir.journal) if going_on else self.dir.claim()
+        """Make the run directory, or enter one that is resumed; refusals happen here."""
+        resumes = self.config.resume and self.dir.exists()
+        # First the lock, then everything else: no other process may come in between.
+        journal = JournalWriter(self.dir.journal) if resumes else self.dir.claim()
         try:
-            if going_on:
-                self._take_over(config, functions)
-            self._look_ahead()
+            if resumes:
+                self._read_finished()
+            self._check_samples()
             if not self.ledger.finished:
                 journal.clear()  # of errors only, which are run again
-            info = self.dir.create(config, functions, self.running.total)
+            info = RunInfo.new(self.described, self.functions, self.progress.total)
             if self.previous is not None:
                 info.started, info.id = self.previous.started, self.previous.id
+            self.dir.write_info(info)
+            self.run_id = info.id or ""
+            if self.config.save_turns:
+                self.turns_dir.mkdir(exist_ok=True)
             return info, journal
         except BaseException:
             journal.close()
-            if not going_on:
+            if not resumes:
                 self.dir.remove_empty()
             raise
 
-    def _take_over(self, config: dict[str, Any], functions: dict[str, Any]) -> None:
-        """What a stopped run finished, if it belongs together with what is to come."""
+    def _read_finished(self) -> None:
+        """Take over what a stopped run finished, if it belongs together with what is to come."""
         for index, reward in self.ledger.read_journal(self.dir.journal):
-            self.running.add(index, reward)
-            self.running.trim()
-        if self.ledger.finished:
+            self.progress.add(index, reward)
+        if self.ledger.finished or any(self.turns_dir.glob("*.json")):
             self.previous = self.dir.read_info()
-            self.dir.check_resumable(self.previous, config, functions)
+            self.dir.check_resumable(self.previous, self.described, self.functions)
         else:  # nothing to keep, so nothing that could fail to belong together
             self.ledger.close()
             self.ledger = Ledger()
 
-    def _look_ahead(self) -> None:
-        """Where all samples are at hand, refuse bad ones before anything runs."""
+    def _check_samples(self) -> None:
+        """Refuse bad samples before anything runs, where all are at hand."""
         limit = self.config.max_samples
         if isinstance(self.samples, Sequence):
-            for _ in self._admitted():
+            for _ in self._admit_samples():
                 pass
             self.ledger.check_all_seen()
-            self.running.total = len(self.samples[:limit]) * self.config.repeats
+            self.progress.total = len(self.samples[:limit]) * self.config.repeats
         elif limit is not None:
-            self.running.total = limit * self.config.repeats
+            self.progress.total = limit * self.config.repeats
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with shown(self.running, self.dir.path.name, wanted=self.config.progress):
-                await self._work(journal)
+            with show_progress(self.progress, self.dir.path.name, wanted=self.config.progress):
+                await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure
-            if self.asked == 0:
+            if self.item_count == 0:
                 raise InvalidInput("there are no samples to evaluate")
             self.ledger.check_all_seen()
-            if not self.exhausted or self.running.done != self.asked:
+            if not self.exhausted or self.progress.done != self.item_count:
                 raise EvalFailed(
-                    f"only {self.running.done} items came to an end; the run is not complete, "
+                    f"only {self.progress.done} items came to an end; the run is not complete, "
                     "and can be resumed"
                 )
             self._check_errors()
             journal.sync()
-            await _in_thread_to_the_end(finish, self.dir, info, self.asked)
-            if self._is_as_it_was(info):
+            await _run_in_thread_to_end(finish, self.dir, info, self.item_count)
+            if self._changed_nothing(info):
                 assert self.previous is not None
                 self.dir.write_info(self.previous)
+            shutil.rmtree(self.turns_dir, ignore_errors=True)
         except BaseException as problem:
             self._stop(info, journal, problem)
             raise
         return EvalReport.load(self.dir.path)
 
-    def _is_as_it_was(self, info: RunInfo) -> bool:
-        """Whether a complete run was resumed, and nothing was left to do: it changes in no byte,
-        since what was derived again is what there was."""
+    def _changed_nothing(self, info: RunInfo) -> bool:
+        """Tell whether a complete run was resumed with nothing left to do: then no byte changes."""
         return (
             self.previous is not None
             and self.previous.status == "complete"
@@ -263,7 +296,7 @@ class Run:
 
     def _stop(self, info: RunInfo, journal: JournalWriter, problem: BaseException) -> None:
         """Leave behind a run that says what happened and can be resumed."""
-        if self.asked == 0 and not self.ledger.finished:
+        if self.item_count == 0 and not self.ledger.finished:
             self.dir.remove_empty()  # there was not even a first sample
             return
         if isinstance(problem, EvalFailed):
@@ -271,51 +304,48 @@ class Run:
         if self.previous is not None and journal.written == 0:
             info = self.previous  # nothing was added to it: it is what it was
         else:
+            reason = f"{type(problem).__name__}: {printable_error(problem)}"[:2000]
             failed = isinstance(problem, Exception)
-            said = f"{type(problem).__name__}: {printable_error(problem)}"[:2000]
-            info.status, info.reason = ("failed", said) if failed else ("interrupted", None)
-            info.asked, info.finished = self.running.total, now()
+            info.status, info.reason = ("failed", reason) if failed else ("interrupted", None)
+            info.asked, info.finished = self.progress.total, now()
         # A full disk may refuse this too. The journal, which is what counts, is whole anyway.
         with suppress(RunDirectoryError):
             self.dir.write_info(info)
 
+    def _check_errors(self) -> None:
+        """Refuse to report a mean where there is none to be had (clause 3)."""
+        errors, limit = self.progress.errors, self.config.max_error_rate
+        if errors == self.item_count:
+            every = "the only item" if errors == 1 else f"all {errors} items"
+            hint = ""
+            if self.errors_in_scoring == errors:
+                hint = (
+                    ". The answers are kept: `heldout rescore` scores them with a mended score "
+                    "function, and does not call the model"
+                )
+            raise SystemicFailure(
+                f"{every} errored, so there is no mean; the last: {self.last_error}{hint}"
+            )
+        if limit is not None and errors > limit * self.item_count:
+            raise SystemicFailure(
+                f"{errors} of {self.item_count} items errored, above max_error_rate={limit}; the "
+                f"last: {self.last_error}"
+            )
+
     # --- The pool ---
 
-    async def _work(self, journal: JournalWriter) -> None:
+    async def _run_pool(self, journal: JournalWriter) -> None:
         items = self._items()
         workers = self.config.max_concurrent
-        if self.running.total is not None:
-            workers = min(workers, self.running.total)
-
-        @contextmanager
-        def failing_together() -> Iterator[None]:
-            """One that fails ends all; and out of here alone, not wrapped in a group of one."""
-            try:
-                yield
-            # Raised again by _run.
-            except (Exception, KeyboardInterrupt, SystemExit) as problem:  # noqa: BLE001
-                self.failure = self.failure or problem
-                scope.cancel()
-
-        async def worker() -> None:
-            with failing_together():
-                for item in items:
-                    await self._one(item, journal)
-                    await self._give_way()
-
-        async def sync() -> None:
-            with failing_together():
-                while True:
-                    await anyio.sleep(SYNC_SECONDS)
-                    await anyio.to_thread.run_sync(journal.sync)
-
+        if self.progress.total is not None:
+            workers = min(workers, self.progress.total)
         try:
             async with anyio.create_task_group() as background:
                 with anyio.CancelScope() as scope:
-                    background.start_soon(sync)
+                    background.start_soon(self._sync, journal, scope)
                     async with anyio.create_task_group() as pool:
                         for _ in range(workers):
-                            pool.start_soon(worker)
+                            pool.start_soon(self._work, items, journal, scope)
                 background.cancel_scope.cancel()
         except BaseExceptionGroup as group:
             # Ctrl-C under trio: as if there were no group.
@@ -324,39 +354,75 @@ class Run:
                 problem = problem.exceptions[0]
             raise problem from None
 
-    async def _give_way(self) -> None:
-        """Let the event loop have a turn, now and then.
+    @contextmanager
+    def _ending_all(self, scope: anyio.CancelScope) -> Iterator[None]:
+        """End the whole pool with what one task raises; `_run` raises it, out of any group."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt, SystemExit) as problem:  # noqa: BLE001
+            self.failure = self.failure or problem
+            scope.cancel()
 
-        A policy that never waits would starve it: no Ctrl-C, no fsync, and every timeout that
-        was ever set kept in memory.
-        """
-        if time.perf_counter() - self.gave_way > GIVE_WAY_SECONDS:
-            await anyio.lowlevel.checkpoint()
-            self.gave_way = time.perf_counter()
+    async def _sync(self, journal: JournalWriter, scope: anyio.CancelScope) -> None:
+        with self._ending_all(scope):
+            while True:
+                await anyio.sleep(SYNC_SECONDS)
+                await anyio.to_thread.run_sync(journal.sync)
 
-    def _admitted(self) -> Iterator[tuple[int, Sample]]:
+    async def _work(
+        self, items: Iterator[Item], journal: JournalWriter, scope: anyio.CancelScope
+    ) -> None:
+        with self._ending_all(scope):
+            for item in items:
+                self.progress.in_flight += 1
+                result, problem = await self.run_item(item)
+                self.progress.in_flight -= 1
+                self._record(item, result, problem, journal)
+                # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
+                # every timeout that was ever set kept in memory.
+                if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
+                    await anyio.lowlevel.checkpoint()
+                    self._yielded_at = time.perf_counter()
+
+    def _admit_samples(self) -> Iterator[tuple[int, Sample]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
             self.ledger.admit(index, sample)
-            self.running.has_copies = self.ledger.copies > 0
+            self.progress.has_copies = self.ledger.copies > 0
             yield index, sample
 
     def _items(self) -> Iterator[Item]:
-        """What is left to do. All workers pull from this one generator."""
-        checked = isinstance(self.samples, Sequence)
+        """Yield what is left to do. All workers pull from this one generator."""
+        is_checked = isinstance(self.samples, Sequence)
         stream = enumerate(islice(self.samples, self.config.max_samples))
-        for index, sample in stream if checked else self._admitted():
+        for index, sample in stream if is_checked else self._admit_samples():
             stored = as_stored(sample)
             for repeat in range(self.config.repeats):
-                self.asked += 1
+                self.item_count += 1
                 if not self.ledger.is_finished(sample.id, repeat):
                     yield Item(index, stored, repeat)
         self.exhausted = True
-        self.running.total = self.asked  # known at last, where it was not
+        self.progress.total = self.item_count  # known at last, where it was not
 
-    async def _one(self, item: Item, journal: JournalWriter) -> None:
-        self.running.under_way += 1
-        result, problem = await self.one(item)
-        self.running.under_way -= 1
+    def turn_file(self, item: Item) -> TurnFile:
+        """Name the file that holds an item's turns until its line is in the journal.
+
+        Args:
+            item: The item.
+
+        Returns:
+            The file, which need not exist.
+        """
+        path = self.turns_dir / f"{item.index}-{item.repeat}.json"
+        return TurnFile(path, self.run_id, item.sample)
+
+    def _record(
+        self,
+        item: Item,
+        result: EvalResult,
+        problem: BaseException | None,
+        journal: JournalWriter,
+    ) -> None:
+        """Write the item's line, count it, and end the run where going on makes no sense."""
         try:
             journal.append(item.index, result)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
@@ -369,13 +435,14 @@ class Run:
                 error=f"store: {printable_error(refused)}",
             )
             journal.append(item.index, result)
-        self.running.add(item.index, result.score.reward, ok=result.ok)
-        self.running.trim()
-        if result.ok:
+        if self.config.save_turns:
+            self.turn_file(item).remove()
+        self.progress.add(item.index, result.score.reward, ok=result.ok)
+        if result.error is None:
             self.unreachable = None
             return
         self.last_error = f"sample {item.sample.id!r}: {result.error}"
-        self.errors_in_scoring += failed_in_scoring(result.error or "")
+        self.errors_in_scoring += failed_in_scoring(result.error)
         if isinstance(problem, FatalEndpointError):
             raise SystemicFailure(
                 f"the endpoint refuses every request, so the eval was stopped: {problem}"
@@ -399,98 +466,159 @@ class Run:
                     f"{self.unreachable}: {problem}"
                 ) from problem
 
-    def _check_errors(self) -> None:
-        """Clause 3: no number where there is none to be had."""
-        errors, limit = self.running.errors, self.config.max_error_rate
-        if errors == self.asked:
-            every = "the only item" if errors == 1 else f"all {errors} items"
-            kept = ""
-            if self.errors_in_scoring == errors:
-                kept = (
-                    ". The answers are kept: `heldout rescore` scores them with a mended score "
-                    "function, and asks nobody again"
-                )
-            raise SystemicFailure(
-                f"{every} errored, so there is no mean; the last: {self.last_error}{kept}"
+
+class Evaluation(Run):
+    """A run in which an endpoint answers: what `evaluate` makes."""
+
+    def __init__(self, definition: EvalDefinition, config: EvalConfig, endpoint: Endpoint) -> None:
+        """Make a run that has not begun.
+
+        Args:
+            definition: The samples and functions.
+            config: How to run them.
+            endpoint: Makes the model turns.
+        """
+        self.definition, self.endpoint = definition, endpoint
+        factory = definition.environment_factory
+        functions = {
+            "score_fn": describe_callable(definition.score_fn),
+            "prepare_messages": describe_callable(definition.prepare_messages),
+            "environment_factory": describe_callable(factory, docstrings=True),
+        }
+        described = config_to_dict(config, endpoint.describe())
+        super().__init__(definition.samples, config, described, functions)
+
+    async def run_item(self, item: Item) -> Outcome:
+        """Roll out and score one item. Whatever goes wrong becomes its error (clause 5).
+
+        Args:
+            item: What to run.
+
+        Returns:
+            Its result, and what was raised where it errored.
+        """
+        sample, config, definition = item.sample, self.config, self.definition
+        conversation = Conversation()
+        with taking_part(self.endpoint, item.index, item.repeat) as endpoint:
+            sampling = config.sampling.for_item(sample.id, item.repeat)
+            policy = EndpointPolicy(endpoint, sampling, config.retries, conversation)
+            attempt = Attempt(
+                sample,
+                policy,
+                definition.prepare_messages,
+                definition.environment_factory,
+                definition.score_fn,
+                config.max_turns,
+                config.token_budget,
+                config.timeout,
+                conversation=conversation,
+                turn_file=self.turn_file(item) if config.save_turns else None,
             )
-        if limit is not None and errors > limit * self.asked:
-            raise SystemicFailure(
-                f"{errors} of {self.asked} items errored, above max_error_rate={limit}; the last: "
-                f"{self.last_error}"
-            )
+            await attempt.run()
+        rolled_out, error = attempt.trajectory, attempt.error
+        if attempt.timed_out and policy.last_failure is not None:
+            error = f"{error}; the last answer was: {policy.last_failure}"
+        trajectory = Trajectory(
+            rolled_out.messages,
+            rolled_out.stop,
+            rolled_out.usage,
+            rolled_out.tokens,
+            Timing(
+                attempt.seconds,
+                conversation.requests,
+                conversation.restored_turns,
+                conversation.cached_turns,
+            ),
+            rolled_out.outcome,
+            rolled_out.model_turns,
+        )
+        score = attempt.score if attempt.score is not None else Score()
+        result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
+        return result, attempt.problem
 
 
-# --- One item -----------------------------------------------------------------------------------
+class EndpointPolicy:
+    """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
+
+    __slots__ = ("conversation", "endpoint", "last_failure", "retries", "sampling")
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        sampling: Sampling,
+        retries: int,
+        conversation: Conversation,
+    ) -> None:
+        """Make the policy.
+
+        Args:
+            endpoint: Makes the model turns.
+            sampling: The attempt's own settings.
+            retries: Times a request is tried again after a transient failure.
+            conversation: The attempt's own, where turns and requests are counted.
+        """
+        self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
+        self.conversation = conversation
+        self.last_failure: TransientError | None = None
+
+    async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
+        """Make one model turn, with retries.
+
+        Args:
+            messages: The conversation.
+            tools: What the model may call.
+
+        Returns:
+            The turn.
+
+        Raises:
+            EndpointError: The request could not be answered.
+        """
+        sampling = self.sampling.for_turn(len(self.conversation.model_turns))
+        return await with_retries(partial(self._request, messages, sampling, tools), self.retries)
+
+    async def _request(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    ) -> Completion:
+        self.conversation.requests += 1
+        try:
+            completion = await self.endpoint.complete(messages, sampling, tools)
+            self.conversation.requests -= completion.cached  # then there was none
+            return completion
+        except TransientError as problem:
+            self.last_failure = problem
+            raise
 
 
-async def run_item(sample: Sample, repeat: int, config: EvalConfig, hooks: Hooks) -> Outcome:
-    """Roll out and score one item. Whatever goes wrong becomes the item's error (clause 5)."""
-    requests = turns = 0
-    retried: Exception | None = None
-    own = config.sampling.for_item(sample.id, repeat)
-
-    async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        nonlocal turns
-        sampling = own.for_turn(turns)
-        turns += 1
-
-        async def request() -> Completion:
-            nonlocal requests, retried
-            requests += 1
-            try:
-                return await hooks.endpoint.complete(messages, sampling, tools)
-            except TransientError as transient:
-                retried = transient
-                raise
-
-        return await with_retries(request, config.retries)
-
-    def waiting() -> str:
-        return f"; the last answer was: {retried}" if retried is not None else ""
-
-    item = await attempt(
-        sample,
-        policy,
-        prepare_messages=hooks.prepare_messages,
-        environment_factory=hooks.environment_factory,
-        score_fn=hooks.score_fn,
-        max_turns=config.max_turns,
-        token_budget=config.token_budget,
-        timeout=config.timeout,
-        waiting=waiting,
-    )
-    timing = Timing(item.seconds, requests)
-    trajectory = replace(item.trajectory, timing=timing)
-    score = item.score or Score()
-    return EvalResult(sample.id, sample, trajectory, score, {}, repeat, item.error), item.problem
-
-
-async def _in_thread_to_the_end(function: Callable[..., Any], *args: Any) -> None:
+async def _run_in_thread_to_end(function: Callable[..., object], *args: Any) -> None:
     """Run in a thread and wait for it, even if cancelled: it must not write after we are gone.
 
-    asyncio's own `task.cancel()`, which is what Ctrl-C does, reaches through anyio's shield.
+    anyio's shield does not hold off asyncio's own `task.cancel()`, which is what Ctrl-C does there.
     """
-    problem: list[BaseException] = []
+    done, wake = anyio.Event(), waker()
+    result: Result[object] = Result()
+    has_begun = False
 
     def work() -> None:
-        try:
-            function(*args)
-        except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
-            problem.append(raised)
+        nonlocal has_begun
+        has_begun = True
+        result.call(partial(function, *args), catch=BaseException)
+        wake(done.set)
 
     thread = threading.Thread(target=work, name="heldout-finish")
-    thread.start()
-    cancelled: BaseException | None = None
+    interruption: BaseException | None = None
     with anyio.CancelScope(shield=True):
-        while thread.is_alive():
+        while not done.is_set():
             try:
-                await anyio.sleep(0.002)
-            except anyio.get_cancelled_exc_class() as stray:
-                cancelled = stray
-    if problem:
-        raise problem[0]
-    if cancelled is not None:
-        raise cancelled
+                # Under trio Ctrl-C may be raised in the middle of `start`, which has started it.
+                if not has_begun and thread not in threading.enumerate():
+                    thread.start()
+                await done.wait()
+            except (KeyboardInterrupt, anyio.get_cancelled_exc_class()) as raised:
+                interruption = raised
+    result.take()
+    if interruption is not None:
+        raise interruption
 
 
 __all__ = ["EnvironmentFactory", "PrepareMessages", "ScoreFn", "evaluate"]

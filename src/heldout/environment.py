@@ -10,11 +10,11 @@ item. `heldout.testing.check_environment` checks any environment against all of 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from heldout.errors import InvalidInput, SnapshotMismatch
+from heldout.errors import InvalidInput
 from heldout.types import Completion, Message, ToolSpec
 
 
@@ -38,6 +38,15 @@ class Reply:
 
 
 def check_messages(messages: Any, what: str) -> None:
+    """Refuse what user code returned in place of messages.
+
+    Args:
+        messages: What it returned.
+        what: What it should have, for the message.
+
+    Raises:
+        InvalidInput: It is no iterable of Message.
+    """
     if not isinstance(messages, Iterable) or isinstance(messages, str):
         raise InvalidInput(f"{what}, got {messages!r:.200}")
     for message in messages:
@@ -46,7 +55,14 @@ def check_messages(messages: Any, what: str) -> None:
 
 
 def check_environment_shape(environment: Any) -> None:
-    """Refuse what lacks a part of an environment, naming all that it lacks."""
+    """Refuse an object that lacks a part of an environment.
+
+    Args:
+        environment: What a factory returned.
+
+    Raises:
+        InvalidInput: Parts are missing; the message names them all.
+    """
     missing = [
         name for name in ("tools", "opening", "reply", "close") if not hasattr(environment, name)
     ]
@@ -59,6 +75,8 @@ def check_environment_shape(environment: Any) -> None:
 
 
 class Environment(Protocol):
+    """What replies to the policy in one rollout."""
+
     @property
     def tools(self) -> Sequence[ToolSpec]:
         """What the policy may call."""
@@ -98,59 +116,25 @@ class SeesCompletions(Protocol):
         ...
 
 
-# --- Snapshots ----------------------------------------------------------------------------------
+@runtime_checkable
+class HasSnapshots(Protocol):
+    """An environment that can go on in another process, in the middle of an episode.
 
-
-class Snapshots(Protocol):
-    """An environment that can be put away in the middle of an episode and taken up again.
-
-    `serialize` may be called whenever it is the policy's turn. What it returns is JSON, made by
-    `snapshot`; `deserialize` gives an environment that goes on as this one would have. The
-    conversation itself is not the environment's to keep: `reply` is given it.
+    The conversation is not its to keep (`reply` is given it), nor are functions, tools or a user:
+    they come from the factory again. What is left is the state.
     """
 
-    env_kind: str
-    version: str
-    """`major.minor`. Another minor version can be restored; another major one is refused."""
+    def snapshot(self) -> dict[str, Any] | Awaitable[dict[str, Any]]:
+        """Return the state as plain JSON values; called whenever it is the policy's turn."""
+        ...
 
-    def serialize(self) -> dict[str, Any]: ...
+    def restore(self, snapshot: dict[str, Any]) -> Awaitable[None] | None:
+        """Take up the state of a snapshot.
 
-    @classmethod
-    def deserialize(cls, snapshot: Mapping[str, Any]) -> Self: ...
+        Called on an environment that the same factory has made for the same sample, in place of
+        `opening`. It goes on as the one that the snapshot was taken of would have.
 
-
-def snapshot(environment: Snapshots, state: Mapping[str, Any]) -> dict[str, Any]:
-    """What `serialize` returns: the state, and whose it is."""
-    return {
-        "env_kind": environment.env_kind,
-        "version": environment.version,
-        "state": dict(state),
-    }
-
-
-def restored(environment: Snapshots | type[Snapshots], snapshot: Mapping[str, Any]) -> Any:
-    """The state in a snapshot, or a refusal that names what it is a snapshot of."""
-    kind, version = environment.env_kind, environment.version
-    if not isinstance(snapshot, Mapping) or not {"env_kind", "version", "state"} <= set(snapshot):
-        raise SnapshotMismatch(
-            f"a snapshot is a dict with env_kind, version and state, got {snapshot!r:.200}"
-        )
-    if snapshot["env_kind"] != kind:
-        raise SnapshotMismatch(
-            f"this is a snapshot of {snapshot['env_kind']!r}, which {kind!r} cannot restore"
-        )
-    if _major(snapshot["version"]) != _major(version):
-        raise SnapshotMismatch(
-            f"this snapshot of {kind!r} was made by version {snapshot['version']!r}; this is "
-            f"version {version!r}, and major versions do not mix"
-        )
-    return snapshot["state"]
-
-
-def _major(version: Any) -> int:
-    try:
-        return int(str(version).split(".", 1)[0])
-    except ValueError:
-        raise InvalidInput(
-            f"a version is major.minor, such as '1.0', got {version!r:.100}"
-        ) from None
+        Args:
+            snapshot: What `snapshot` returned.
+        """
+        ...

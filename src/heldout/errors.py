@@ -4,9 +4,8 @@
     ├── InvalidInput            a value the caller gave is wrong; nothing ran
     │   ├── DuplicateSampleId
     │   ├── NotComparable       two reports do not answer the same question
-    │   ├── EvalFileError       the file given to `heldout run` is not an eval file
-    │   ├── SnapshotMismatch    a snapshot is of another kind of environment, or another version
-    │   └── SnapshotNeedsMore   … is not enough: functions, say, have to be given beside it
+    │   ├── InvalidQuery        SQL over a run's results is not one that can be run
+    │   └── EvalFileError       the file given to `heldout run` is not an eval file
     ├── RunDirectoryError       the run directory cannot be used as asked
     │   ├── RunExists           … it already holds a run, and resume was not asked for
     │   ├── RunBusy             … another process is writing it
@@ -51,7 +50,13 @@ class InvalidInput(HeldoutError, ValueError):
     """A sample, metric, config or argument is not valid."""
 
 
+class InvalidQuery(InvalidInput):
+    """SQL over the results of a run is refused; the message is DuckDB's."""
+
+
 class DuplicateSampleId(InvalidInput):
+    """Two samples have one id."""
+
     def __init__(self, sample_id: str, position: int) -> None:
         self.sample_id = sample_id
         super().__init__(
@@ -75,31 +80,25 @@ class EvalFileError(InvalidInput):
     """An eval file does not define what an eval needs."""
 
 
-class SnapshotMismatch(InvalidInput):
-    """A snapshot cannot be restored here; the message names both sides."""
-
-
-class SnapshotNeedsMore(InvalidInput):
-    """A snapshot cannot hold everything; the message says what to give beside it."""
-
-
 class RunDirectoryError(HeldoutError):
     """The run directory cannot be used as asked."""
 
 
 class RunExists(RunDirectoryError):
-    pass
+    """The directory holds a run already, and resume was not asked for."""
 
 
 class RunBusy(RunDirectoryError):
-    pass
+    """Another process is writing the run."""
 
 
 class ResumeMismatch(RunDirectoryError):
-    pass
+    """The run belongs to other samples, another config or other functions."""
 
 
 class DamagedJournal(RunDirectoryError):
+    """A line in the middle of a journal cannot be read; `path` and `line` say which."""
+
     def __init__(self, path: Path, line: int, why: str, afterwards: str = "") -> None:
         self.path, self.line = path, line
         super().__init__(
@@ -109,11 +108,11 @@ class DamagedJournal(RunDirectoryError):
 
 
 class UnknownFormat(RunDirectoryError):
-    pass
+    """The file was written by a version that this one does not know."""
 
 
 class StorageFull(RunDirectoryError):
-    pass
+    """The disk refused a write; what was written is readable."""
 
 
 class EvalFailed(HeldoutError):
@@ -125,11 +124,11 @@ class EvalFailed(HeldoutError):
 
 
 class SystemicFailure(EvalFailed):
-    pass
+    """Every item errored, or more than `max_error_rate`."""
 
 
 class ItemFailed(EvalFailed):
-    pass
+    """An item errored under `on_error="raise"`."""
 
 
 class EnvironmentFailed(HeldoutError):
@@ -157,14 +156,16 @@ class WorkerError(HeldoutError):
 
 
 class TaskTimeout(WorkerError):
-    pass
+    """The task took longer than it may, and its process is gone."""
 
 
 class WorkerDied(WorkerError):
-    pass
+    """The process ended: a crash, no memory, or the pool was closed."""
 
 
 class TaskFailed(WorkerError):
+    """The function raised in its process; `kind` is the exception's name."""
+
     def __init__(self, kind: str, message: str) -> None:
         self.kind = kind
         super().__init__(f"{kind}: {message}")
@@ -183,7 +184,7 @@ class TransientError(EndpointError):
 
 
 class Unreachable(TransientError):
-    pass
+    """Nothing ever answered there, or only with failures."""
 
 
 class ContextFull(EndpointError):
@@ -191,13 +192,20 @@ class ContextFull(EndpointError):
 
 
 class FatalEndpointError(EndpointError):
-    pass
+    """No other request will be answered either (401, unknown model)."""
 
 
 def printable_error(problem: BaseException) -> str:
-    """Its message, with what UTF-8 has no bytes for (lone surrogates) spelled out."""
+    """Return an error's message, with what UTF-8 has no bytes for (lone surrogates) escaped.
+
+    Args:
+        problem: The error.
+
+    Returns:
+        A text that can be stored and printed.
+    """
     try:
-        said = str(problem)
-    except Exception:  # noqa: BLE001 - somebody's own class; the error matters more than its words
-        said = "(its message cannot be had)"
-    return said.encode("utf-8", "backslashreplace").decode()
+        message = str(problem)
+    except Exception:  # noqa: BLE001 - a user's own class; the error matters more than its words
+        message = "(its message cannot be had)"
+    return message.encode("utf-8", "backslashreplace").decode()

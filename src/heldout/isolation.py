@@ -177,12 +177,13 @@ def _guard(torch: Any) -> Any:
         def __torch_dispatch__(
             self, operator: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            given = kwargs or {}
-            if torch.Tag.nondeterministic_seeded in operator.tags and _draws(operator, args, given):
+            kwargs = kwargs or {}
+            is_random = torch.Tag.nondeterministic_seeded in operator.tags
+            if is_random and _draws(operator, args, kwargs):
                 raise NeedsTrainerThread(
                     f"{operator} draws from the random state that training draws from"
                 )
-            return operator(*args, **given)
+            return operator(*args, **kwargs)
 
     return Refuse
 
@@ -247,16 +248,16 @@ def modules_of(model: Any) -> list[Any]:
     torch = _torch()
     if model is None or torch is None:
         return []
-    found: dict[int, Any] = {}
+    modules: dict[int, Any] = {}
     if isinstance(model, Mapping | list | tuple | set | frozenset):
         # Not any iterable: a dataset or a stream would be read here.
         for part in model.values() if isinstance(model, Mapping) else model:
-            found.update((id(module), module) for module in modules_of(part))
+            modules.update((id(module), module) for module in modules_of(part))
     elif callable(getattr(model, "modules", None)) and not isinstance(model, type):
         listed = model.modules()
         parts: Iterable[Any] = listed if isinstance(listed, Iterable) else ()
-        found = {id(part): part for part in parts if isinstance(part, torch.nn.Module)}
-    return list(found.values())
+        modules = {id(part): part for part in parts if isinstance(part, torch.nn.Module)}
+    return list(modules.values())
 
 
 _MAX_SEARCHED, _MAX_CONTAINER = 10_000, 1_000

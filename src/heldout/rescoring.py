@@ -13,14 +13,15 @@ from dataclasses import replace
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from heldout._fingerprint import describe_callable
 from heldout.config import EvalConfig, base_config
 from heldout.engine import Item, Outcome, Run
 from heldout.errors import InvalidInput, RunDirectoryError
-from heldout.rollout import EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring, score_again
+from heldout.rollout import Attempt, EvalDefinition, ScoreFn, check_score_fn, failed_in_scoring
 from heldout.store.report import EvalReport, repeats_of, threshold_of
-from heldout.store.rundir import RunDir, RunInfo
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.types import EvalResult, Sample, Score
 
 
@@ -32,9 +33,22 @@ async def rescore(
     """Score every saved trajectory of a finished run, into a new run.
 
     What errored before it could be scored stays an error; what the score function itself had
-    failed on is scored. Of `config` count the name and place of the new run, `max_concurrent`,
-    `timeout`, `on_error`, `max_error_rate`, `resume` and `progress`; the rest, and the threshold
-    from which an item passes, is the parent's. Without a name it is PARENT-rescored.
+    failed on is scored.
+
+    Args:
+        run: The run, or where it is.
+        score_fn: Scores a trajectory; or an eval that has one.
+        config: Name and place of the new run, `max_concurrent`, `timeout`, `on_error`,
+            `max_error_rate`, `resume` and `progress`; the rest, and the threshold from which an
+            item passes, is the parent's. Without a name it is PARENT-rescored.
+
+    Returns:
+        The report of the new run.
+
+    Raises:
+        InvalidInput: There are no trajectories to score, or no score function.
+        RunDirectoryError: The run is not finished, or the new one cannot be made.
+        SystemicFailure: Every item errored, or more than `max_error_rate`.
     """
     if isinstance(score_fn, EvalDefinition):
         score_fn = score_fn.score_fn
@@ -42,28 +56,32 @@ async def rescore(
     parent = run if isinstance(run, EvalReport) else EvalReport.load(run)
     if parent.path is None:
         raise InvalidInput("the report lives in memory only; save it, and score what was saved")
-    home = RunDir(parent.path)
-    info = home.read_info()
+    parent_dir = RunDir(parent.path)
+    info = parent_dir.read_info()
     _refuse_unfinished(parent, info)
     name = str(parent.config.get("experiment_name") or parent.path.name)
-    given = config or replace(base_config, output_dir=str(parent.path.parent))
+    config = config or replace(base_config, output_dir=str(parent.path.parent))
     repeats = repeats_of(parent.config)
     settings = replace(
-        given,
-        endpoint=base_config.endpoint,  # nobody is asked
-        experiment_name=given.experiment_name or f"{name}-rescored",
+        config,
+        endpoint=base_config.endpoint,  # no model is called
+        experiment_name=config.experiment_name or f"{name}-rescored",
         repeats=repeats,
         max_samples=len(parent.results) // repeats,
         pass_threshold=threshold_of(parent.config),
+        save_turns=False,
     )
-    saved = _Saved(parent, score_fn, settings.timeout)
     described = {
         **parent.config,
         **{key: getattr(settings, key) for key in _OF_THIS_RUN},
-        "parent": {"run": name, "score_fn": info.functions.get("score_fn"), **home.origin(info)},
+        "parent": {
+            "run": name,
+            "score_fn": info.functions.get("score_fn"),
+            **parent_dir.origin(info),
+        },
     }
     functions = {**info.functions, "score_fn": describe_callable(score_fn)}
-    return await Run(saved.samples(), settings, saved.one, described, functions).run()
+    return await _Rescoring(parent, score_fn, settings, described, functions).run()
 
 
 _OF_THIS_RUN = (
@@ -77,46 +95,58 @@ def _refuse_unfinished(parent: EvalReport, info: RunInfo) -> None:
         raise InvalidInput(
             f"{parent.path} has episodes of an environment, which keep no trajectory to score"
         )
-    there = len(parent.results)
+    count = len(parent.results)
     # A run that failed, as every item errored in its score function, has all there is to score.
-    if there == 0 or info.asked != there or parent.status in ("running", "interrupted"):
+    if count == 0 or info.asked != count or parent.status in ("running", "interrupted"):
         of = "" if info.asked is None else f" of {info.asked}"
         raise RunDirectoryError(
-            f"{parent.path} is not finished ({parent.status}): it has {there}{of} items, and those "
+            f"{parent.path} is not finished ({parent.status}): it has {count}{of} items, and those "
             "that end first are not like the others. Finish it first: heldout run … --resume"
         )
-    if there % repeats_of(parent.config):
+    if count % repeats_of(parent.config):
         raise RunDirectoryError(
-            f"{parent.path} has {there} items, which are not {repeats_of(parent.config)} of each "
+            f"{parent.path} has {count} items, which are not {repeats_of(parent.config)} of each "
             "sample, as its config says"
         )
 
 
-class _Saved:
-    """The samples of a run in their order, and what came of each."""
+class _Rescoring(Run):
+    """A run whose trajectories are another run's."""
 
-    def __init__(self, parent: EvalReport, score_fn: ScoreFn, timeout: float | None) -> None:
-        self._results, self._score_fn, self._timeout = parent.results, score_fn, timeout
-        self._path, self._repeats = parent.path, repeats_of(parent.config)
-        self._by_repeat: dict[int, EvalResult] = {}
+    def __init__(
+        self,
+        parent: EvalReport,
+        score_fn: ScoreFn,
+        config: EvalConfig,
+        described: dict[str, Any],
+        functions: dict[str, Any],
+    ) -> None:
+        super().__init__(self._samples(), config, described, functions)
+        self.parent, self.score_fn = parent, score_fn
+        self.by_repeat: dict[int, EvalResult] = {}
 
-    def samples(self) -> Iterator[Sample]:
-        """Holds the results of one sample at a time: a worker takes its item as it is given out."""
-        for id, results in groupby(self._results, key=attrgetter("sample_id")):
-            self._by_repeat = {result.repeat: result for result in results}
-            if [*self._by_repeat] != [*range(self._repeats)]:
+    def _samples(self) -> Iterator[Sample]:
+        """Hold the results of one sample at a time: a worker takes its item as it is pulled."""
+        repeats = self.config.repeats
+        for id, results in groupby(self.parent.results, key=attrgetter("sample_id")):
+            self.by_repeat = {result.repeat: result for result in results}
+            if [*self.by_repeat] != [*range(repeats)]:
                 raise RunDirectoryError(
-                    f"{self._path}: sample {id!r:.100} has the repeats {[*self._by_repeat]!r:.60}, "
-                    f"where its config says {self._repeats} of each"
+                    f"{self.parent.path}: sample {id!r:.100} has the repeats "
+                    f"{[*self.by_repeat]!r:.60}, where its config says {repeats} of each"
                 )
-            yield self._by_repeat[0].sample
+            yield self.by_repeat[0].sample
 
-    async def one(self, item: Item) -> Outcome:
-        result = self._by_repeat[item.repeat]
+    async def run_item(self, item: Item) -> Outcome:
+        result = self.by_repeat[item.repeat]
         if result.error is not None and not failed_in_scoring(result.error):
             return result, None
-        again = await score_again(
-            result.trajectory, result.sample, self._score_fn, timeout=self._timeout
+        attempt = Attempt(
+            result.sample,
+            score_fn=self.score_fn,
+            timeout=self.config.timeout,
+            trajectory=result.trajectory,
         )
-        scored = replace(result, score=again.score or Score(), error=again.error)
-        return scored, again.problem
+        await attempt.run()
+        score = attempt.score if attempt.score is not None else Score()
+        return replace(result, score=score, error=attempt.error), attempt.problem

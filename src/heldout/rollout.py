@@ -1,12 +1,19 @@
-"""One item, from its sample to its score: what an eval and a training rollout have in common.
+"""One attempt at a sample: opening messages, turn loop, timeout, score.
 
-Whatever goes wrong on the way is caught here and becomes the item's error: a bad rollout is
-data, and its neighbours go on.
+    attempt = Attempt(sample, policy, score_fn=score_fn)
+    await attempt.run()
+    attempt.trajectory, attempt.score, attempt.error
+
+An eval and a training rollout are both made of these. `rollout` is the turn loop, the only one
+there is: it knows messages alone, and a policy that works in tokens keeps its own account of them
+(training/tokens.py). `Attempt.run` is the one place where an attempt's errors are caught: a bad
+rollout is data, and its neighbours go on.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import re
 import time
@@ -14,18 +21,30 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any, Literal, Self
 
 import anyio
 import anyio.lowlevel
+import anyio.to_thread
+import msgspec
 
 from heldout._aio import Stray, in_user_code, settle, was_interrupted
 from heldout._fingerprint import version_of
 from heldout.chat.messages import messages_of
-from heldout.data_buffer import given_out
-from heldout.environment import Environment, check_messages
+from heldout.datasets import copy_sample
+from heldout.environment import (
+    Environment,
+    HasOutcome,
+    HasSnapshots,
+    Reply,
+    SeesCompletions,
+    check_environment_shape,
+    check_messages,
+)
 from heldout.errors import (
+    ContextFull,
     EndpointError,
     EnvironmentFailed,
     HeldoutError,
@@ -34,7 +53,9 @@ from heldout.errors import (
     ScoringFailed,
     printable_error,
 )
-from heldout.turns import Policy, rollout
+from heldout.scoring.grades import as_score
+from heldout.store.jsonl import read_whole
+from heldout.store.run_dir import replace_file
 from heldout.types import (
     Completion,
     Message,
@@ -44,11 +65,20 @@ from heldout.types import (
     TokenTrace,
     ToolSpec,
     Trajectory,
+    Usage,
 )
 
+Policy = Callable[[Sequence[Message], Sequence[ToolSpec]], Awaitable[Completion]]
+"""One model turn: the conversation and the tools in, the turn out.
+
+It raises `ContextFull` where the conversation has become longer than it can read.
+"""
 PrepareMessages = Callable[[Sample], list[Message]]
-ScoreFn = Callable[[Trajectory, Sample], Score | Awaitable[Score]]
+ScoreFn = Callable[[Trajectory, Sample], Score | float | Awaitable[Score | float]]
 EnvironmentFactory = Callable[[Sample], Environment | Awaitable[Environment]]
+
+CLOSE_GRACE_SECONDS = 10.0
+TURNS_FORMAT, TURNS_VERSION = "heldout.turns", 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +88,8 @@ class EvalDefinition:
     samples: Iterable[Sample]
     score_fn: ScoreFn
     prepare_messages: PrepareMessages | None = None
-    """What opens a conversation; without it the sample's input does. One that gives no messages
-    leaves it to the environment."""
+    """Makes the opening messages; without it the sample's input does. One that returns none leaves
+    the opening to the environment."""
     environment_factory: EnvironmentFactory | None = None
     max_turns: int | None = None
     """The environments' own limit of model turns, where they have one."""
@@ -72,7 +102,20 @@ class EvalDefinition:
         prepare_messages: PrepareMessages | None = None,
         environment_factory: EnvironmentFactory | None = None,
     ) -> EvalDefinition:
-        """The definition that was given, or one made of its parts."""
+        """Return the definition, or make one of its parts.
+
+        Args:
+            samples: A definition, or the samples of one.
+            score_fn: Scores a trajectory.
+            prepare_messages: Makes a sample's opening messages.
+            environment_factory: Makes a sample's environment.
+
+        Returns:
+            The definition.
+
+        Raises:
+            InvalidInput: There are parts beside a definition, or no score function.
+        """
         parts = (score_fn, prepare_messages, environment_factory)
         if isinstance(samples, EvalDefinition):
             if any(part is not None for part in parts):
@@ -81,142 +124,21 @@ class EvalDefinition:
                     "environment_factory: pass it alone, or dataclasses.replace(it, …)"
                 )
             return samples
-        check_score_fn(score_fn)
-        assert score_fn is not None
-        return cls(samples, score_fn, prepare_messages, environment_factory)
+        return cls(samples, check_score_fn(score_fn), prepare_messages, environment_factory)
 
 
-@dataclass(eq=False, slots=True)
-class _Clock:
-    """An item's time, which does not run while it waits for its turn."""
+def check_score_fn(score_fn: ScoreFn | None) -> ScoreFn:
+    """Refuse a value that is no score function before the model is called.
 
-    timeout: float | None
-    scope: anyio.CancelScope
-    waited: float = 0.0
-    waiting: int = 0
-    """How many of its tasks wait at once; the time stands while any does."""
-    began: float = 0.0
-    left: float = math.inf
+    Args:
+        score_fn: What the caller passed as the score function.
 
+    Returns:
+        The score function.
 
-_clock: ContextVar[_Clock | None] = ContextVar("heldout_item_clock", default=None)
-
-
-@contextmanager
-def waiting_for_others() -> Iterator[None]:
-    """What an item waits for in here is no fault of its own, and not counted in its timeout."""
-    clock = _clock.get()
-    if clock is None or clock.timeout is None:
-        yield
-        return
-    if clock.waiting == 0:
-        clock.began, clock.left = time.perf_counter(), clock.scope.deadline - anyio.current_time()
-        clock.scope.deadline = math.inf
-    clock.waiting += 1
-    try:
-        yield
-    finally:
-        clock.waiting -= 1
-        if clock.waiting == 0:
-            clock.waited += time.perf_counter() - clock.began
-            clock.scope.deadline = anyio.current_time() + clock.left
-
-
-@dataclass(frozen=True, slots=True)
-class Attempt:
-    """What came of an item: a score, or an error; neither where nobody was to score it."""
-
-    trajectory: Trajectory
-    seconds: float
-    score: Score | None = None
-    error: str | None = None
-    problem: BaseException | None = None
-    """What was raised, where the error is something that was raised."""
-
-
-async def attempt(
-    sample: Sample,
-    policy: Policy,
-    *,
-    prepare_messages: PrepareMessages | None = None,
-    environment_factory: EnvironmentFactory | None = None,
-    score_fn: ScoreFn | None = None,
-    max_turns: int = 1,
-    token_budget: int | None = None,
-    timeout: float | None = None,
-    tokens: Callable[[], TokenTrace | None] | None = None,
-    waiting: Callable[[], str] | None = None,
-) -> Attempt:
-    """Roll out and score one sample.
-
-    `tokens` gives the rollout in tokens, for a policy that keeps account of them; `waiting` what
-    there is to add to a timeout's message.
+    Raises:
+        InvalidInput: It is not callable, or a grader that `Rubric` has not made a score function.
     """
-    said: list[Message] = []
-    sample = given_out(sample)  # what its functions write into it is not the dataset's
-    stage = _Stage("prepare_messages")
-    trajectory: Trajectory | None = None
-    score: Score | None = None
-
-    async def watched(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        stage.name = "endpoint"
-        completion = await policy(messages, tools)
-        stage.name = "environment"
-        return completion
-
-    async def work() -> None:
-        nonlocal trajectory, score
-        prepare = prepare_messages or _default_messages
-        opening = await settle(prepare(sample))
-        check_messages(opening, "prepare_messages gives Messages")
-        environment: Environment | None = None
-        if environment_factory is not None:
-            stage.name = "environment_factory"
-            environment = await settle(environment_factory(sample))
-            if environment is None:
-                raise InvalidInput(
-                    "environment_factory returned None, not an environment; is there a return?"
-                )
-        stage.name = "environment"
-        trajectory = await rollout(
-            watched,
-            opening,
-            environment,
-            max_turns=max_turns,
-            token_budget=token_budget,
-            record=said,
-        )
-        if tokens is not None:
-            trajectory = replace(trajectory, tokens=tokens())
-        if score_fn is not None:
-            score = await _scored(score_fn, trajectory, sample, stage)
-
-    end = await _to_an_end(work, stage, timeout, waiting)
-    if trajectory is None:
-        made = tokens() if tokens is not None else None
-        stop = Stop("limit", "timeout") if end.timed_out else Stop("error")
-        trajectory = Trajectory(tuple(said), stop, tokens=made)
-    return Attempt(trajectory, end.seconds, score if end.ok else None, end.error, end.problem)
-
-
-async def score_again(
-    trajectory: Trajectory, sample: Sample, score_fn: ScoreFn, *, timeout: float | None = None
-) -> Attempt:
-    """Score what was rolled out before; the policy is not asked."""
-    stage = _Stage("score_fn")
-    score: Score | None = None
-    own = given_out(sample)
-
-    async def work() -> None:
-        nonlocal score
-        score = await _scored(score_fn, trajectory, own, stage)
-
-    end = await _to_an_end(work, stage, timeout, None)
-    return Attempt(trajectory, end.seconds, score if end.ok else None, end.error, end.problem)
-
-
-def check_score_fn(score_fn: object) -> None:
-    """Refuse what is no score function before anybody is asked anything."""
     if not callable(score_fn):
         raise InvalidInput(
             f"score_fn is a function (trajectory, sample) -> Score, got {score_fn!r}"
@@ -227,96 +149,516 @@ def check_score_fn(score_fn: object) -> None:
             f"{name} is a grader of an answer, not yet a score function: Rubric({name}) makes it "
             "one (heldout.scoring)"
         )
+    return score_fn
 
+
+# --- One attempt --------------------------------------------------------------------------------
+
+_UNFINISHED = Trajectory((), Stop("error"))
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One attempt at a sample: what to run, how far it is, and what came of it."""
+
+    sample: Sample
+    policy: Policy | None = None
+    """Makes the model turns; not needed where `trajectory` is given."""
+    prepare_messages: PrepareMessages | None = None
+    environment_factory: EnvironmentFactory | None = None
+    score_fn: ScoreFn | None = None
+    max_turns: int = 1
+    token_budget: int | None = None
+    timeout: float | None = None
+    trace: Callable[[], TokenTrace | None] | None = None
+    """Returns the rollout in tokens, for a policy that keeps account of them."""
+    trajectory: Trajectory = _UNFINISHED
+    """What was rolled out; one that is given is scored as it is."""
+    score: Score | None = None
+    """None where it errored, or where there is no `score_fn`."""
+    error: str | None = None
+    problem: BaseException | None = None
+    """What was raised, where the error is something that was raised."""
+    timed_out: bool = False
+    seconds: float = 0.0
+    conversation: Conversation = field(default_factory=lambda: Conversation())
+    turn_file: TurnFile | None = None
+    """Where the turns are saved as they are made, and a stopped attempt is restored from."""
+
+    # The time does not run while the attempt waits for its turn: see `waiting_for_others`.
+    _scope: anyio.CancelScope = field(init=False)
+    _waiting_tasks: int = 0
+    _waiting_since: float = 0.0
+    _waited: float = 0.0
+    _time_left: float = math.inf
+
+    async def run(self) -> Self:
+        """Roll out and score the sample; whatever goes wrong becomes the attempt's error.
+
+        Returns:
+            This attempt, with its trajectory, its score or error, and its seconds.
+
+        Raises:
+            BaseException: The run was cancelled or interrupted, which is no error of the attempt.
+        """
+        started = time.perf_counter()
+        with anyio.move_on_after(self.timeout) as self._scope:
+            previous, outside = _current.set(self), in_user_code.set(True)
+            try:
+                await self._roll_out_and_score()
+            # sys.exit() in a tool or a score function ends nothing but its attempt.
+            except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as raised:
+                if was_interrupted(raised):
+                    raise
+                if not isinstance(raised, Exception):  # a group may hold this one's cancellation
+                    await anyio.lowlevel.checkpoint_if_cancelled()
+                self.problem = _unwrap(raised)
+                self.error = _describe_error(self.conversation.stage, self.problem)
+            except anyio.get_cancelled_exc_class() as stray:
+                # Goes on if this attempt or the run was cancelled. If not, the user's code let a
+                # cancellation of its own get out, which would otherwise end this worker in silence.
+                await anyio.lowlevel.checkpoint_if_cancelled()
+                kind = type(stray).__name__
+                self.error = f"{self.conversation.stage}: {kind}: its own code cancelled it"
+            finally:
+                in_user_code.reset(outside)
+                _current.reset(previous)
+        elapsed = time.perf_counter() - started
+        self.seconds = elapsed + self.conversation.seconds_before
+        # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
+        late = self.timeout is not None and elapsed - self._waited > self.timeout
+        self.timed_out = self._scope.cancelled_caught or (self.error is None and late)
+        if self.timed_out:
+            stage = self.conversation.stage
+            self.error = f"timeout: not done after {self.timeout:g} s (in {stage})"
+        if self.error is not None:
+            self.score = None
+        if self.trajectory is _UNFINISHED:
+            stop = Stop("limit", "timeout") if self.timed_out else Stop("error")
+            tokens = self.trace() if self.trace is not None else None
+            self.trajectory = Trajectory(tuple(self.conversation.messages), stop, tokens=tokens)
+        return self
+
+    async def _roll_out_and_score(self) -> None:
+        conversation = self.conversation
+        sample = copy_sample(self.sample)  # the functions may write into their own
+        if self.trajectory is _UNFINISHED:
+            assert self.policy is not None
+            prepare = self.prepare_messages or _default_messages
+            opening = await settle(prepare(sample))
+            check_messages(opening, "prepare_messages gives Messages")
+            environment: Environment | None = None
+            if self.environment_factory is not None:
+                conversation.stage = "environment_factory"
+                environment = await settle(self.environment_factory(sample))
+                if environment is None:
+                    raise InvalidInput(
+                        "environment_factory returned None, not an environment; is there a return?"
+                    )
+            trajectory = await rollout(
+                self.policy,
+                opening,
+                environment,
+                max_turns=self.max_turns,
+                token_budget=self.token_budget,
+                conversation=conversation,
+                turn_file=self.turn_file,
+            )
+            if self.trace is not None:
+                trajectory = replace(trajectory, tokens=self.trace())
+            self.trajectory = trajectory
+        if self.score_fn is not None:
+            conversation.stage = "score_fn"
+            returned = await settle(self.score_fn(self.trajectory, sample))
+            self.score = as_score(returned, self.score_fn)
+
+
+_current: ContextVar[Attempt | None] = ContextVar("heldout_attempt", default=None)
+
+
+@contextmanager
+def waiting_for_others() -> Iterator[None]:
+    """Stop the clock of the current attempt's timeout: what it waits for here is not its fault."""
+    attempt = _current.get()
+    if attempt is None or attempt.timeout is None:
+        yield
+        return
+    scope = attempt._scope
+    if attempt._waiting_tasks == 0:
+        attempt._waiting_since = time.perf_counter()
+        attempt._time_left = scope.deadline - anyio.current_time()
+        scope.deadline = math.inf
+    attempt._waiting_tasks += 1
+    try:
+        yield
+    finally:
+        attempt._waiting_tasks -= 1
+        if attempt._waiting_tasks == 0:
+            attempt._waited += time.perf_counter() - attempt._waiting_since
+            scope.deadline = anyio.current_time() + attempt._time_left
+
+
+def _default_messages(sample: Sample) -> list[Message]:
+    return messages_of(sample.input, f"sample {sample.id!r}: input")
+
+
+# --- The turn loop ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Conversation:
+    """What has happened so far in a rollout; what a rollout that fails leaves behind."""
+
+    stage: str = "prepare_messages"
+    """What is being called, for the words of an error."""
+    messages: list[Message] = field(default_factory=list)
+    model_turns: list[int] = field(default_factory=list)
+    """Positions of the model's own messages."""
+    usage: Usage | None = None
+    finish_reason: str | None = None
+    """How the last model turn ended, in the endpoint's words."""
+    requests: int = 0
+    """Requests made so far, where the policy counts them, with retries."""
+    cached_turns: int = 0
+    """Model turns that came from the response cache, without a request."""
+    restored_turns: int = 0
+    """Model turns that a stopped run had made and saved."""
+    seconds_before: float = 0.0
+    """What these took."""
+    started: float = field(default_factory=time.perf_counter)
+
+    async def take_turn(self, policy: Policy, tools: Sequence[ToolSpec]) -> Completion:
+        """Have the policy make one turn, and add it.
+
+        Args:
+            policy: Makes the turn.
+            tools: What it may call.
+
+        Returns:
+            The turn.
+
+        Raises:
+            InvalidInput: The policy returned something else than an assistant's message.
+        """
+        self.stage = "endpoint"
+        completion = await policy(self.messages, tools)
+        self.stage = "environment"
+        message = completion.message
+        if not isinstance(message, Message) or message.role != "assistant":
+            raise InvalidInput(f"a policy's turn is an assistant's Message, got {message!r:.200}")
+        self.model_turns.append(len(self.messages))
+        self.messages.append(message)
+        self.finish_reason = completion.finish_reason
+        self.cached_turns += completion.cached
+        if completion.usage is not None:
+            self.usage = completion.usage if self.usage is None else self.usage + completion.usage
+        return completion
+
+    def stop(
+        self, ended_by: Literal["environment", "limit", "no_reply"], limit: str | None = None
+    ) -> Stop:
+        """Say why it ended, and how its last model turn did.
+
+        Args:
+            ended_by: Who ended it.
+            limit: Which limit, where it was one.
+
+        Returns:
+            The trajectory's `Stop`.
+        """
+        return Stop(ended_by, limit, self.finish_reason == "length", self.finish_reason)
+
+    def to_trajectory(self, stop: Stop, outcome: dict[str, Any] | None = None) -> Trajectory:
+        """Make the trajectory of a conversation that has ended.
+
+        Args:
+            stop: Why it ended.
+            outcome: The environment's final state, where it has one to score.
+
+        Returns:
+            The trajectory.
+        """
+        assistants = [i for i, message in enumerate(self.messages) if message.role == "assistant"]
+        model_turns = None if assistants == self.model_turns else tuple(self.model_turns)
+        return Trajectory(
+            tuple(self.messages), stop, self.usage, outcome=outcome, model_turns=model_turns
+        )
+
+
+async def rollout(
+    policy: Policy,
+    opening: Sequence[Message],
+    environment: Environment | None = None,
+    *,
+    max_turns: int = 1,
+    token_budget: int | None = None,
+    conversation: Conversation | None = None,
+    turn_file: TurnFile | None = None,
+) -> Trajectory:
+    """Run one conversation to its end, and close the environment whatever happens.
+
+    Args:
+        policy: Makes the model turns.
+        opening: The messages that it begins with.
+        environment: Replies to the model; without one there is a single model turn.
+        max_turns: The most model turns.
+        token_budget: The conversation's length in tokens (prompt, model and environment together,
+            by the policy's usage) from which no further turn starts.
+        conversation: Holds the conversation as it grows, so that a rollout that fails or is
+            cancelled leaves behind what was said.
+        turn_file: Where to save conversation and environment after every turn. If it holds those
+            of a stopped rollout, this one goes on from there.
+
+    Returns:
+        The trajectory.
+
+    Raises:
+        EnvironmentFailed: The outcome cannot be stored, or the environment does not close.
+        InvalidInput: A turn, a reply or the environment itself is not what it should be.
+    """
+    conversation = conversation if conversation is not None else Conversation()
+    if environment is None:
+        conversation.messages.extend(opening)
+        await conversation.take_turn(policy, ())
+        return conversation.to_trajectory(conversation.stop("no_reply"))
+    conversation.stage = "environment"
+    check_environment_shape(environment)
+    problem: BaseException | None = None
+    try:
+        if turn_file is not None and not isinstance(environment, HasSnapshots):
+            raise InvalidInput(
+                f"save_turns needs environments with snapshot() and restore(); a "
+                f"{type(environment).__name__} does not have both"
+            )
+        if turn_file is None or not await turn_file.restore(conversation, environment):
+            conversation.messages.extend(opening)
+            messages = await settle(environment.opening())
+            check_messages(messages, "an environment's opening() gives Messages")
+            conversation.messages.extend(messages)
+        stop = await _take_turns(
+            conversation, policy, environment, max_turns, token_budget, turn_file
+        )
+        outcome = None
+        if isinstance(environment, HasOutcome):
+            outcome = _as_stored(await settle(environment.outcome()), environment)
+        return conversation.to_trajectory(stop, outcome)
+    except BaseException as raised:
+        problem = raised
+        raise
+    finally:
+        try:
+            await _close(environment)
+        except Exception as second:
+            # What failed first is what matters; an environment that broke often cannot close.
+            if problem is None:
+                raise
+            problem.add_note(f"close() failed, too: {type(second).__name__}: {second}")
+
+
+async def _take_turns(
+    conversation: Conversation,
+    policy: Policy,
+    environment: Environment,
+    max_turns: int,
+    token_budget: int | None,
+    turn_file: TurnFile | None,
+) -> Stop:
+    tools = tuple(environment.tools)
+    for turn in range(len(conversation.model_turns), max_turns):
+        try:
+            completion = await conversation.take_turn(policy, tools)
+        except ContextFull:
+            if turn == 0:
+                raise  # nothing was said yet, so there is nothing to score
+            return conversation.stop("limit", "context")
+        if isinstance(environment, SeesCompletions):
+            await settle(environment.see_completion(completion))
+        # The last turn reaches the environment too: scores on its state must not be stale.
+        reply = await settle(environment.reply(tuple(conversation.messages)))
+        if not isinstance(reply, Reply):
+            raise TypeError(f"an environment's reply is a Reply, got {reply!r:.200}")
+        conversation.messages.extend(reply.messages)
+        if reply.done:
+            return conversation.stop("environment")
+        if not reply.messages:
+            return conversation.stop("no_reply")
+        if token_budget is not None and _count_tokens(completion) >= token_budget:
+            return conversation.stop("limit", "token_budget")
+        if turn_file is not None:
+            await turn_file.save(conversation, environment)
+    return conversation.stop("limit", "max_turns")
+
+
+def _count_tokens(completion: Completion) -> int:
+    """Count the tokens that the conversation has, as of this turn."""
+    if completion.usage is None:
+        raise InvalidInput(
+            "token_budget is set, but the endpoint does not say how many tokens it used; "
+            "use max_turns instead"
+        )
+    return completion.usage.prompt_tokens + completion.usage.completion_tokens
+
+
+async def _close(environment: Environment) -> None:
+    # A cancelled rollout must still get to close; but not for ever.
+    with anyio.CancelScope(shield=True), anyio.move_on_after(CLOSE_GRACE_SECONDS) as grace:
+        await settle(environment.close())
+    if grace.cancelled_caught:
+        raise EnvironmentFailed(f"close() was not done after {CLOSE_GRACE_SECONDS:g} s")
+
+
+def _as_stored(outcome: Any, environment: Environment) -> dict[str, Any]:
+    """Return the outcome as it will be read back, so that it is scored as it is stored."""
+    kind = type(environment).__name__
+    if not isinstance(outcome, dict):
+        raise EnvironmentFailed(f"outcome() of {kind} returns a dict, got {outcome!r:.200}")
+    try:
+        # Strictly: a NaN would come back as nothing, a set as a list in any order.
+        stored: dict[str, Any] = json.loads(json.dumps(outcome, allow_nan=False))
+    except (TypeError, ValueError) as problem:
+        raise EnvironmentFailed(
+            f"outcome() of {kind} returned what JSON cannot hold: {problem}"
+        ) from None
+    return stored
+
+
+# --- Saved turns --------------------------------------------------------------------------------
+
+
+class SavedTurns(msgspec.Struct):
+    """An attempt between two turns, as its file has it."""
+
+    format: str
+    version: int
+    run: str
+    """The run's id: turns of another run, or of other settings, are not gone on from."""
+    sample: Sample
+    messages: list[Message]
+    model_turns: list[int]
+    usage: Usage | None
+    finish_reason: str | None
+    requests: int
+    seconds: float
+    environment: dict[str, Any]
+    cached_turns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TurnFile:
+    """The file of one attempt that has not ended yet."""
+
+    path: Path
+    run: str
+    sample: Sample
+
+    async def save(self, conversation: Conversation, environment: Environment) -> None:
+        """Replace the file with what there is now, while it is the policy's turn.
+
+        Args:
+            conversation: What was said so far.
+            environment: Has a `snapshot()`.
+
+        Raises:
+            EnvironmentFailed: The snapshot is not what JSON would give back.
+            RunDirectoryError: The file cannot be written.
+        """
+        assert isinstance(environment, HasSnapshots)
+        snapshot = await settle(environment.snapshot())
+        kind = type(environment).__name__
+        try:
+            is_same = json.loads(json.dumps(snapshot, allow_nan=False)) == snapshot
+        except (TypeError, ValueError) as problem:
+            raise EnvironmentFailed(
+                f"snapshot() of {kind} returned what JSON cannot hold: {problem}"
+            ) from None
+        if not is_same or not isinstance(snapshot, dict):
+            raise EnvironmentFailed(
+                f"snapshot() of {kind} returns a dict of plain JSON values (lists, no tuples; keys "
+                f"are texts), got {snapshot!r:.200}"
+            )
+        saved = SavedTurns(
+            TURNS_FORMAT,
+            TURNS_VERSION,
+            self.run,
+            self.sample,
+            conversation.messages,
+            conversation.model_turns,
+            conversation.usage,
+            conversation.finish_reason,
+            conversation.requests,
+            time.perf_counter() - conversation.started + conversation.seconds_before,
+            snapshot,
+            conversation.cached_turns,
+        )
+        await anyio.to_thread.run_sync(replace_file, self.path, msgspec.json.encode(saved))
+
+    async def restore(self, conversation: Conversation, environment: Environment) -> bool:
+        """Bring conversation and environment to where a stopped run had saved them.
+
+        Args:
+            conversation: A new one.
+            environment: A new one; it is not opened where this returns True.
+
+        Returns:
+            False where there is nothing to go on from: no file, one that cannot be read, or one of
+            another sample or run.
+        """
+        assert isinstance(environment, HasSnapshots)
+        try:
+            saved = msgspec.json.decode(read_whole(self.path), type=SavedTurns)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return False
+        if (saved.format, saved.version) != (TURNS_FORMAT, TURNS_VERSION):
+            return False
+        if saved.run != self.run or saved.sample != self.sample:
+            return False
+        await settle(environment.restore(saved.environment))
+        conversation.messages.extend(saved.messages)
+        conversation.model_turns.extend(saved.model_turns)
+        conversation.usage, conversation.finish_reason = saved.usage, saved.finish_reason
+        conversation.requests, conversation.seconds_before = saved.requests, saved.seconds
+        conversation.cached_turns = saved.cached_turns
+        conversation.restored_turns = len(saved.model_turns)
+        return True
+
+    def remove(self) -> None:
+        """Remove the file of an attempt that has ended."""
+        self.path.unlink(missing_ok=True)
+
+
+# --- Errors -------------------------------------------------------------------------------------
 
 _LATE_IN_SCORING = re.compile(r"timeout: not done after \S+ s \(in score_fn\)")
 
 
 def failed_in_scoring(error: str) -> bool:
-    """Whether an item's error is the score function's, so that there is a whole trajectory."""
+    """Tell whether an error is the score function's, so that there is a whole trajectory.
+
+    Args:
+        error: An attempt's error.
+
+    Returns:
+        Whether the score function raised, or took too long.
+    """
     return error.startswith("score_fn: ") or _LATE_IN_SCORING.match(error) is not None
 
 
 def root_of(problem: BaseException | None) -> BaseException | None:
-    """What a part of a rubric raised, under what the rubric says of it."""
+    """Return what a part of a rubric raised, under what the rubric says of it.
+
+    Args:
+        problem: What was raised.
+
+    Returns:
+        Its cause where it is a `ScoringFailed`, else itself.
+    """
     while isinstance(problem, ScoringFailed) and problem.__cause__ is not None:
         problem = problem.__cause__
     return problem
 
 
-async def _scored(
-    score_fn: ScoreFn, trajectory: Trajectory, sample: Sample, stage: _Stage
-) -> Score:
-    stage.name = "score_fn"
-    given = await settle(score_fn(trajectory, sample))
-    if not isinstance(given, Score):
-        raise TypeError(f"score_fn returns a Score, got {given!r}")
-    return given
-
-
-@dataclass(slots=True)
-class _Stage:
-    """What an item is at, for the words of its error."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    """How an item's work ended, and after how long."""
-
-    seconds: float
-    error: str | None
-    problem: BaseException | None
-    timed_out: bool
-
-    @property
-    def ok(self) -> bool:
-        return self.error is None
-
-
-async def _to_an_end(
-    work: Callable[[], Awaitable[None]],
-    stage: _Stage,
-    timeout: float | None,
-    waiting: Callable[[], str] | None,
-) -> _End:
-    error: str | None = None
-    problem: BaseException | None = None
-    started = time.perf_counter()
-    with anyio.move_on_after(timeout) as scope:
-        clock = _Clock(timeout, scope)
-        _clock.set(clock)
-        outside = in_user_code.set(True)
-        try:
-            await work()
-        # Kept as the item's error: sys.exit() in a tool or a score function ends nobody's run.
-        except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as raised:
-            if was_interrupted(raised):
-                raise
-            if not isinstance(raised, Exception):  # a group may hold this item's cancellation
-                await anyio.lowlevel.checkpoint_if_cancelled()
-            problem = _alone(raised)
-            error = _describe(stage.name, problem)
-        except anyio.get_cancelled_exc_class() as stray:
-            # Goes on if this item or the run was cancelled. If not, the user's code let a
-            # cancellation of its own get out, which would otherwise end this worker in silence.
-            await anyio.lowlevel.checkpoint_if_cancelled()
-            error = f"{stage.name}: {type(stray).__name__}: its own code cancelled it"
-        finally:
-            in_user_code.reset(outside)
-    seconds = time.perf_counter() - started
-    # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
-    late = error is None and timeout is not None and seconds - clock.waited > timeout
-    timed_out = scope.cancelled_caught or late
-    if timed_out:
-        added = waiting() if waiting is not None else ""
-        error = f"timeout: not done after {timeout:g} s (in {stage.name}){added}"
-    return _End(seconds, error, problem, timed_out)
-
-
-def _alone(problem: BaseException) -> BaseException:
-    """What was raised, out of the groups and tasks that it came through."""
+def _unwrap(problem: BaseException) -> BaseException:
+    """Return what was raised, out of the groups and tasks that it came through."""
     while True:
         if isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
             problem = problem.exceptions[0]
@@ -326,28 +668,26 @@ def _alone(problem: BaseException) -> BaseException:
             return problem
 
 
-def _default_messages(sample: Sample) -> list[Message]:
-    return messages_of(sample.input, f"sample {sample.id!r}: input")
-
-
-def _describe(stage: str, problem: BaseException) -> str:
-    """An item's error: where, what, and for the user's own code the line."""
+def _describe_error(stage: str, problem: BaseException) -> str:
+    """Say where it happened, what it is, and for the user's own code the line."""
     if isinstance(problem, RenderMismatch):
         stage = "render"  # it is the policy that renders, but no server that is broken
-    said = printable_error(problem)
-    ours_to_say = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
-    if isinstance(problem, ours_to_say) and stage != "score_fn":
-        return f"{stage}: {said}"[:2000]
-    ours = Path(__file__).parent
-    theirs = [
+    message = printable_error(problem)
+    own_errors = EndpointError | InvalidInput | EnvironmentFailed | RenderMismatch
+    if isinstance(problem, own_errors) and stage != "score_fn":
+        return f"{stage}: {message}"[:2000]
+    package = Path(__file__).parent
+    frames = [
         frame
         for frame in traceback.extract_tb(problem.__traceback__)
-        if ours not in Path(frame.filename).parents and not frame.filename.startswith("<")
+        if package not in Path(frame.filename).parents and not frame.filename.startswith("<")
     ]
-    last = theirs[-1] if theirs else None
-    # Where it is heldout's own to say, no line of the user's is to blame.
-    ours_alone = problem is not (root := root_of(problem)) and isinstance(root, HeldoutError)
-    where = f" ({Path(last.filename).name}, line {last.lineno})" if last and not ours_alone else ""
+    # Where heldout itself raised it inside a rubric, no line of the user's is to blame.
+    root = root_of(problem)
+    is_own = root is not problem and isinstance(root, HeldoutError)
+    line = ""
+    if frames and not is_own:
+        line = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
     # A rubric has named the part already, and what it raised.
     kind = "" if isinstance(problem, ScoringFailed) else f"{type(problem).__name__}: "
-    return f"{stage}: {kind}{said}{where}"[:2000]
+    return f"{stage}: {kind}{message}{line}"[:2000]

@@ -22,7 +22,15 @@ ContentPart = dict[str, Any]
 
 
 def refuse_nonfinite(value: Any, where: str) -> None:
-    """Refuse what JSON would store as null: NaN and infinities, named by where they stand."""
+    """Refuse NaN and infinities, which JSON would store as null.
+
+    Args:
+        value: Anything that is to be stored.
+        where: What the value is, for the message.
+
+    Raises:
+        InvalidInput: There is one in it; the message says where.
+    """
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidInput(
@@ -30,16 +38,16 @@ def refuse_nonfinite(value: Any, where: str) -> None:
                 f"'{value}'"
             )
     elif isinstance(value, dict):
-        for key, each in value.items():
-            refuse_nonfinite(each, f"{where}[{key!r}]")
+        for key, part in value.items():
+            refuse_nonfinite(part, f"{where}[{key!r}]")
     elif isinstance(value, list | tuple | set | frozenset):
-        for place, each in enumerate(value):
-            refuse_nonfinite(each, f"{where}[{place}]")
+        for position, part in enumerate(value):
+            refuse_nonfinite(part, f"{where}[{position}]")
     elif callable(getattr(value, "tolist", None)):  # numpy's and torch's
         refuse_nonfinite(value.tolist(), where)
     elif is_dataclass(value) and not isinstance(value, type):
-        for each in fields(value):
-            refuse_nonfinite(getattr(value, each.name), f"{where}.{each.name}")
+        for attribute in fields(value):
+            refuse_nonfinite(getattr(value, attribute.name), f"{where}.{attribute.name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +87,14 @@ class Metric:
     rate: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name:
-            raise InvalidInput(f"a metric's name is a non-empty string, got {self.name!r}")
-        if type(self.value).__name__ in ("bool", "bool_"):  # numpy's has either name
-            object.__setattr__(self, "rate", True)
-        for attribute in ("value", "weight"):
-            given = getattr(self, attribute)
-            if type(given) is not float:
-                try:
-                    object.__setattr__(self, attribute, float(given))
-                except (TypeError, ValueError):
-                    raise InvalidInput(
-                        f"metric {self.name!r}: {attribute} is a number, got {given!r}"
-                    ) from None
+        if not self.name:
+            raise InvalidInput("a metric's name is a non-empty string, got ''")
+        if type(self.value) is not float:
+            if type(self.value).__name__ in ("bool", "bool_"):  # numpy's has either name
+                object.__setattr__(self, "rate", True)
+            self._convert("value")
+        if type(self.weight) is not float:
+            self._convert("weight")
         if not math.isfinite(self.value):
             raise InvalidInput(
                 f"metric {self.name!r}: value is {self.value}; a metric is a finite number. "
@@ -101,7 +104,7 @@ class Metric:
             raise InvalidInput(
                 f"metric {self.name!r}: value is {self.value}; a rate is between 0 and 1"
             )
-        if not (math.isfinite(self.weight) and self.weight >= 0):
+        if not 0 <= self.weight < math.inf:
             raise InvalidInput(
                 f"metric {self.name!r}: weight is {self.weight}; a weight is finite and >= 0 "
                 "(0 = tracked only)"
@@ -109,20 +112,43 @@ class Metric:
         if self.metadata:
             refuse_nonfinite(self.metadata, f"metric {self.name!r}: metadata")
 
+    def _convert(self, attribute: str) -> None:
+        number = getattr(self, attribute)
+        try:
+            object.__setattr__(self, attribute, float(number))
+        except (TypeError, ValueError):
+            raise InvalidInput(
+                f"metric {self.name!r}: {attribute} is a number, got {number!r}"
+            ) from None
+
 
 METRIC_SUFFIXES = ("_n", "_stderr", "_ci_low", "_ci_high")
 """What a summary puts behind `metric_<name>`."""
 
 
 class Weighted(Protocol):
+    """A value with a weight: a `Metric`, or a row of one."""
+
     @property
-    def value(self) -> float: ...
+    def value(self) -> float:
+        """The number."""
+        ...
+
     @property
-    def weight(self) -> float: ...
+    def weight(self) -> float:
+        """How much it counts."""
+        ...
 
 
 def weighted_mean(metrics: Iterable[Weighted]) -> float:
-    """The reward: over the metrics with weight > 0, and 0.0 if there is none."""
+    """Compute the reward: the weighted mean of the metrics with weight > 0.
+
+    Args:
+        metrics: The metrics.
+
+    Returns:
+        The mean; 0.0 if no metric has weight.
+    """
     total = weight = 0.0
     for metric in metrics:
         if metric.weight:
@@ -139,15 +165,22 @@ class Score:
 
     def __post_init__(self) -> None:
         if type(self.metrics) is not tuple:
-            if isinstance(self.metrics, Metric) or not isinstance(self.metrics, Sequence):
+            if not isinstance(self.metrics, Sequence):
                 raise InvalidInput(
                     f"Score takes a tuple or list of Metric, got {type(self.metrics).__name__}"
                 )
             object.__setattr__(self, "metrics", tuple(self.metrics))
-        names: set[str] = set()
         for metric in self.metrics:
             if not isinstance(metric, Metric):
                 raise InvalidInput(f"Score takes Metrics, got {metric!r}")
+        if len(self.metrics) > 1:
+            self._check_names()
+        if not math.isfinite(self.reward):
+            raise InvalidInput("the weighted mean of the metrics is too large a number")
+
+    def _check_names(self) -> None:
+        names: set[str] = set()
+        for metric in self.metrics:
             if metric.name in names:
                 raise InvalidInput(f"two metrics are named {metric.name!r}; names are unique")
             names.add(metric.name)
@@ -158,8 +191,6 @@ class Score:
                         f"a metric named {name!r} would be taken for what a summary says of "
                         f"{name.removesuffix(suffix)!r}; rename one of the two"
                     )
-        if not math.isfinite(self.reward):
-            raise InvalidInput("the weighted mean of the metrics is too large a number")
 
     @property
     def reward(self) -> float:
@@ -175,21 +206,21 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A call as the model wrote it: `arguments` is its JSON text, parsed by whoever runs it."""
+    """A call as the model wrote it: `arguments` is its JSON text, parsed by the environment."""
 
     id: str
     name: str
     arguments: str = "{}"
 
     def __post_init__(self) -> None:
-        for field_name in ("id", "name", "arguments"):
-            given = getattr(self, field_name)
-            if type(given) is not str:
-                hint = "; json.dumps(…) makes it of a dict" if field_name == "arguments" else ""
-                what = "JSON text" if field_name == "arguments" else "text"
-                raise InvalidInput(
-                    f"a tool call's {field_name} is {what}, got {type(given).__name__}{hint}"
-                )
+        for name, value in (("id", self.id), ("name", self.name)):
+            if type(value) is not str:
+                raise InvalidInput(f"a tool call's {name} is text, got {type(value).__name__}")
+        if type(self.arguments) is not str:
+            raise InvalidInput(
+                f"a tool call's arguments is JSON text, got {type(self.arguments).__name__}; "
+                "json.dumps(…) makes it of a dict"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +238,7 @@ class Message:
             raise InvalidInput(
                 f"a message's role is system, user, assistant or tool, got {self.role!r}"
             )
-        if not isinstance(self.content, str | list):
+        if not isinstance(self.content, (str, list)):
             raise InvalidInput(
                 f"a message's content is text or a list of parts, got {type(self.content).__name__}"
             )
@@ -259,6 +290,8 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
+    """Tokens that model turns took, as the endpoint reports them."""
+
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
@@ -271,10 +304,17 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Wall seconds of the item, scoring included, and how many requests it took, with retries."""
+    """Wall seconds of the item, scoring included, and how many requests it took, with retries.
+
+    `restored_turns` are the model turns that a run had made before it was stopped, and that a
+    resumed one has taken from what was saved (`save_turns`); seconds and requests include them.
+    `cached_turns` came from the response cache, without a request.
+    """
 
     seconds: float
     requests: int = 1
+    restored_turns: int = 0
+    cached_turns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,7 +350,7 @@ class Trajectory:
 
     `outcome` is what the environment says of its final state, as plain JSON values, for score
     functions that judge the state and not the words; None where it says nothing. `model_turns` are
-    the places in `messages` of what the model said; None where that is every assistant's message.
+    the positions in `messages` of the model's own; None where that is every assistant's message.
     """
 
     messages: tuple[Message, ...]
@@ -324,10 +364,10 @@ class Trajectory:
     def __post_init__(self) -> None:
         if type(self.messages) is not tuple:
             object.__setattr__(self, "messages", tuple(self.messages))
-        for place in self.model_turns or ():
-            if not 0 <= place < len(self.messages):
+        for position in self.model_turns or ():
+            if not 0 <= position < len(self.messages):
                 raise InvalidInput(
-                    f"model_turns names message {place} of {len(self.messages)}: there is none"
+                    f"model_turns names message {position} of {len(self.messages)}: there is none"
                 )
 
     @property
@@ -366,6 +406,7 @@ class EvalResult:
 
     @property
     def ok(self) -> bool:
+        """Whether it was scored."""
         return self.error is None
 
 
@@ -376,10 +417,22 @@ class Completion:
     message: Message
     finish_reason: str | None = None
     usage: Usage | None = None
+    cached: bool = False
+    """Whether it came from the response cache, without a request."""
 
     @classmethod
     def of(cls, answer: str | Message | Completion) -> Self | Completion:
-        """What a plain function may return, as a Completion."""
+        """Make a completion of what an endpoint function returned.
+
+        Args:
+            answer: A text, a message, or a completion.
+
+        Returns:
+            The completion.
+
+        Raises:
+            TypeError: The function returned something else.
+        """
         if isinstance(answer, Completion):
             return answer
         if isinstance(answer, str):

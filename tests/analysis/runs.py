@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from heldout import EvalConfig, EvalReport, EvalResult, Metric, Sample, Score, Trajectory, evaluate
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.types import Message, Stop
 
 Rewards = Mapping[str, float | Sequence[float | None] | None]

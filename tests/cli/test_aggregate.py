@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from heldout import EvalReport, EvalResult, Metric, Sample, Score, Trajectory
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.vector.report import EpisodeTable, VectorReport
 from tests.cli.conftest import Heldout, in_process_of_its_own
 
@@ -61,6 +61,14 @@ def test_aggregate_prints_each_number_with_its_interval_and_what_it_is_over(
     assert "the interval of a median over tasks is far too narrow" in " ".join(outcome.out.split())
 
 
+def test_markdown_has_the_same_rows(runs: list[str], heldout: Heldout) -> None:
+    printed = heldout("aggregate", *runs, *FEW).out
+    mean = next(line.split()[1] for line in printed.splitlines() if line.split()[:1] == ["mean"])
+    markdown = heldout("aggregate", *runs, *FEW, "--markdown").out
+    assert f"| mean | {mean} | " in markdown
+    assert "not both" in heldout("aggregate", *runs, "--json", "--markdown").err
+
+
 def test_few_runs_are_said_to_be_few(runs: list[str], heldout: Heldout) -> None:
     out = heldout("aggregate", *runs[:3], "--tasks", "game", *FEW).out
     assert "intervals from 3 runs are too narrow" in out
@@ -87,7 +95,7 @@ def test_against_adds_the_chance_to_beat_those(runs: list[str], heldout: Heldout
     against = [part for name in worse for part in ("--against", name)]
     outcome = heldout("aggregate", *runs, "--tasks", "game", *against, *FEW)
     assert "against old0, old1, old2, old3, old4" in outcome.out
-    value, low, high = numbers(outcome.out, "chance to beat those against")
+    value, low, high = numbers(outcome.out, "probability of improvement")
     assert 0.5 < low <= value <= high <= 1
     shown = json.loads(heldout("aggregate", *runs, "--tasks", "game", *against, *FEW, "--json").out)
     assert round(shown["improvement_probability"], 3) == value
@@ -128,12 +136,15 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
     save_run("small", 0, games=2)
     for arguments, why in (
         (["ppo0", "ppo0"], "given twice"),
-        (["ppo0", "small", "--tasks", "game"], "run 'small' has no items of task 'game 2'"),
+        (["ppo0", "small", "--tasks", "game"], "run 'small' has no results on task 'game 2'"),
         (["ppo0", "--metric", "loss"], "no metric 'loss'; it has reward, passed"),
         (["ppo0", "--tasks", "colour"], "no key 'colour'"),
         (["nowhere"], "there is no run at nowhere"),
         (["ppo0", "--repetitions", "0"], "0 is not in the range"),
-        (["ppo0", "ppo1", "--repetitions", "999999999999"], "from 1 to 100,000,000 (for 1 task"),
+        (
+            ["ppo0", "ppo1", "--repetitions", "999999999999"],
+            "from 1 to 100,000,000 for this number of tasks",
+        ),
         (["ppo0", "ppo1", "--seed", "-1"], "-1 is not in the range"),
         (["ppo0", "ppo1", "--optimum", "nan"], "optimum is a finite number"),
         (["ppo0", "ppo1", "--optimum", "inf"], "optimum is a finite number"),

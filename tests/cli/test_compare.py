@@ -19,14 +19,23 @@ import pytest
 from markdown_it import MarkdownIt
 
 from heldout import EvalConfig, Message, Metric, Sample, Score, Trajectory, evaluate
+from heldout._format import number, p_value, printable
 from heldout.analysis import compare
-from heldout.cli.differences import p_text, signed
-from heldout.cli.markdown import LONGEST, MOST_ROWS, code, table, text
-from heldout.cli.text import printable
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.cli._tables import (
+    MARKDOWN_CHARACTERS,
+    MARKDOWN_ROWS,
+    Column,
+    Report,
+    Table,
+    escape_markdown,
+    render_markdown,
+)
+from heldout.cli._tables import code as code_span
+from heldout.cli.compare import comparison_json
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import CurvePoint, CurveWriter
 from tests.cli.conftest import Heldout, Outcome, command_of
-from tests.cli.test_cli_process import Terminal
+from tests.cli.test_process import Terminal
 
 LEVELS = ("hard", "easy", "medium")
 BROKEN = "broken"
@@ -105,16 +114,13 @@ def test_a_comparison_says_who_how_how_much_and_how_sure(runs: None, heldout: He
     low, high = found.overall.interval.low, found.overall.interval.high
     model = "make_run.<locals>.model"
     assert rows(outcome.out) == [
-        [f"A: before, answered by {model}; 60 samples, 60 items, 0 errored"],
-        [f"B: after, answered by {model}; 60 samples, 60 items, 0 errored"],
+        [f"A: before (model: {model}); 60 samples, 60 items, 0 errored"],
+        [f"B: after (model: {model}); 60 samples, 60 items, 0 errored"],
         ["reward, paired by sample: 60 samples"],
         ["A", "B", "B - A", "95% interval", "p", "samples"],
         ["reward", "0.250", "0.717", "+0.467", f"{low:.3f} … {high:.3f}", "< 0.001", "60"],
         ["B wins 29 samples, loses 1, and ties 30. Flips (by reward ≥ 0.5): gained 29, lost 1."],
-        [
-            f"A true difference of {found.minimum_detectable:.3f} would have been seen four times "
-            "in five."
-        ],
+        [f"Minimum detectable effect: {found.minimum_detectable:.3f} at 80% power."],
         [f"B is better: +0.467 ({low:.3f} … {high:.3f})."],
     ]
 
@@ -129,7 +135,7 @@ def test_the_verdict_is_one_of_three_and_never_that_there_is_no_difference(
 
     assert last("after", "before").startswith("B is worse: -0.467 (-0.")
     assert re.fullmatch(
-        r"Cannot tell: the difference is between -0\.\d{3} and 0\.\d{3}\.",
+        r"Inconclusive: the difference is between -0\.\d{3} and 0\.\d{3}\.",
         last("before", "similar"),
     )
 
@@ -155,7 +161,7 @@ def test_slices_are_in_order_and_corrected_for_their_number(runs: None, heldout:
         around = slices[level].simultaneous_interval
         assert around is not None
         assert cells[3] == f"{around.low:.3f} … {around.high:.3f}"
-        assert cells[4:] == [p_text(slices[level].adjusted_p_value), "20"]
+        assert cells[4:] == [p_value(slices[level].adjusted_p_value), "20"]
     assert "\n3 slices; p adjusted by Holm, intervals simultaneous.\n" in out
 
 
@@ -191,7 +197,7 @@ def test_where_the_readings_disagree_the_verdict_says_so(heldout: Heldout) -> No
     make_run("b", [1.0, 1.0, 1.0, BROKEN] * 10)
     last = heldout("compare", "a", "b").out.splitlines()[-1]
     assert re.fullmatch(
-        r"Cannot tell: it is \+0\.333 \(0.* … 0.*\) of what was scored, "
+        r"Inconclusive: it is \+0\.333 \(0.* … 0.*\) of what was scored, "
         r"but 0\.000 \(-0.* … 0.*\) with errored items as 0\.",
         last,
     )
@@ -201,8 +207,8 @@ def test_values_without_a_spread_say_so(heldout: Heldout) -> None:
     make_run("a", [3.0])
     make_run("b", [5.0])
     out = heldout("compare", "a", "b").out
-    assert out.splitlines()[-1] == "Cannot tell: 1 sample without a spread to judge by."
-    assert "How large a difference would have been seen is not known" in out
+    assert out.splitlines()[-1] == "Inconclusive: 1 sample without a spread to judge by."
+    assert "The minimum detectable effect is unknown" in out
     assert ["reward", "3.000", "5.000", "+2.000", "–", "–", "1"] in rows(out)
 
 
@@ -283,9 +289,9 @@ def test_metric_cluster_and_unpaired_are_what_they_say(runs: None, heldout: Held
     out = heldout("compare", "before", "after", "--metric", "size").out
     assert "\nsize, paired by sample: 60 samples\n" in out
     out = heldout("compare", "before", "after", "--cluster", "book").out
-    assert "paired by sample: 60 samples, in 30 clusters of the same book\n" in out
+    assert "paired by sample: 60 samples, in 30 clusters by book\n" in out
     out = heldout("compare", "before", "after", "--unpaired").out
-    assert "reward, not paired: 60 samples of A against 60 of B" in out
+    assert "reward, not paired: 60 samples of A with 60 of B" in out
     assert "Flips" not in out
     assert [row[-1] for row in rows(out) if row[0] == "reward"] == ["60, 60"]
 
@@ -362,6 +368,7 @@ def add_points(home: Path, *steps: int, skipped: int | None = None) -> None:
                 seconds=1.0,
                 summary=None if step == skipped else summary,
                 skipped="no memory" if step == skipped else None,
+                run={0: "steps/00000000", 50: "steps/00000050-2"}.get(step),
             )
         )
     writer.close()
@@ -372,8 +379,8 @@ def test_evals_of_a_curve_are_named_by_their_step_or_as_the_last(
 ) -> None:
     add_points(curve, 0, 50, skipped=100)
     out = heldout("compare", "rl@0", "rl@last").out
-    assert out.startswith("A: rl@0, answered by")
-    assert "\nB: rl@last, answered by" in out
+    assert out.startswith("A: rl@0 (model: ")
+    assert "\nB: rl@last (model: " in out
     assert "B is better: +0.467" in out  # of the latest attempt
     same = heldout("compare", f"{curve}@0", f"{curve}@50").out
     assert same.splitlines()[2:] == out.splitlines()[2:]
@@ -384,7 +391,7 @@ def test_evals_of_a_curve_are_named_by_their_step_or_as_the_last(
     [
         ("rl", "is a curve of many evals. Name one by its step, rl@STEP, or the last, rl@last: "),
         ("rl@70", "has no eval at step 70; there are 0, 50"),
-        ("rl@100", "of step 100 no conversations were kept, it was skipped: no memory"),
+        ("rl@100", "of step 100 were not saved; it was skipped: no memory"),
         ("rl@first", "after the @ of rl@first comes a step, or last; got 'first': there are 0, 50"),
         ("plain@50", "outputs/evals/plain has no curve.jsonl, so there is no @50 of it"),
         ("nowhere@50", "there is no run at nowhere"),
@@ -431,8 +438,8 @@ def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
     outcome = heldout("compare", "rl@0", "rl@100")
     assert (outcome.code, outcome.out) == (1, "")
     assert outcome.err == (
-        "Error: step 100 of outputs/evals/rl was left behind when the training was restarted; its "
-        "eval is steps/00000100\n"
+        "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training "
+        "run; its eval is steps/00000100\n"
     )
     assert heldout("show", "rl", "--step", "100").code == 1
     for name in ("rl@50", "rl@last"):  # that of the session that went on
@@ -444,8 +451,8 @@ def test_an_attempt_that_was_killed_does_not_hide_the_one_on_the_curve(
 ) -> None:
     write_points(curve, {"step": 0, "run": "steps/00000000"}, {"step": 50, "run": "steps/00000050"})
     out = heldout("compare", "rl@0", "rl@50").out  # and not 00000050-2, which is better
-    assert out.splitlines()[-1].startswith("Cannot tell")
-    assert "kept in outputs/evals/rl/steps/00000050\n" in heldout("show", "rl@50").out
+    assert out.splitlines()[-1].startswith("Inconclusive")
+    assert "saved to outputs/evals/rl/steps/00000050\n" in heldout("show", "rl@50").out
 
 
 @pytest.mark.parametrize(
@@ -459,7 +466,7 @@ def test_what_a_curve_says_of_directories_is_looked_up_and_never_followed(
     write_points(curve, {"step": 50, "run": run})
     outcome = heldout("compare", "plain", "rl@50")
     assert (outcome.code, outcome.out) == (1, "")
-    assert "of step 50 no conversations were kept" in outcome.err
+    assert "the conversations of step 50 were not saved" in outcome.err
 
 
 def test_evals_of_several_labels_are_told_apart_by_their_label(
@@ -474,11 +481,11 @@ def test_evals_of_several_labels_are_told_apart_by_their_label(
     for which in ("50", "last"):
         outcome = heldout("compare", "rl@0", f"rl@{which}")
         assert (outcome.code, outcome.out) == (1, "")
-        assert f"name the one that is meant, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
+        assert f"name one of them, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
         out = heldout("compare", "rl@0", f"rl@long@8k:{which}").out
-        assert f"\nB: rl@long@8k:{which}, answered by" in out
+        assert f"\nB: rl@long@8k:{which} (model: " in out
         assert "B is better: +0.467" in out
-        assert "Cannot tell" in heldout("compare", "rl@0", f"rl@rl:{which}").out
+        assert "Inconclusive" in heldout("compare", "rl@0", f"rl@rl:{which}").out
     unknown = heldout("compare", "rl@0", "rl@short:50").err
     assert "has no eval of the label 'short'; there is 'rl', 'long@8k'" in unknown
 
@@ -490,7 +497,7 @@ def test_a_directory_whose_name_has_an_at_sign_is_meant_by_its_name(
     make_run("a", A)
     make_run("rl@50", SIMILAR)
     out = heldout("compare", "a", "rl@50").out
-    assert "Cannot tell" in out  # the step has another verdict
+    assert "Inconclusive" in out  # the step has another verdict
     assert heldout("compare", "a", "outputs/evals/rl@50").out == out
 
 
@@ -501,8 +508,11 @@ def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) 
     outcome = heldout("compare", "before", "after", "--by", "difficulty", "--json")
     assert outcome.out.count("\n") == 1
     found = compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
-    totals = {"gained_total": 29, "lost_total": 1}
-    assert json.loads(outcome.out) == json.loads(json.dumps({**found.as_dict(), **totals}))
+    said = json.loads(outcome.out)
+    assert said == json.loads(json.dumps(comparison_json(found, None)))
+    assert (said["gained_total"], said["lost_total"]) == (29, 1)
+    assert said["overall"]["difference"] == found.overall.difference
+    assert [part["slice"]["difficulty"] for part in said["slices"]] == [*LEVELS]
 
 
 def test_json_lists_as_many_flips_as_asked_for_and_counts_all(
@@ -546,7 +556,7 @@ def test_the_picture_is_written_and_said_beside_the_report(
 ) -> None:
     outcome = heldout("compare", "before", "after", "--json", "--plot", "forest.SVG")
     assert (outcome.code, outcome.err) == (0, "Wrote forest.SVG.\n")
-    assert json.loads(outcome.out)["verdict"] == "better"
+    assert json.loads(outcome.out)["verdict"] == "b_better"
     assert (folder / "forest.SVG").read_bytes().startswith(b"<?xml")
 
 
@@ -565,8 +575,15 @@ def test_nothing_is_wider_than_the_terminal(runs: None, columns: int) -> None:
 
 
 def test_numbers_have_a_sign_where_they_are_differences() -> None:
-    assert [signed(x) for x in (0.06, -0.06, 0.0, None)] == ["+0.060", "-0.060", "0.000", "–"]
-    assert [p_text(p) for p in (None, 0.0009, 0.001, 1.0)] == ["–", "< 0.001", "0.001", "1.000"]
+    differences = (0.06, -0.06, 0.0, -0.0, None)
+    assert [number(x, sign=True) for x in differences] == [
+        "+0.060",
+        "-0.060",
+        "0.000",
+        "0.000",
+        "–",
+    ]
+    assert [p_value(p) for p in (None, 0.0009, 0.001, 1.0)] == ["–", "< 0.001", "0.001", "1.000"]
 
 
 # --- Text from elsewhere ------------------------------------------------------------------------
@@ -617,21 +634,23 @@ class Page(HTMLParser):
 @pytest.mark.parametrize("place", ["{}", "- {}", "# {}", "| a | b |\n|---|---|\n| {} | b |"])
 def test_in_markdown_a_text_renders_as_itself(value: str, place: str) -> None:
     harmless = Page(place.format("harmless"))
-    page = Page(place.format(text(value)))
+    page = Page(place.format(escape_markdown(value)))
     assert [tag for tag in page.tags if tag != "span"] == harmless.tags
     shown = printable(value).replace("\n", "\\n")
     assert "".join(page.texts).split() == "".join(harmless.texts).replace("harmless", shown).split()
-    assert text(value) in code(value)
+    in_table = render_markdown(Report([Table([Column("a")], [[code_span(value)]])]))
+    assert f"| <code>{escape_markdown(value)}</code> |" in in_table
     # What GitHub looks for in a finished page is in no single piece of text.
     for piece in page.texts:
         assert not re.search(r"@\w|#\d|\$\S|https?:|www\.|:\w+:|GH-\d", piece, re.IGNORECASE)
 
 
 def test_in_markdown_endless_texts_and_tables_are_cut() -> None:
-    assert text("x" * 10_000) == "x" * (LONGEST - 1) + "…"
-    lines = table(["a"], [["x"]] * (MOST_ROWS + 5))
+    assert escape_markdown("x" * 10_000) == "x" * (MARKDOWN_CHARACTERS - 1) + "…"
+    table = Table([Column("a")], [["x"]] * (MARKDOWN_ROWS + 5))
+    lines = render_markdown(Report([table])).splitlines()
     assert lines[-1] == "… and 5 more; `--json` has all."
-    assert len(lines) == 2 + MOST_ROWS + 2
+    assert len(lines) == 2 + MARKDOWN_ROWS + 2
 
 
 def make_hostile() -> None:
@@ -675,8 +694,8 @@ def test_markdown_has_the_verdict_as_its_heading_and_the_numbers_as_tables(
 ) -> None:
     out = heldout("compare", "before", "after", "--by", "difficulty", "--markdown").out
     first = heldout("compare", "before", "after").out.splitlines()[-1]
-    assert out.startswith(f"### {first}\n\n- A: <code>before</code>, answered by <code>make")
-    assert "| :-- | --: | --: | --: | --: | --: | --: |" in out
+    assert out.startswith(f"### {first}\n\n- A: <code>before</code> (model: <code>make")
+    assert "| :-- | --: | --: | --: | :-- | --: | --: |" in out
     assert [
         line.split(" | ")[0]
         for line in out.splitlines()

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from heldout import analysis
+from heldout._format import printable
 from heldout.analysis import gate
-from heldout.cli.gate import last_line
-from heldout.cli.text import printable
+from heldout.cli.compare import comparison_json
+from heldout.cli.gate import conclude
 from tests.cli.conftest import Heldout, command_of
-from tests.cli.test_cli_process import Terminal
 from tests.cli.test_compare import (
     BETTER,
     BROKEN,
@@ -30,6 +30,7 @@ from tests.cli.test_compare import (
     other_score_fn,
     rows,
 )
+from tests.cli.test_process import Terminal
 
 LEVELS_IN_ORDER = ("easy", "medium", "hard")
 BASELINE = ("--baseline", "before", "--no-worse-than", "0.01")
@@ -56,10 +57,10 @@ def test_what_is_better_passes(runs: None, heldout: Heldout) -> None:
     assert around[1] is not None
     said = rows(outcome.out)
     assert [line[0].partition(",")[0] for line in said[:3]] == ["A", "B", "reward"]
-    assert said[0][0].startswith("A, the baseline: before, answered by ")
-    assert said[1][0].startswith("B, the run: after, answered by ")
+    assert said[0][0].startswith("A, the baseline: before (model: ")
+    assert said[1][0].startswith("B, the run: after (model: ")
     assert said[3:] == [
-        ["check", "found", "95% interval", "bound", "samples"],
+        ["check", "estimate", "95% interval", "bound", "n"],
         [
             *("✓ pass", "no worse than before by 0.01", "+0.467"),
             *(f"{around[0].low:.3f} … {around[0].high:.3f}", "-0.010", "60"),
@@ -91,23 +92,22 @@ def test_what_cannot_be_told_exits_with_3_and_says_how_many_samples_would(
     assert needed is not None
     name = "no worse than before by 0.03"
     assert outcome.out.splitlines()[-2:] == [
-        f"{name}: -0.03 is inside the interval; about {needed:,} samples would tell, four times in "
-        "five",
-        f"Cannot tell at this n: {name}; about {needed:,} samples would, four times in five.",
+        f"{name}: -0.03 is inside the interval; about {needed:,} samples would decide at 80% power",
+        f"Inconclusive at this n: {name}.",
     ]
 
 
 def test_one_failure_decides_whatever_else_cannot_be_told(runs: None, heldout: Heldout) -> None:
     outcome = heldout("gate", "similar", *BASELINE, "--min-mean", "0.8")
     assert outcome.code == 1
-    assert "? cannot tell" in outcome.out
+    assert "? inconclusive" in outcome.out
     assert outcome.out.endswith("\nFails: mean at least 0.8.\n")
 
 
 def test_a_least_mean_needs_no_baseline(runs: None, heldout: Heldout) -> None:
     outcome = heldout("gate", "after", "--min-mean", "0.4")
     assert outcome.code == 0
-    assert outcome.out.startswith("the run: after, answered by ")
+    assert outcome.out.startswith("the run: after (model: ")
     assert "B" not in outcome.out.partition("samples")[2]
 
 
@@ -151,19 +151,17 @@ def test_a_slice_says_which_interval_it_is_held_by_and_how_many_of_its_samples_w
     assert low < -0.01 < high
     row = next(row for row in rows(outcome.out) if row[1:2] == ["difficulty=easy"])
     assert row[:1] + row[2:] == [
-        *("? cannot tell", "-0.050", f"{low:.3f} … {high:.3f} †", "-0.010", "40")
+        *("? inconclusive", "-0.050", f"{low:.3f} … {high:.3f} †", "-0.010", "40")
     ]
-    assert "\n† corrected for looking at 3 slices.\n" in outcome.out
+    assert "\n† corrected for 3 slices.\n" in outcome.out
     assert (
-        "\ndifficulty=easy: -0.01 is inside the interval that is corrected for 3 slices; about "
-        f"{needed:,} samples of that slice would tell, four times in five\n"
+        "\ndifficulty=easy: -0.01 is inside the interval, corrected for 3 slices; about "
+        f"{needed:,} samples of that slice would decide at 80% power\n"
     ) in outcome.out
-    assert outcome.out.splitlines()[-1].startswith(
-        "Cannot tell at this n: difficulty=easy; difficulty=medium; about "
-        f"{needed:,} samples of difficulty=easy and "
-    )
+    last = "Inconclusive at this n: difficulty=easy; difficulty=medium."
+    assert outcome.out.splitlines()[-1] == last
     markdown = heldout("gate", "after", *options, "--markdown").out
-    assert "\n† corrected for looking at 3 slices.\n" in markdown
+    assert "\n† corrected for 3 slices.\n" in markdown
     single = heldout("gate", "after", *options[:-1], "source")
     assert single.code == 2  # there is no such key
     make_run("x", easy, metadata=[{"difficulty": "easy"}] * 40)
@@ -178,17 +176,17 @@ def test_where_what_errored_items_count_as_decides_there_is_no_verdict(heldout: 
     outcome = heldout("gate", "after", "--min-mean", "0.9")
     assert (outcome.code, outcome.err) == (2, "")
     assert [row[0] for row in rows(outcome.out) if row[0][0] == "!"] == ["! errored"]
-    assert "\nThe numbers are of what was scored, without the items that errored.\n" in outcome.out
-    said = "mean at least 0.9: without the items that errored: pass; with them: fail, 0.750 (0."
+    assert "\nThe numbers leave out errored items.\n" in outcome.out
+    said = "mean at least 0.9: without errored items: pass; with them: fail, 0.750 (0."
     assert f"\n{said}" in outcome.out
     last = (
-        "No verdict: what the 15 errored items count as decides: mean at least 0.9. Run them "
-        "again (--resume)."
+        "No verdict: it depends on what 15 errored items count as: mean at least 0.9. Run again "
+        "(--resume)."
     )
     assert outcome.out.endswith(f"\n{last}\n")
     markdown = heldout("gate", "after", "--min-mean", "0.9", "--markdown")
     assert markdown.code == 2
-    assert markdown.out.startswith("### ❗ No verdict\n\nNo verdict: what the 15 errored")
+    assert markdown.out.startswith("### ❗ No verdict\n\nNo verdict: it depends on what 15 errored")
     assert "| ! errored |" in markdown.out
     assert heldout("gate", "after", "--min-mean", "0.9", "--json").code == 2
 
@@ -197,14 +195,13 @@ def test_a_row_that_what_errored_would_change_is_marked(heldout: Heldout) -> Non
     make_run("after", [1.0] * 36 + [BROKEN] * 4)
     outcome = heldout("gate", "after", "--min-mean", "0.85")
     assert outcome.code == 3
-    row = next(row for row in rows(outcome.out) if row[0] == "? cannot tell")
+    row = next(row for row in rows(outcome.out) if row[0] == "? inconclusive")
     assert row[3].endswith(" ‡")
-    assert "\n‡ with the items that errored, the answer is another one.\n" in outcome.out
-    assert (
-        "\nmean at least 0.85: without the items that errored: pass; with them: cannot tell, "
-        in (outcome.out)
+    assert "\n‡ with errored items counted, the outcome is another one.\n" in outcome.out
+    assert "\nmean at least 0.85: without errored items: pass; with them: inconclusive, " in (
+        outcome.out
     )
-    assert outcome.out.endswith(" To run the errored items again (--resume) may help.\n")
+    assert outcome.out.endswith(" Running the errored items again (--resume) may help.\n")
 
 
 @pytest.mark.integration
@@ -225,9 +222,10 @@ def test_a_slice_without_a_pair_has_no_verdict(heldout: Heldout) -> None:
     assert outcome.code == 2
     assert ["! errored", "level=1", "–", "–", "-0.200", "0"] in rows(outcome.out)
     assert (
-        "\nlevel=1: no sample of it has a value on both sides; with errored items: " in outcome.out
+        "\nlevel=1: no sample of it has a value on both sides; with errored items counted: "
+        in outcome.out
     )
-    assert "what the 20 errored items count as decides: level=1." in outcome.out.splitlines()[-1]
+    assert "it depends on what 20 errored items count as: level=1." in outcome.out.splitlines()[-1]
 
 
 def test_means_have_a_bound_from_above_and_losses_a_direction(heldout: Heldout) -> None:
@@ -260,7 +258,7 @@ def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldou
     assert clustered["estimate"] == plain["estimate"]
     assert clustered["ci_low"] != plain["ci_low"]
     out = heldout("gate", "after", *BASELINE, "--cluster", "book").out
-    assert "60 samples, in 30 clusters of the same book\n" in out
+    assert "60 samples, in 30 clusters by book\n" in out
     make_run("other", BETTER, score=other_score_fn)
     allowed = heldout("gate", "other", *BASELINE, "--allow", "scorer")
     assert allowed.code in (0, 1, 3)
@@ -284,7 +282,10 @@ def test_many_checks_are_not_all_named_in_the_last_line(heldout: Heldout) -> Non
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["after"], "against what? --no-worse-than LOSS with --baseline RUN, --min-mean MEAN"),
+        (
+            ["after"],
+            "nothing to check: add --no-worse-than LOSS with --baseline RUN",
+        ),
         (["after", "--no-worse-than", "0.1"], "--no-worse-than which run? Add --baseline RUN"),
         (["after", "--baseline", "before"], "--baseline needs --no-worse-than LOSS"),
         (
@@ -368,7 +369,7 @@ def test_what_may_have_been_meant_for_the_gate_exits_with_2(
     [
         (["after", "--min-mean", "much"], "'much' is not a valid float"),
         (["after", "--colour"], "No such option"),
-        (["after"], "against what?"),
+        (["after"], "nothing to check"),
         (["nowhere", "--min-mean", "0.5"], "there is no run at nowhere"),
         (["after", *BASELINE, "--slice", "<b>@x,y"], "give --slice once for each key"),
         (["after", "--baseline", "other", "--no-worse-than", "0"], "(--allow scorer)"),
@@ -396,7 +397,7 @@ def test_an_error_of_our_own_is_said_in_markdown_and_explained_in_the_log(
     monkeypatch.setattr(analysis, "gate", broken)
     outcome = heldout("gate", "after", *BASELINE, "--markdown")
     assert outcome.code == 2
-    assert outcome.out == "### No verdict\n\nan error of heldout's own, which the log has\n"
+    assert outcome.out == "### No verdict\n\nan internal error of heldout, which the log has\n"
     assert "ZeroDivisionError: by nothing" in outcome.err
 
 
@@ -437,11 +438,14 @@ def test_as_json_it_is_one_line_and_the_exit_code_is_the_same(runs: None, heldou
         no_worse_than=0.01,
         by="difficulty",
     )
-    expected = found.as_dict()
     assert found.comparison is not None
-    expected["comparison"]["gained_total"] = len(found.comparison.gained)
-    expected["comparison"]["lost_total"] = len(found.comparison.lost)
-    assert json.loads(outcome.out) == json.loads(json.dumps(expected))
+    said = json.loads(outcome.out)
+    compared = json.loads(json.dumps(comparison_json(found.comparison, None)))
+    assert (said["outcome"], said["exit_code"], said["comparison"]) == ("inconclusive", 3, compared)
+    for check, written in zip(found.checks, said["checks"], strict=True):
+        assert (written["estimate"], written["bound"], written["n"], written["needed"]) == (
+            *(check.estimate, check.bound, check.n, check.needed),
+        )
     arguments = ("gate", "after", *BASELINE, "--json")
     first = json.loads(heldout(*arguments, "--flips", "2").out)["comparison"]
     assert (len(first["gained"]), first["gained_total"]) == (2, 29)
@@ -454,7 +458,7 @@ def test_as_json_it_is_one_line_and_the_exit_code_is_the_same(runs: None, heldou
     ("run", "heading", "code"),
     [
         ("after", "### ✅ Passes", 0),
-        ("similar", "### ❔ Cannot tell\n\nCannot tell at this n: no worse than before", 3),
+        ("similar", "### ❔ Inconclusive\n\nInconclusive at this n: no worse than before", 3),
     ],
 )
 def test_markdown_has_the_outcome_as_its_heading_checks_and_slices(
@@ -464,8 +468,8 @@ def test_markdown_has_the_outcome_as_its_heading_checks_and_slices(
     assert outcome.code == code
     assert outcome.out.startswith(heading)
     assert "<code>no worse than before by 0.01</code>" in outcome.out
-    assert "<summary>Slices: 3 slices</summary>" in outcome.out
-    assert "\n- A, the baseline: <code>before</code>, answered by <code>" in outcome.out
+    assert "<summary>3 slices</summary>" in outcome.out
+    assert "\n- A, the baseline: <code>before</code> (model: <code>" in outcome.out
     places = [outcome.out.index(f"code>difficulty={level}") for level in LEVELS_IN_ORDER]
     assert places == sorted(places)
 
@@ -482,4 +486,4 @@ def test_a_gate_of_hostile_names_is_shown_and_never_obeyed(heldout: Heldout) -> 
 
 
 def test_the_last_line_says_passes_and_nothing_more(runs: None) -> None:
-    assert last_line(gate("outputs/evals/after", min_mean=0.1)) == "Passes."
+    assert conclude(gate("outputs/evals/after", min_mean=0.1)) == "Passes."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from heldout.analysis import plan
-from heldout.cli.power import _repeats_for_these
+from heldout.cli.power import _repeats_text, notes
 from tests.cli.conftest import Heldout
 from tests.cli.test_compare import BETTER, BROKEN, A, make_run, other_score_fn, rows
 
@@ -25,14 +25,14 @@ def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout:
     assert (outcome.code, outcome.err) == (0, "")
     found = plan("outputs/evals/before", detect=0.05)
     said = rows(outcome.out)
-    assert said[0][0].startswith("before, answered by make_run")
-    assert said[0][0].endswith("; 60 samples, 1 answer each")
+    assert said[0][0].startswith("before (model: make_run")
+    assert said[0][0].endswith("; 60 samples, 1 attempt each")
     assert said[1:3] == [
         [
-            "To see a true difference of 0.050 in reward, 80% of the time, at p < 0.05, "
+            "To detect a true difference of 0.050 in reward at 80% power and p < 0.05, "
             "two runs need:"
         ],
-        ["repeats", "samples", "answers of each run"],
+        ["repeats", "samples", "attempts of each run"],
     ]
     assert said[3:7] == [
         [
@@ -43,11 +43,11 @@ def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout:
         for i, row in enumerate(found.rows)
     ]
     assert [line[0] for line in said[7:9]] == [
-        f"These 60 samples with 1 answer each would see a difference of {found.detectable:.3f}, "
-        "80% of the time.",
-        "Whether any number of repeats would make these samples enough to see 0.050 is not known.",
+        "Minimum detectable effect of these 60 samples with 1 attempt each: "
+        f"{found.detectable:.3f} at 80% power.",
+        "Whether any number of repeats would make these samples enough to detect 0.050 is unknown.",
     ]
-    assert [line[0] for line in said[9:]] == [f"note: {note}" for note in found.notes]
+    assert [line[0] for line in said[9:]] == [f"note: {note}" for note in notes(found)]
 
 
 def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) -> None:
@@ -64,7 +64,8 @@ def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) 
         power=0.9,
         alpha=0.01,
     )
-    assert json.loads(outcome.out) == json.loads(json.dumps(found.as_dict()))
+    expected = {**asdict(found), "notes": notes(found)}
+    assert json.loads(outcome.out) == json.loads(json.dumps(expected))
 
 
 def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) -> None:
@@ -80,30 +81,30 @@ def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) 
     assert first_row("--repeats", "3")[0] == "3"
     out = heldout(*arguments, "--against", "after", "--power", "0.9", "--alpha", "0.01").out
     assert "\nvariance of its differences from after\n" in out
-    assert "90% of the time, at p < 0.01, two runs need:" in out
-    assert "in size, " in heldout(*arguments, "--metric", "size").out
+    assert "at 90% power and p < 0.01, two runs need:" in out
+    assert "in size at 80% power" in heldout(*arguments, "--metric", "size").out
 
 
 def test_what_repeats_would_do_for_these_samples_is_said(heldout: Heldout) -> None:
     make_run("sure", A, repeats=2)  # every repeat says the same: there is nothing to average out
     out = heldout("power", "--baseline", "sure", "--detect", "0.05").out
-    assert "; 60 samples, 2 answers each\n" in out
-    assert "\nNo number of repeats would make these samples enough to see 0.050.\n" in out
+    assert "; 60 samples, 2 attempts each\n" in out
+    assert "\nNo number of repeats would make these samples enough to detect 0.050.\n" in out
     easy = heldout("power", "--baseline", "sure", "--detect", "0.9").out
-    assert "\nThey are enough to see 0.900.\n" in easy
+    assert "\nThey are enough to detect 0.900.\n" in easy
 
 
 def test_repeats_that_would_be_enough_are_numbered(runs: None) -> None:
     found = replace(plan("outputs/evals/before", detect=0.05), repeats_for_these=1200)
-    assert _repeats_for_these(found) == (
-        "1,200 repeats would make these samples enough to see 0.050."
+    assert _repeats_text(found) == (
+        "1,200 repeats would make these samples enough to detect 0.050."
     )
 
 
 def test_samples_without_a_value_are_counted(heldout: Heldout) -> None:
     make_run("before", [BROKEN, *A[1:]])
     out = heldout("power", "--baseline", "before", "--detect", "0.05").out
-    assert "; 59 samples, 1 answer each; 1 sample left out, without a value\n" in out
+    assert "; 59 samples, 1 attempt each; 1 sample left out, without a value\n" in out
 
 
 def test_a_run_that_does_not_vary_is_refused_or_planned_for_by_its_rate(heldout: Heldout) -> None:

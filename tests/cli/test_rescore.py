@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from tests.cli.conftest import Heldout, Outcome, calls, command_of
 
 GRADERS = """
@@ -54,23 +54,23 @@ def test_saved_answers_are_scored_again_without_asking(heldout: Heldout, named: 
     assert found.code == 0, found.err
     assert calls() == asked
     assert "six-rescored" in found.out.splitlines()[0]
-    assert "answers of six, scored again" in found.out
-    assert "kept in outputs/evals/six-rescored" in found.out
+    assert "trajectories of six, scored again" in found.out
+    assert "saved to outputs/evals/six-rescored" in found.out
     shown = heldout("show", "six-rescored")
-    assert "answers of six, scored again" in shown.out
+    assert "trajectories of six, scored again" in shown.out
     compared = heldout("compare", "six", "six-rescored")
     assert compared.code == 0, compared.err
     assert "gained 2, lost 0" in compared.out
-    assert "a difference is the grader's (score_fn is 'score_fn' and 'Rubric')" in compared.out
-    assert "B is higher" in compared.out or "Cannot tell" in compared.out
+    assert "a difference is the scorer's (score_fn is 'score_fn' and 'Rubric')" in compared.out
+    assert "B is higher" in compared.out or "Inconclusive" in compared.out
 
 
 @pytest.mark.usefixtures("graders")
 def test_failures_say_what_was_read_so_that_a_person_sees_why(heldout: Heldout) -> None:
     assert heldout("rescore", "six", "--with", "graders:strict").code == 0
     shown = heldout("show", "six-rescored", "--failures", "1").out
-    assert "read       correct: 'word4'\n" in shown
-    assert "read       other: nothing (none\\x1b[31m)\n" in shown
+    assert "extracted  correct: 'word4'\n" in shown
+    assert "extracted  other: nothing (none\\x1b[31m)\n" in shown
 
 
 @pytest.mark.usefixtures("graders")
@@ -78,13 +78,13 @@ def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: 
     assert heldout("rescore", "six", "--with", "graders:strict").code == 0
     shown = heldout("show", "six-rescored", "--passes", "2").out
     assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q0", "── q1"]
-    assert "read       correct: 'word0'\n" in shown
+    assert "extracted  correct: 'word0'\n" in shown
     shown = heldout("show", "six-rescored", "--sample", "q5", "--sample", "q2").out
     assert [line for line in shown.splitlines() if line.startswith("──")] == ["── q5", "── q2"]
     for arguments, said in {
         ("--sample", "q9"): "has no sample 'q9'; there is q0, q1, q2",
         ("--sample", "q5", "--passes", "1"): "--failures, --passes and --sample print items",
-        ("--passes", "1", "--cluster", "topic"): "--cluster is of the report, --passes prints",
+        ("--passes", "1", "--cluster", "topic"): "--cluster is for the report, --passes prints",
     }.items():
         found = heldout("show", "six-rescored", *arguments)
         assert found.code == 1
@@ -139,7 +139,7 @@ def test_one_that_was_stopped_goes_on(heldout: Heldout, by: signal.Signals) -> N
     _, err = process.communicate(timeout=30)
     if by == signal.SIGINT:
         assert process.returncode == 130
-        assert b"go on with --resume" in err
+        assert b"continue with --resume" in err
     Path("go").touch()
     done = heldout("rescore", "six", "--with", "graders:waiting", "--resume")
     assert done.code == 0, done.err

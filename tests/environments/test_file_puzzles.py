@@ -18,9 +18,10 @@ from tests.environments.conftest import calling, reply_of
 EXAMPLE = Path(__file__).parent.parent.parent / "examples" / "file_puzzles.py"
 
 
-def scored(sample: Sample, *commands: str) -> float:
+def scored(sample: Sample, *moves: tuple[str, str]) -> float:
     environment = FileSystem.for_sample(sample)
-    reply_of(environment, *(calling(("run", json.dumps({"command": c}))) for c in commands))
+    arguments = [json.dumps({"path": path, "new_path": new_path}) for path, new_path in moves]
+    reply_of(environment, *(calling(("move_file", text)) for text in arguments))
     return FileSystem.score(Trajectory((), outcome=environment.outcome()), sample).reward
 
 
@@ -53,4 +54,5 @@ def test_no_puzzle_is_solved_from_the_start(puzzles: list[Sample]) -> None:
 
 def test_what_the_script_does_not_know_can_be_solved(puzzles: list[Sample]) -> None:
     swap = puzzles[-1]
-    assert scored(swap, "mv left.txt x", "mv right.txt left.txt", "mv x right.txt") == 1.0
+    moves = [("left.txt", "x"), ("right.txt", "left.txt"), ("x", "right.txt")]
+    assert scored(swap, *moves) == 1.0

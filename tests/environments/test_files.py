@@ -1,8 +1,9 @@
-"""FileSystem: puzzles, their outcome, and what it is worth."""
+"""FileSystem: its tools, the final tree, and the score."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,22 +12,50 @@ from hypothesis import strategies as st
 
 from heldout import Message, Sample, Trajectory
 from heldout.environments import FileSystem
-from heldout.errors import InvalidInput, SnapshotMismatch
+from heldout.environments.files import MAX_CHARACTERS, MAX_ENTRIES, MAX_OUTPUT, MAX_PATH
+from heldout.errors import InvalidInput
 from heldout.testing import check_environment
 from tests.conftest import RunEval
 from tests.environments.conftest import calling, reply_of, told
 
 FILES = {"/notes/todo.txt": "buy milk\n", "/old.log": "", "/empty/": ""}
 GOAL = {"/archive/old.log": "", "/old.log": None}
+Step = tuple[str, dict[str, Any]]
 
 
-def command(text: str) -> Message:
-    return calling(("run", json.dumps({"command": text})))
+def call(name: str, arguments: dict[str, Any]) -> Message:
+    return calling((name, json.dumps(arguments)))
 
 
-def after(environment: FileSystem, *commands: str) -> FileSystem:
-    reply_of(environment, *map(command, commands))
+def read(path: str) -> Step:
+    return "read_file", {"path": path}
+
+
+def write(path: str, text: str = "") -> Step:
+    return "write_file", {"path": path, "text": text}
+
+
+def move(path: str, new_path: str) -> Step:
+    return "move_file", {"path": path, "new_path": new_path}
+
+
+def remove(path: str) -> Step:
+    return "remove_file", {"path": path}
+
+
+def after(environment: FileSystem, *steps: Step) -> FileSystem:
+    reply_of(environment, *(call(*step) for step in steps))
     return environment
+
+
+def answer(step: Step, files: dict[str, str] = FILES) -> str:
+    name, arguments = step
+    return told(FileSystem(files, GOAL), name, json.dumps(arguments))
+
+
+def tree(environment: FileSystem) -> dict[str, str | None]:
+    outcome = environment.outcome()
+    return {**outcome["files"], **dict.fromkeys(outcome["directories"])}
 
 
 def scored(environment: FileSystem) -> dict[str, float]:
@@ -35,64 +64,163 @@ def scored(environment: FileSystem) -> dict[str, float]:
     return {metric.name: metric.value for metric in score.metrics} | {"reward": score.reward}
 
 
+# --- Tools --------------------------------------------------------------------------------------
+
+
 def test_a_file_system_keeps_the_contract() -> None:
-    turns: list[str | Message] = [
-        command("mkdir archive"),
-        command("cd archive"),
-        command("mv /old.log ."),
-        command("cat nothing"),
-        "Done.",
-    ]
+    steps = [move("/old.log", "/archive/old.log"), read("/nothing")]
+    turns: list[str | Message] = [*(call(*step) for step in steps), "Done."]
     assert check_environment(lambda: FileSystem(FILES, GOAL), turns=turns)
 
 
-def test_a_model_sees_what_a_terminal_would_show() -> None:
-    assert told(FileSystem(FILES, GOAL), "run", '{"command": "ls"}') == "empty\nnotes\nold.log\n"
-    said = told(FileSystem(FILES, GOAL), "run", '{"command": "cat /a/b"}')
-    assert said == "cat: /a/b: No such file or directory\n"
+def test_the_model_sees_five_typed_tools() -> None:
+    tools = {tool.name: list(tool.parameters["properties"]) for tool in FileSystem({}, GOAL).tools}
+    assert tools == {
+        "list_files": ["path"],
+        "read_file": ["path", "start"],
+        "write_file": ["path", "text"],
+        "move_file": ["path", "new_path"],
+        "remove_file": ["path"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("step", "text"),
+    [
+        (("list_files", {}), "/empty/\n/notes/\n/notes/todo.txt\n/old.log"),
+        (("list_files", {"path": "notes/"}), "/notes/todo.txt"),
+        (("list_files", {"path": "/empty"}), "'/empty' is empty"),
+        (read("/notes/todo.txt"), "buy milk\n"),
+        (read("notes//./x/../todo.txt"), "buy milk\n"),
+        (("read_file", {"path": "/notes/todo.txt", "start": 4}), "milk\n"),
+        (write("/a/b.txt", "x"), "wrote /a/b.txt"),
+        (move("/old.log", "/new/"), "moved /old.log to /new"),
+        (remove("/notes"), "removed /notes"),
+    ],
+)
+def test_tools_answer_in_plain_text(step: Step, text: str) -> None:
+    assert answer(step) == text
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (("list_files", {"path": "/old.log"}), "NotADirectoryError: '/old.log' is a file"),
+        (("list_files", {"path": "/x"}), "FileNotFoundError: there is no file or directory '/x'"),
+        (read("/x"), "FileNotFoundError: there is no file or directory '/x'"),
+        (read("/notes"), "IsADirectoryError: '/notes' is a directory"),
+        (read(""), "ValueError: a path is a text of 1 to 1000 characters, got ''"),
+        (write("/notes", "x"), "FileExistsError: '/notes' is a directory"),
+        (write("/old.log/", ""), "FileExistsError: '/old.log' is a file"),
+        (write("/d/", "x"), "IsADirectoryError: '/d' is a directory, since it ends in /"),
+        (write("/old.log/x", "x"), "NotADirectoryError: '/old.log' is a file"),
+        (write("/", "x"), "IsADirectoryError: '/' is a directory"),
+        (move("/x", "/y"), "FileNotFoundError: there is no file or directory '/x'"),
+        (move("/notes", "/notes/in/it"), "ValueError: '/notes' cannot be moved"),
+        (move("/old.log", "/old.log"), "ValueError: '/old.log' cannot be moved"),
+        (move("/", "/y"), "ValueError: '/' cannot be moved"),
+        (move("/old.log", "/notes"), "FileExistsError: '/notes' exists"),
+        (move("/old.log", "/notes/todo.txt/x"), "NotADirectoryError: '/notes/todo.txt' is a"),
+        (remove("/x"), "FileNotFoundError: there is no file or directory '/x'"),
+        (remove("/"), "PermissionError: the root cannot be removed"),
+        (("read_file", {"path": 3}), "read_file: 'path': Expected `str`, got `int`"),
+        (("run", {"command": "ls"}), "there is no tool 'run'. The tools are: list_files,"),
+    ],
+)
+def test_a_mistake_is_explained_and_changes_nothing(step: Step, said: str) -> None:
+    assert answer(step).startswith(f"Error: {said}")
+    environment = FileSystem(FILES, GOAL)
+    before = tree(environment)
+    assert tree(after(environment, step)) == before
+
+
+@pytest.mark.parametrize(
+    ("files", "step"),
+    [
+        ({}, write("/a", "x" * MAX_CHARACTERS)),
+        ({f"/{i}": "" for i in range(MAX_ENTRIES - 1)}, write("/a")),
+        ({}, write("/a" * (MAX_PATH // 2 + 1))),
+        ({"/a/" + "b" * 990: ""}, move("/a", "/" + "c" * 20)),
+    ],
+    ids=["characters", "entries", "path", "path_after_a_move"],
+)
+def test_sizes_are_bounded(files: dict[str, str], step: Step) -> None:
+    environment = FileSystem(files, GOAL)
+    before = tree(environment)
+    assert str(MAX_PATH) in answer(step, files)
+    assert tree(after(environment, step)) == before
+
+
+def test_a_long_file_is_read_in_parts() -> None:
+    files = {"/long": "a" * MAX_OUTPUT + "rest"}
+    assert answer(read("/long"), files) == "a" * MAX_OUTPUT + "\n[truncated: 4 more characters]"
+    assert answer(("read_file", {"path": "/long", "start": MAX_OUTPUT}), files) == "rest"
+
+
+def test_no_real_file_is_touched(tmp_path: Path) -> None:
+    real = tmp_path / "real.txt"
+    real.write_text("real")
+    assert "there is no file" in answer(read(str(real)))
+    after(FileSystem({}, GOAL), write(str(real), "other"), remove(str(tmp_path)))
+    assert real.read_text() == "real"
+
+
+def test_a_directory_moves_with_all_that_is_in_it() -> None:
+    environment = FileSystem({"/a/b/c": "x", "/a/e/": "", "/ab": ""}, GOAL)
+    assert tree(after(environment, move("/a", "/new/place"))) == {
+        "/": None,
+        "/ab": "",
+        "/new": None,
+        "/new/place": None,
+        "/new/place/b": None,
+        "/new/place/b/c": "x",
+        "/new/place/e": None,
+    }
+
+
+# --- The score ----------------------------------------------------------------------------------
 
 
 def test_the_outcome_is_the_final_tree() -> None:
-    environment = after(FileSystem(FILES, GOAL), "cd notes", "rm todo.txt", "nonsense")
+    environment = after(FileSystem(FILES, GOAL), remove("notes/todo.txt"), read("/x"))
     assert environment.outcome() == {
         "files": {"/old.log": ""},
-        "folders": ["/", "/empty", "/notes"],
-        "cwd": "/notes",
-        "commands": 3,
+        "directories": ["/", "/empty", "/notes"],
+        "calls": 2,
         "goal": GOAL,
     }
 
 
 def test_a_puzzle_is_solved_when_the_whole_goal_is_met() -> None:
-    half = after(FileSystem(FILES, GOAL), "rm old.log")
-    assert scored(half) == {"solved": 0.0, "goals_met": 0.5, "commands": 1.0, "reward": 0.0}
-    whole = after(FileSystem(FILES, GOAL), "mkdir archive", "mv old.log archive")
-    assert scored(whole) == {"solved": 1.0, "goals_met": 1.0, "commands": 2.0, "reward": 1.0}
+    half = after(FileSystem(FILES, GOAL), remove("old.log"))
+    assert scored(half) == {"solved": 0.0, "goals_met": 0.5, "calls": 1.0, "reward": 0.0}
+    whole = after(FileSystem(FILES, GOAL), move("old.log", "archive/old.log"))
+    assert scored(whole) == {"solved": 1.0, "goals_met": 1.0, "calls": 1.0, "reward": 1.0}
 
 
 @pytest.mark.parametrize(
-    ("goal", "commands", "met"),
+    ("goal", "steps", "met"),
     [
-        ({"/f": "text\n"}, ["echo text > f"], True),
-        ({"/f": "text"}, ["echo text > f"], False),
-        ({"/f": ""}, ["mkdir f"], False),
-        ({"/f": ""}, ["touch f"], True),
-        ({"/f": None}, ["mkdir f"], False),
+        ({"/f": "text\n"}, [write("f", "text\n")], True),
+        ({"/f": "text"}, [write("f", "text\n")], False),
+        ({"/f": ""}, [write("f/")], False),
+        ({"/f": ""}, [write("f")], True),
+        ({"/f": None}, [write("f/")], False),
         ({"/f": None}, [], True),
-        ({"/d/": ""}, ["mkdir d"], True),
-        ({"/d/": ""}, ["touch d"], False),
+        ({"/d/": ""}, [write("d/")], True),
+        ({"/d/": ""}, [write("d")], False),
         ({"/d/": ""}, [], False),
         ({"/empty/": None}, [], False),
-        ({"/empty/": None}, ["rm -r empty"], True),
-        ({"/notes/": None}, ["rm -r notes", "touch notes"], True),
-        ({"/notes": None}, ["rm -r notes", "touch notes"], False),
+        ({"/empty/": None}, [remove("empty")], True),
+        ({"/notes/": None}, [remove("notes"), write("notes")], True),
+        ({"/notes": None}, [remove("notes"), write("notes")], False),
         ({"notes/todo.txt": "buy milk\n"}, [], True),
     ],
 )
 def test_files_are_judged_by_their_text_and_directories_by_being_there(
-    goal: dict[str, str | None], commands: list[str], met: bool
+    goal: dict[str, str | None], steps: list[Step], met: bool
 ) -> None:
-    assert scored(after(FileSystem(FILES, goal), *commands))["solved"] == met
+    assert scored(after(FileSystem(FILES, goal), *steps))["solved"] == met
 
 
 def test_without_a_final_tree_there_is_no_score() -> None:
@@ -104,20 +232,22 @@ def test_without_a_final_tree_there_is_no_score() -> None:
 @pytest.mark.parametrize(
     ("files", "goal", "said"),
     [
-        ({"/a": 3}, GOAL, r"files\['/a'\] is its text, got 3"),
-        ({"/a": "x", "/a/b": "y"}, GOAL, "'/a' as a file and '/a/b' in it"),
-        ({"/a/b": "y", "/a": "x"}, GOAL, "'/a' twice, or as a file and a directory"),
-        ({"/a/": "x"}, GOAL, "is a directory, for its / at the end, with text"),
-        ({"/a/../b": ""}, GOAL, "written without . and .."),
-        ({"": ""}, GOAL, "a path is a non-empty text"),
-        ({"/": ""}, GOAL, "is the root"),
-        ({"/a": "x" * 300_000}, GOAL, "too many or too large, at '/a'"),
-        (["/a"], GOAL, "files is a dict"),
-        ({}, {}, "goal is a dict"),
-        ({}, {"/a": 3}, "is text or None, got 3"),
-        ({}, {"/a": "x", "/a/b": "y"}, "no tree can satisfy the goal"),
-        ({}, {"/a": None, "/a/b": "y"}, "no tree can satisfy the goal"),
-        ({}, {"/a/": None, "/a/b/c": "y"}, "no tree can satisfy the goal"),
+        ({"/a": 3}, GOAL, "Expected `str`, got `int`"),
+        ({"/a": "x", "/a/b": "y"}, GOAL, "'/a/b'.*'/a' is a file, so nothing can be in it"),
+        ({"/a/b": "y", "/a": "x"}, GOAL, "'/a'.*'/a' is a directory"),
+        ({"/a": "y", "a": "x"}, GOAL, r"files\['a'\]: a file of that path is there already"),
+        ({"/a/": "x"}, GOAL, "is a directory, since it ends in /"),
+        ({"": ""}, GOAL, "a path is a text of"),
+        ({"/a": "x" * 300_000}, GOAL, "too large: a tree has at most"),
+        (["/a"], GOAL, "files, a dict of path to text"),
+        ({}, {}, "the goal is empty"),
+        ({}, {"/a": 3}, "Expected `str | null`, got `int`"),
+        ({}, {"": "x"}, "a path is a text of"),
+        ({}, {"/": None}, "cannot name the root"),
+        ({}, {"/a": "x", "a": "y"}, "has '/a' twice"),
+        ({}, {"/a": "x", "/a/b": "y"}, "no tree satisfies the goal"),
+        ({}, {"/a": None, "/a/b": "y"}, "no tree satisfies the goal"),
+        ({}, {"/a/": None, "/a/b/c": "y"}, "no tree satisfies the goal"),
         ({}, {"/a/": "x"}, "is a directory"),
     ],
 )
@@ -126,57 +256,50 @@ def test_puzzles_that_cannot_be_are_refused(files: Any, goal: Any, said: str) ->
         FileSystem(files, goal)
 
 
-def test_a_puzzle_may_begin_elsewhere_than_at_the_root() -> None:
-    assert told(FileSystem(FILES, GOAL, cwd="/notes"), "run", '{"command": "pwd"}') == "/notes\n"
-    with pytest.raises(InvalidInput, match="cwd is a directory of the files, got '/old.log'"):
-        FileSystem(FILES, GOAL, cwd="/old.log")
-
-
 def test_a_sample_says_what_its_puzzle_lacks() -> None:
-    with pytest.raises(InvalidInput, match="sample 'p': a file puzzle has 'goal' in its input"):
+    with pytest.raises(InvalidInput, match="sample 'p': a file puzzle has files.*field `goal`"):
         FileSystem.for_sample(Sample("p", {"files": {}}))
-    with pytest.raises(InvalidInput, match="sample 'p': goal is a dict"):
+    with pytest.raises(InvalidInput, match="sample 'p': the goal is empty"):
         FileSystem.for_sample(Sample("p", {"files": {}, "goal": {}}))
 
 
 def test_an_eval_of_puzzles_runs_and_scores_the_final_tree(run_eval: RunEval) -> None:
     samples = [
-        Sample(f"s{i}", {"prompt": f"rm {name}", "files": {"/a": ""}, "goal": {"/a": None}})
+        Sample(f"s{i}", {"prompt": name, "files": {"/a": ""}, "goal": {"/a": None}})
         for i, name in enumerate("ab")
     ]
 
-    def do_as_told(messages: list[Message]) -> Message:
-        return command(messages[0].text) if len(messages) == 1 else Message("assistant", "Done.")
+    def remove_it(messages: list[Message]) -> Message:
+        if len(messages) == 1:
+            return call(*remove(messages[0].text))
+        return Message("assistant", "Done.")
 
-    report = run_eval(samples, FileSystem.score, None, FileSystem.for_sample, endpoint=do_as_told)
+    report = run_eval(samples, FileSystem.score, None, FileSystem.for_sample, endpoint=remove_it)
     assert [r.score["solved"] for r in report.results] == [1.0, 0.0]
-    assert (report.results[0].trajectory.outcome or {})["commands"] == 1
+    assert (report.results[0].trajectory.outcome or {})["calls"] == 1
     assert report.results[0].trajectory.stop.ended_by == "no_reply"
     assert report.results[1].trajectory.messages[2].text == (
-        "rm: cannot remove 'b': No such file or directory\n"
+        "Error: FileNotFoundError: there is no file or directory '/b'"
     )
 
 
-def test_a_snapshot_that_is_none_is_refused() -> None:
-    taken = FileSystem(FILES, GOAL).serialize()
-    with pytest.raises(SnapshotMismatch, match="no state of FileSystem"):
-        FileSystem.deserialize({**taken, "state": {"files": {}}})
+# --- Snapshots ----------------------------------------------------------------------------------
 
 
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(["mkdir -p", "touch", "cd", "rm -r", "mv", "cp -r", "echo x >"]),
-            st.lists(
-                st.sampled_from(["a", "'a b'", "a/b", "..", "/notes", "*", "'q\n'"]), max_size=2
-            ),
-        ),
-        max_size=8,
-    )
+PATHS = st.sampled_from(["a", "a b", "a/b", "..", "/notes", "/", "q\n", "a/b/c/"])
+STEPS = st.one_of(
+    st.builds(write, PATHS, st.sampled_from(["", "x"])),
+    st.builds(move, PATHS, PATHS),
+    st.builds(remove, PATHS),
 )
-def test_any_state_comes_back_from_its_snapshot(commands: list[tuple[str, list[str]]]) -> None:
-    lines = [f"{name} {' '.join(arguments)}" for name, arguments in commands]
-    environment = after(FileSystem(FILES, GOAL), *lines)
-    again = FileSystem.deserialize(json.loads(json.dumps(environment.serialize())))
+
+
+@given(st.lists(STEPS, max_size=8))
+def test_any_state_comes_back_from_its_snapshot(steps: list[Step]) -> None:
+    environment = after(FileSystem(FILES, GOAL), *steps)
+    nodes = tree(environment)
+    assert all(nodes.get(path.rpartition("/")[0] or "/", "") is None for path in nodes)
+    again = FileSystem(FILES, GOAL)
+    again.restore(json.loads(json.dumps(environment.snapshot())))
     assert again.outcome() == environment.outcome()
-    assert again.serialize() == environment.serialize()
+    assert again.snapshot() == environment.snapshot()

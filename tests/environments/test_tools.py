@@ -17,10 +17,8 @@ from hypothesis import strategies as st
 
 from heldout import Message, Reply
 from heldout.environments import ToolEnvironment
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch
+from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.testing import check_environment
-from heldout.turns import rollout
-from heldout.types import Completion, Stop, ToolSpec, Trajectory
 from tests.environments.conftest import Run, calling, reply_of, told
 
 
@@ -390,48 +388,17 @@ SHOPPING = [
 ]
 
 
-def restore_shop(snapshot: Any) -> ToolEnvironment:
-    return ToolEnvironment.deserialize(snapshot, tools=[put, pay])
-
-
 def test_a_tool_environment_keeps_the_contract() -> None:
-    assert check_environment(shop, turns=SHOPPING, restore=restore_shop)
-    assert check_environment(
-        lambda: ToolEnvironment([add, add_later]),
-        restore=lambda s: ToolEnvironment.deserialize(s, tools=[add, add_later]),
-    )
+    checked = check_environment(shop, turns=SHOPPING)
+    assert "snapshots: JSON, and an episode goes on from 3 point(s) of it" in checked
+    assert check_environment(lambda: ToolEnvironment([add, add_later]))
 
 
 def test_injected_state_comes_back_with_the_type_its_parameter_has() -> None:
-    environment = shop()
+    environment, again = shop(), shop()
     reply_of(environment, *SHOPPING[:2])
-    again = restore_shop(json.loads(json.dumps(environment.serialize())))
+    again.restore(json.loads(json.dumps(environment.snapshot())))
     assert reply_of(again, calling(("put", '{"item": "milk"}'))).messages[0].text == "3"
-
-
-def test_going_on_from_a_snapshot_leads_to_the_same_trajectory(run: Run) -> None:
-    async def policy(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
-        return Completion(SHOPPING[sum(m.role == "assistant" for m in messages)])
-
-    prompt = [Message("system", "Buy tea.")]
-
-    async def main() -> list[tuple[Trajectory, Trajectory]]:
-        pairs = []
-        whole = await rollout(policy, prompt, shop(), max_turns=10)
-        for done in (1, 2):
-            environment = shop()
-            first = await rollout(policy, prompt, environment, max_turns=done)
-            kept = json.loads(json.dumps(environment.serialize()))
-            rest = await rollout(
-                policy, first.messages, restore_shop(kept), max_turns=10, turns_done=done
-            )
-            pairs.append((whole, rest))
-        return pairs
-
-    for whole, rest in run(main):
-        assert whole.stop == Stop("environment")
-        assert len(whole.messages) == 9
-        assert rest == whole
 
 
 @pytest.mark.parametrize(
@@ -444,7 +411,7 @@ def test_going_on_from_a_snapshot_leads_to_the_same_trajectory(run: Run) -> None
         (Basket(), "'state', a Basket, would not come back"),
     ],
 )
-def test_state_that_would_not_come_back_is_refused_when_it_is_serialized(
+def test_state_that_would_not_come_back_is_refused_when_a_snapshot_is_taken(
     value: Any, said: str
 ) -> None:
     def tool(state) -> str:  # type: ignore[no-untyped-def]
@@ -452,40 +419,35 @@ def test_state_that_would_not_come_back_is_refused_when_it_is_serialized(
 
     environment = ToolEnvironment([tool], inject={"state": value})
     with pytest.raises(InvalidInput, match=said):
-        environment.serialize()
+        environment.snapshot()
 
 
 def test_one_snapshot_can_be_restored_again_and_again() -> None:
-    taken = ToolEnvironment([remember], inject={"notes": ["a"]}).serialize()
+    taken = ToolEnvironment([remember], inject={"notes": ["a"]}).snapshot()
     for _ in range(2):
-        environment = ToolEnvironment.deserialize(taken, tools=[remember])
+        environment = ToolEnvironment([remember], inject={"notes": []})
+        environment.restore(taken)
         assert told(environment, "remember", '{"word": "b"}') == "2 noted"
 
 
-def test_a_snapshot_needs_the_tools_it_cannot_hold() -> None:
-    taken = shop().serialize()
-    with pytest.raises(InvalidInput, match="cannot hold functions.*tools="):
-        ToolEnvironment.deserialize(taken)
-
-
-def test_a_snapshot_that_does_not_fit_the_tools_is_refused() -> None:
-    taken = shop().serialize()
-    taken["state"]["inject"]["basket"] = {"items": "none"}
-    with pytest.raises(SnapshotMismatch, match="does not fit the tools' parameters"):
-        restore_shop(taken)
-    with pytest.raises(SnapshotMismatch, match="no state of ToolEnvironment"):
-        restore_shop({**taken, "state": {"inject": 4}})
+@pytest.mark.parametrize(
+    ("snapshot", "said"),
+    [
+        ({"basket": {"items": "none"}}, "does not fit the tools' parameters"),
+        ({"count": 4}, r"holds \['count'\], and ToolEnvironment has \['basket'\] injected"),
+    ],
+)
+def test_a_snapshot_that_does_not_fit_is_refused(snapshot: Any, said: str) -> None:
+    with pytest.raises(InvalidInput, match=said):
+        shop().restore(snapshot)
 
 
 class Counter(ToolEnvironment):
     """A subclass with tools and state of its own."""
 
-    env_kind = "counter"
-    version = "2.3"
-
-    def __init__(self, count: int = 0) -> None:
+    def __init__(self) -> None:
         super().__init__([self.up], in_threads=False)
-        self.count = count
+        self.count = 0
 
     def up(self, by: int = 1) -> int:
         """Count up."""
@@ -495,49 +457,25 @@ class Counter(ToolEnvironment):
     def outcome(self) -> dict[str, Any]:
         return {"count": self.count}
 
-    def state(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         return {"count": self.count}
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Counter:
-        return cls(state["count"])
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        self.count = snapshot["count"]
 
 
-def test_a_subclass_with_tools_of_its_own_restores_from_the_snapshot_alone() -> None:
+def test_a_subclass_says_what_its_state_is() -> None:
     turns: list[str | Message] = [calling(("up", "{}")), calling(("up", '{"by": 5}')), "six"]
-    assert check_environment(Counter, turns=turns)
-    assert Counter.deserialize(Counter(4).serialize()).count == 4
+    assert "snapshots: JSON" in "\n".join(check_environment(Counter, turns=turns))
 
 
-def test_a_subclass_need_not_copy_what_it_restores() -> None:
-    class Diary(ToolEnvironment):
-        env_kind = "diary"
+def test_a_subclass_that_does_not_has_no_snapshots() -> None:
+    class Forgetful(ToolEnvironment):
+        pass
 
-        def __init__(self, lines: list[str]) -> None:
-            super().__init__([self.write])
-            self.lines = lines
-
-        def write(self, line: str) -> int:
-            """Write a line."""
-            self.lines.append(line)
-            return len(self.lines)
-
-        def state(self) -> dict[str, Any]:
-            return {"lines": self.lines}
-
-        @classmethod
-        def from_state(cls, state: dict[str, Any]) -> Diary:
-            return cls(state["lines"])
-
-    assert check_environment(lambda: Diary([]), turns=[calling(("write", '{"line": "a"}'))] * 3)
-
-
-def test_a_subclass_refuses_tools_and_states_that_are_not_its_own() -> None:
-    taken = Counter(4).serialize()
-    with pytest.raises(InvalidInput, match="has tools of its own"):
-        Counter.deserialize(taken, tools=[add])
-    with pytest.raises(SnapshotMismatch, match="no state of Counter: KeyError: 'count'"):
-        Counter.deserialize({**taken, "state": {}})
+    with pytest.raises(NotImplementedError, match="Forgetful may have state of its own"):
+        Forgetful([add]).snapshot()
+    assert "snapshots: none: Forgetful" in "\n".join(check_environment(lambda: Forgetful([add])))
 
 
 def test_a_subclass_may_change_its_replies() -> None:

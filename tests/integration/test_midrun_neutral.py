@@ -14,12 +14,11 @@ from typing import Any
 import pytest
 import torch
 
-from heldout import Sample
+from heldout import Metric, Sample, Score, Trajectory
 from heldout.config import Sampling
 from heldout.integrations.transformers import HeldoutCallback
 from heldout.testing.neutral import assert_neutral
 from heldout.training import AsyncEvalDispatcher, PeriodicEval, live_model
-from heldout.training.runner import score_answer
 from tests.tiny_model import WORDS, tiny_model
 
 pytestmark = pytest.mark.integration
@@ -52,7 +51,10 @@ def with_dropout(model: Any) -> Any:
 
 def make_evals(folder: Path, tokenizer: Any) -> list[PeriodicEval]:
     """Greedy, and sampled."""
-    score = score_answer(lambda answer, sample: even(answer))
+
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("even", even(trajectory.answer), 1.0),))
+
     sampled = Sampling(temperature=1.0, seed=7, max_tokens=6)
     return [
         PeriodicEval(

@@ -138,6 +138,23 @@ def test_a_served_model_answers_as_the_same_model_in_this_process(
     assert theirs.config["endpoint"] == described
 
 
+@pytest.mark.parametrize(
+    ("api", "stream"), [("openai", True), ("openai-responses", False), ("openai-responses", True)]
+)
+def test_another_api_and_a_stream_give_the_same_answers(
+    served: Served, tmp_path: Path, api: str, stream: bool
+) -> None:
+    sampling = Sampling(max_tokens=8, stream=stream)
+    plain = evaluated(f"openai:{served.model}@{served.url}", tmp_path / "plain", "asyncio")
+    other = evaluated(
+        f"{api}:{served.model}@{served.url}", tmp_path / "other", "asyncio", sampling=sampling
+    )
+    assert other.summary["n_scored"] == len(SAMPLES)
+    for theirs, ours in zip(other.results, plain.results, strict=True):
+        assert theirs.trajectory.answer == ours.trajectory.answer
+        assert theirs.trajectory.usage == ours.trajectory.usage
+
+
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/folder"])
 def test_a_model_that_is_not_served_ends_the_run_early(

@@ -34,7 +34,7 @@ from heldout.integrations.stable_baselines3 import (
     load_policy,
     policy_of,
 )
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.training.curve import current_points, read_points
 from heldout.vector import evaluate_env
 from heldout.vector.drivers import UNINSPECTED, UNSEEDED

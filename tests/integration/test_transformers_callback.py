@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
-from heldout import Sample, Score
+from heldout import Metric, Sample, Score, Trajectory
 from heldout.errors import InvalidInput
 from heldout.integrations import transformers as ours
 from heldout.integrations.transformers import HeldoutCallback
@@ -30,7 +30,6 @@ from heldout.training.curve import request_stop
 from heldout.training.dispatcher import pending_evals
 from heldout.training.loggers import CallableLogger
 from heldout.training.metrics import log_fields
-from heldout.training.runner import score_answer
 from heldout.weights import why_not_whole
 from tests.training.toys import make_eval
 
@@ -120,11 +119,12 @@ class Known:
             assert not model.training
             return [str(self._scored(number, prompt)) for prompt in prompts]
 
-        def judge(answer: str, sample: Sample) -> dict[str, float]:
-            return {"reward": float(answer), "twice": 2 * float(answer)}
+        def score(trajectory: Trajectory, sample: Sample) -> Score:
+            number = float(trajectory.answer)
+            return Score((Metric("reward", number, 1.0), Metric("twice", 2 * number)))
 
         build = from_functions(
-            lambda messages: int(messages[-1].text), generate, score_answer(judge), rows=self._rows
+            lambda messages: int(messages[-1].text), generate, score, rows=self._rows
         )
         return build(model)
 
@@ -224,8 +224,10 @@ def test_a_turn_is_as_long_as_a_completion_of_trl(tmp_path: Path) -> None:
         limits.append(max_new)
         return ["?"] * len(prompts)
 
-    judge = score_answer(lambda answer, sample: 1.0)
-    runner = from_functions(lambda messages: messages[-1].text, answers, judge)
+    def score(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("reward", 1.0, 1.0),))
+
+    runner = from_functions(lambda messages: messages[-1].text, answers, score)
     evals = make_evals(tmp_path, builder=runner)
     trainer = make_trainer(tmp_path, HeldoutCallback(evals), steps=2)
     trainer.args.max_completion_length = 40  # as GRPOConfig has it

@@ -105,7 +105,7 @@ def test_a_bad_row_is_its_own_error_and_a_bad_batch_everyones() -> None:
     assert problems == {0: "RuntimeError: all", 1: "RuntimeError: all"}
     problems.clear()
     batches_of(2, 2, one, lambda requests: ["one"])
-    assert "2 turns were asked for, 1 given" in problems[0]
+    assert "2 requests got 1 answers" in problems[0]
     problems.clear()
     batches_of(1, 1, one, lambda requests: [7])
     assert "int" in problems[0]
@@ -113,5 +113,5 @@ def test_a_bad_row_is_its_own_error_and_a_bad_batch_everyones() -> None:
 
 def test_nobody_asks_it_outside_an_item() -> None:
     endpoint = BatchEndpoint(lambda requests: [], here, items=1, rows=1)
-    with pytest.raises(EndpointError, match="items of an eval"):
+    with pytest.raises(EndpointError, match="attempts of an eval"):
         anyio.run(endpoint.complete, *asks("x"))

@@ -680,7 +680,7 @@ def test_a_server_that_never_answered_anything_ends_the_run_early(
     run: Run, server: FaultyServer, tmp_path: Path, quick: None, fault: str
 ) -> None:
     server.script(TRANSIENT[fault])
-    with pytest.raises(SystemicFailure, match="nothing else has come from there yet; is 'm'"):
+    with pytest.raises(SystemicFailure, match="the server has answered nothing else yet; is 'm'"):
         run(evaluated(samples(500), server.url, tmp_path, retries=1))
     assert len(server.requests) <= (10 + 4) * 2
 

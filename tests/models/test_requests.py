@@ -114,7 +114,7 @@ def test_it_answers_nobody_but_items(run: Run) -> None:
     async def main() -> None:
         await endpoint.complete([Message("user", "hi")], Sampling(), ())
 
-    with pytest.raises(EndpointError, match="items of an eval"):
+    with pytest.raises(EndpointError, match="attempts of an eval"):
         run(main)
 
 

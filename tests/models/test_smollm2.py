@@ -35,4 +35,4 @@ def test_one_line_names_and_installs_all_that_smollm2_lacks(
         monkeypatch.setitem(sys.modules, name, None)  # the import system's word for "not there"
     with pytest.raises(InvalidInput) as refused:
         open_endpoint("smollm2", max_concurrent=1)
-    assert str(refused.value) == f"the endpoint smollm2 needs what is not installed {said}"
+    assert str(refused.value) == f"the model smollm2 needs packages that are not installed {said}"

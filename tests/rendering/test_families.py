@@ -13,8 +13,7 @@ from heldout.chat.messages import to_chat_api
 from heldout.rendering.chat_templates import ChatRenderer
 from heldout.rendering.examine import CONVERSATIONS, TOOLS, Examination, examine
 from heldout.rendering.segments import Segments, Template
-from heldout.training.rollouts import Rollout, rollout_batch
-from heldout.training.tokens import Generated
+from heldout.training.rollouts import Generated, Rollout, rollout_batch
 from heldout.types import ToolCall, ToolSpec
 from tests.rendering.families import FAMILIES, family
 

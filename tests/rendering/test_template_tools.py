@@ -13,7 +13,7 @@ from heldout.chat.messages import tool_to_chat_api
 from heldout.chat.tool_calls import parse_tool_calls
 from heldout.rendering.chat_templates import Dialect, describe_tools, write_tool_call
 from heldout.types import Message, ToolCall, ToolSpec
-from tests.test_toolcalls import dumps, names, values
+from tests.chat.test_tool_calls import dumps, names, values
 
 # --- Telling a model ----------------------------------------------------------------------------
 

@@ -19,27 +19,27 @@ from typing import Any
 
 from heldout.scoring import (
     answers,
-    calls,
-    choices,
+    choice,
     formats,
+    json_schema,
     lists,
-    mathematics,
-    numbers,
-    patterns,
-    schemas,
-    texts,
+    math,
+    number,
+    regex,
+    text,
+    tool_calls,
 )
 from tests.scoring.examples import Example
 from tests.scoring.examples import answers as of_answers
-from tests.scoring.examples import calls as of_calls
-from tests.scoring.examples import choices as of_choices
+from tests.scoring.examples import choice as of_choice
 from tests.scoring.examples import formats as of_formats
+from tests.scoring.examples import json_schema as of_schema
 from tests.scoring.examples import lists as of_lists
-from tests.scoring.examples import mathematics as of_mathematics
-from tests.scoring.examples import numbers as of_numbers
-from tests.scoring.examples import patterns as of_patterns
-from tests.scoring.examples import schemas as of_schemas
-from tests.scoring.examples import texts as of_texts
+from tests.scoring.examples import math as of_math
+from tests.scoring.examples import number as of_number
+from tests.scoring.examples import regex as of_regex
+from tests.scoring.examples import text as of_text
+from tests.scoring.examples import tool_calls as of_calls
 
 FOLDER = Path(__file__).parents[2] / "docs" / "graders"
 MADE = "<!-- Made by `python -m tests.scoring.pages` of tests/scoring/examples; not by hand. -->"
@@ -83,7 +83,7 @@ PAGES: Mapping[str, Page] = {
     ),
     "choice": Page(
         "Multiple choice",
-        (choices.grade_choice,),
+        (choice.grade_choice,),
         "from heldout.scoring import Rubric, grade_choice, part, shuffled\n\n"
         'score_fn = Rubric(part(grade_choice, name="correct", letters="ABCD"))\n\n\n'
         "# Where every sample has options of its own, in an order of its own:\n"
@@ -92,41 +92,41 @@ PAGES: Mapping[str, Page] = {
         "    return grade_choice(answer, target, options=order.options, originals=order.originals)"
         "\n\n\n"
         "score_fn = Rubric(correct)",
-        (Table(of_choices.CHOICES, columns=("answer", "target")),),
+        (Table(of_choice.CHOICES, columns=("answer", "target")),),
         note="Give the options' texts where you have them: then an answer may say the text, and `B "
         "cells` is not the letter B. [Options in another order]"
         "(../graders.md#options-in-another-order) shows how to ask with the same order. In the "
         "examples, the options are "
         + ", ".join(
-            f"{letter} {option}" for letter, option in zip("ABCD", of_choices.OPTIONS, strict=True)
+            f"{letter} {option}" for letter, option in zip("ABCD", of_choice.OPTIONS, strict=True)
         )
         + ".",
     ),
     "number": Page(
         "Numbers",
-        (numbers.grade_number,),
+        (number.grade_number,),
         _correct(
             "grade_number",
             ", relative=1e-3",
             'assert grade_number("The answer is $29.00.", 29).value == 1.0',
         ),
-        (Table(of_numbers.NUMBERS), Table(of_numbers.LAST_NUMBERS, "With `last=True`")),
+        (Table(of_number.NUMBERS), Table(of_number.LAST_NUMBERS, "Where none is stated")),
     ),
     "text": Page(
         "Exact, normalised, included",
-        (texts.grade_exact, texts.grade_match, texts.grade_includes),
+        (text.grade_exact, text.grade_match, text.grade_includes),
         _correct(
             "grade_match", "", 'assert grade_match("The  Eiffel Tower!", "eiffel tower").value'
         ),
         (
-            Table(of_texts.EXACT, "`grade_exact`"),
-            Table(of_texts.MATCH, "`grade_match`"),
-            Table(of_texts.INCLUDES, "`grade_includes`"),
+            Table(of_text.EXACT, "`grade_exact`"),
+            Table(of_text.MATCH, "`grade_match`"),
+            Table(of_text.INCLUDES, "`grade_includes`"),
         ),
     ),
-    "f1": Page("Token F1", (texts.grade_f1,), _correct("grade_f1"), (Table(of_texts.F1),)),
+    "f1": Page("Token F1", (text.grade_f1,), _correct("grade_f1"), (Table(of_text.F1),)),
     "rouge_l": Page(
-        "ROUGE-L", (texts.grade_rouge_l,), _correct("grade_rouge_l"), (Table(of_texts.ROUGE_L),)
+        "ROUGE-L", (text.grade_rouge_l,), _correct("grade_rouge_l"), (Table(of_text.ROUGE_L),)
     ),
     "list": Page("Lists", (lists.grade_list,), _correct("grade_list"), (Table(of_lists.LISTS),)),
     "set": Page("Sets", (lists.grade_set,), _correct("grade_set"), (Table(of_lists.SETS),)),
@@ -138,26 +138,26 @@ PAGES: Mapping[str, Page] = {
     ),
     "pattern": Page(
         "A pattern",
-        (patterns.grade_pattern,),
+        (regex.grade_pattern,),
         "from heldout.scoring import Rubric, grade_pattern, part\n\n"
         'score_fn = Rubric(part(grade_pattern, name="polite", pattern=r"(?i)\\bplease\\b"))',
-        (Table(of_patterns.EXAMPLES, columns=("answer", "pattern")),),
+        (Table(of_regex.EXAMPLES, columns=("answer", "pattern")),),
         note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
     ),
     "captured": Page(
         "What a pattern captures",
-        (patterns.grade_captured,),
+        (regex.grade_captured,),
         _correct("grade_captured", r', pattern=r"Answer: (\d+)"'),
-        (Table(of_patterns.CAPTURES, columns=("answer", "pattern, target")),),
+        (Table(of_regex.CAPTURES, columns=("answer", "pattern, target")),),
         note="Patterns run on RE2, which is linear in the text: `pip install 'heldout[patterns]'`.",
     ),
     "json": Page(
         "JSON of a schema",
-        (schemas.grade_json,),
+        (json_schema.grade_json,),
         "from heldout.scoring import Rubric, grade_json, part\n\n"
         'schema = {"type": "object", "properties": {"city": {"type": "string"}}}\n'
         'score_fn = Rubric(part(grade_json, name="valid", schema=schema))',
-        (Table(of_schemas.EXAMPLES, columns=("answer", "schema")),),
+        (Table(of_schema.EXAMPLES, columns=("answer", "schema")),),
         note="It needs `pip install 'heldout[schemas]'`.",
     ),
     "formats": Page(
@@ -178,21 +178,35 @@ PAGES: Mapping[str, Page] = {
     ),
     "math": Page(
         "Mathematics",
-        (mathematics.grade_math, mathematics.grade_math_sync),
+        (math.grade_math, math.grade_math_sync),
         _correct("grade_math"),
         (
-            Table(of_mathematics.EXAMPLES),
-            Table(of_mathematics.LAST, "With `last=True`"),
+            Table(of_math.EXAMPLES),
+            Table(of_math.LAST, "With `last=True`"),
         ),
         note="It needs `pip install 'heldout[math]'`.",
     ),
     "calls": Page(
         "Tool calls",
-        (calls.grade_calls, calls.score_calls),
+        (tool_calls.grade_calls, tool_calls.score_calls),
         "from heldout.scoring import Rubric, grade_calls, part\n\n"
-        'score_fn = Rubric(part(grade_calls, name="called"))',
+        'score_fn = Rubric(part(grade_calls, name="called"))\n\n\n'
+        "# Targets of BFCL, where an empty string among the values makes an argument optional:\n"
+        "def from_bfcl(ground_truth):\n"
+        "    return [\n"
+        "        {\n"
+        '            "name": name,\n'
+        '            "accepted": arguments,\n'
+        '            "optional": [key for key, values in arguments.items() if "" in values],\n'
+        "        }\n"
+        "        for call in ground_truth\n"
+        "        for name, arguments in call.items()\n"
+        "    ]\n\n\n"
+        'targets = from_bfcl([{"weather": {"city": ["Oslo"], "unit": ["C", ""]}}])\n'
+        'assert targets[0]["optional"] == ["unit"]',
         (
             Table(of_calls.GRADED, "`grade_calls`", ("calls", "target")),
+            Table(of_calls.FOLDED, "With `ignore_case=True`", ("calls", "target")),
             Table(
                 of_calls.VALID, "Valid against the tool's parameters", ("arguments", "parameters")
             ),
@@ -274,8 +288,21 @@ def _documented(function: Callable[..., Any]) -> str:
     said = [f"`{function.__name__}({', '.join(taken)})`"]
     for paragraph in (inspect.getdoc(function) or "").split("\n\n"):
         aligned = re.search(r"^\w+ {2,}", paragraph, re.MULTILINE)
-        said.append(f"```text\n{paragraph}\n```" if aligned else paragraph)
+        said.append(f"```text\n{paragraph}\n```" if aligned else _section(paragraph))
     return "\n\n".join(said)
+
+
+def _section(paragraph: str) -> str:
+    """A paragraph of a docstring; parameters and errors are a list."""
+    head, _, body = paragraph.partition("\n")
+    if head not in ("Args:", "Returns:", "Yields:", "Raises:"):
+        return paragraph
+    entries = re.sub(r"\n {6,}", " ", body).split("\n")
+    if head in ("Returns:", "Yields:"):
+        return f"{head} {' '.join(entry.strip() for entry in entries)}"
+    named = (entry.strip().partition(": ") for entry in entries)
+    bullet = "- " if head == "Args:" else "Raises "
+    return "\n".join(f"{bullet}`{name}`: {rest}" for name, _, rest in named)
 
 
 def page(made: Page) -> str:

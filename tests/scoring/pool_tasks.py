@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import sys
 from pathlib import Path
-
-from heldout.scoring import working
-from heldout.scoring.working import STARTING, Reply, framed
 
 
 def prepare() -> None:
@@ -40,23 +35,6 @@ def unsendable() -> object:
 
 def surrogate() -> None:
     raise ValueError("\ud800" + "x" * 10**6)
-
-
-def forge() -> None:
-    """Replies to nobody in particular, on the connection of this worker."""
-    connection = int(sys.argv[-5])
-    os.write(connection, framed(STARTING, Reply("forged")) * 3)
-
-
-def stutter() -> None:
-    """Have all replies of this worker sent twice, this one and those after it."""
-    send = socket.socket.sendall
-    socket.socket.sendall = lambda self, data: send(self, data + data)  # type: ignore[method-assign, assignment, misc]
-
-
-def refuse() -> None:
-    """Have this worker skip all tasks after this one."""
-    working._claim = lambda tokens: False
 
 
 def time_left() -> float:

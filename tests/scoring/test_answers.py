@@ -9,12 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from heldout.scoring.answers import (
+    CodeBlock,
     answer_text,
+    code_blocks,
     final_answer,
+    last_code_block,
     last_statement,
+    shown,
     stated_answer,
+    statements,
 )
-from heldout.scoring.values import shown
 from heldout.types import Message, Stop, Trajectory
 from tests.scoring.examples import Example
 from tests.scoring.examples.answers import STATED
@@ -126,9 +130,28 @@ def test_a_tag_that_is_meant_is_none_of_the_answer_whatever_code_is_around(
     assert answer_text(text) == answer
 
 
-def test_only_the_words_that_are_asked_for_announce_an_answer() -> None:
-    assert stated_answer("Result: 4", ("result",)) == "4"
-    assert stated_answer("Answer: 3\nResult: 4") == "3"
+def test_statements_come_from_the_last_one_backwards() -> None:
+    text = "The answer is red.\n#### 5\nSo \\boxed{7}.\n<answer>blue</answer>\n**Answer:** A"
+    assert [statement.value for statement in statements(text)] == ["A", "blue", "7", "5", "red"]
+
+
+def test_a_sentence_counts_where_nothing_is_marked() -> None:
+    assert stated_answer("Answer: Paris\n\nThe answer is well known.") == "Paris"
+    assert stated_answer("The answer is Paris. The answer is well known.") == "well known"
+
+
+@pytest.mark.parametrize(
+    "marker",
+    ["<EOS_TOKEN>", "</s>", "<|im_end|>", "<|eot_id|>", "<eos>", "<end_of_turn>", "<pad><pad>"],
+)
+def test_an_end_marker_is_no_part_of_an_answer(marker: str) -> None:
+    assert answer_text(f"Paris{marker}") == "Paris"
+    assert answer_text(f"Paris\n{marker} {marker}") == "Paris"
+
+
+def test_other_tags_at_the_end_stay() -> None:
+    for text in ("<answer>4</answer>", "a < b>", "<b>Paris</b>", "List<int>"):
+        assert answer_text(text) == text
 
 
 def test_a_statement_says_where_and_how_it_was_made() -> None:
@@ -143,7 +166,7 @@ def test_a_statement_says_where_and_how_it_was_made() -> None:
         statement = last_statement(text)
         assert statement is not None
         assert (statement.kind, statement.value) == (kind, "4")
-        assert 0 < statement.start < len(text)
+        assert 0 < statement.start < statement.end <= len(text)
 
 
 @given(st.lists(st.sampled_from([*HOSTILE, "Answer:", "x", "5"]), max_size=30).map("".join))
@@ -178,3 +201,74 @@ def test_a_long_text_of_anything_is_read_in_bounded_time(piece: str, before: str
     answer_text(text)
     last_statement(text)
     assert time.process_time() - began < 60  # under a second; hours where it is not linear
+
+
+# --- Code blocks --------------------------------------------------------------------------------
+
+
+def test_code_blocks_are_read_with_their_language() -> None:
+    text = "a\n```python\nx = 1\n```\nb\n````md\n```\ninner\n```\n````\n~~~\nz\n~~~"
+    blocks = code_blocks(text)
+    assert [(block.language, block.code) for block in blocks] == [
+        ("python", "x = 1"),
+        ("md", "```\ninner\n```"),
+        ("", "z"),
+    ]
+    assert last_code_block(text) == "z"
+    assert last_code_block(text, "python") == "x = 1"
+
+
+def test_a_fence_that_never_closes_is_not_the_last_code_block() -> None:
+    text = "```\na\n```\n```\nb"
+    assert not code_blocks(text)[-1].closed
+    assert last_code_block(text) == "a"
+
+
+@given(st.lists(st.text("ab \n"), max_size=4))
+def test_blocks_are_read_as_they_were_written(codes: list[str]) -> None:
+    text = "\n".join(f"```x\n{code}\n```" for code in codes)
+    assert [block.code for block in code_blocks(text)] == codes
+    assert all(block.closed and block.language == "x" for block in code_blocks(text))
+
+
+def test_a_block_with_windows_line_ends_is_read() -> None:
+    assert code_blocks("```x\r\na\r\nb\r\n```\r\n") == (CodeBlock("x", "a\r\nb"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "blocks"),
+    [
+        ("```\n```", [CodeBlock("", "")]),
+        ("```", [CodeBlock("", "", closed=False)]),
+        ("```py", [CodeBlock("py", "", closed=False)]),
+        ("```Python title=x\n1\n```", [CodeBlock("python", "1")]),
+        ("``` x\n1\n```", [CodeBlock("x", "1")]),
+        ("```x``` and ```y```", []),
+        ("``\n1\n``", []),
+        ("```\n1\n~~~\n```", [CodeBlock("", "1\n~~~")]),
+        ("```\n1\n```x\n```", [CodeBlock("", "1\n```x")]),
+        ("~~~ a`b`\n1\n~~~", [CodeBlock("a`b`", "1")]),
+        ("- a\n\t```\n\t1\n\t```", [CodeBlock("", "\t1")]),
+        ("```\n1\n`````", [CodeBlock("", "1")]),
+    ],
+)
+def test_fences_are_told_apart(text: str, blocks: list[CodeBlock]) -> None:
+    assert list(code_blocks(text)) == blocks
+
+
+def test_languages_are_compared_in_any_case() -> None:
+    assert last_code_block("```SQL\n1\n```\n```x\n2\n```", "Sql", "python") == "1"
+    assert last_code_block("```SQL\n1\n```", "python") is None
+
+
+@pytest.mark.parametrize("unit", ["```\n", "~~~ a\n", "`", "~", "```\n```\n", "\r", " ```x\n"])
+def test_a_long_text_of_fences_is_read(unit: str) -> None:
+    text = unit * (300_000 // len(unit))
+    assert all(block.code in text for block in code_blocks(text)[:3])
+
+
+@pytest.mark.parametrize("line", ["`" * 100_000, "~" * 100_000, "```" + " " * 100_000])
+def test_a_long_fence_is_read_in_bounded_time(line: str) -> None:
+    began = time.process_time()
+    assert code_blocks(f"{line}a\rb") == ()
+    assert time.process_time() - began < 60  # minutes where it is not linear

@@ -36,8 +36,7 @@ from heldout.stats import (
     unpaired_difference,
     wilson,
 )
-from heldout.stats.paired import tango_interval
-from heldout.stats.unpaired import _mover
+from heldout.stats.differences import mover_interval, tango_interval
 
 SIZES = (10, 20, 50, 100, 200, 1000)
 RATES = (0.02, 0.05, 0.1, 0.3, 0.5, 0.9, 0.98)
@@ -197,7 +196,7 @@ def test_unpaired_rates_are_covered_over_a_grid_of_rates(n_a: int, n_b: int, lea
         [alone(np.repeat([0.0, 1.0], [n - count, count])) for count in range(n + 1)]
         for n in (n_a, n_b)
     ]
-    found = [[_mover(a, b, 0.95) for b in sides[1]] for a in sides[0]]
+    found = [[mover_interval(a, b, 0.95) for b in sides[1]] for a in sides[0]]
     ends = np.array([[(each.low, each.high) for each in row] for row in found])
     covered = []
     for rate_a in RATES:
@@ -393,7 +392,7 @@ def test_differences_of_unlike_sides_are_covered(draw_a: str, draw_b: str, truth
     for _ in range(600):
         a, b = every[draw_a][0](rng, 40), every[draw_b][0](rng, 100)
         if draw_a in GRADED:
-            found.append(_mover(alone(a), alone(b), 0.95))
+            found.append(mover_interval(alone(a), alone(b), 0.95))
         else:
             found.append(unpaired_difference(a, b).interval)
     assert LEAST <= share(found, truth) <= MOST
@@ -402,7 +401,7 @@ def test_differences_of_unlike_sides_are_covered(draw_a: str, draw_b: str, truth
 def test_unpaired_questions_in_clusters_are_covered() -> None:
     rng = np.random.default_rng(4)
     found = [
-        _mover(clustered_rates(rng, 20, 1, 1), clustered_rates(rng, 40, 2, 1), 0.95)
+        mover_interval(clustered_rates(rng, 20, 1, 1), clustered_rates(rng, 40, 2, 1), 0.95)
         for _ in range(1000)
     ]
     assert LEAST <= share(found, 2 / 3 - 1 / 2) <= MOST
@@ -411,7 +410,7 @@ def test_unpaired_questions_in_clusters_are_covered() -> None:
 def test_an_unpaired_difference_has_the_interval_whose_coverage_is_counted_here() -> None:
     rng = np.random.default_rng(7)
     a, b = rng.beta(2, 5, 30), rng.random(20) < 0.4
-    assert unpaired_difference(a, b).interval == _mover(alone(a), alone(b * 1.0), 0.95)
+    assert unpaired_difference(a, b).interval == mover_interval(alone(a), alone(b * 1.0), 0.95)
 
 
 def test_slices_with_differences_of_their_own_are_covered_all_at_once() -> None:

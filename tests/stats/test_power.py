@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
 from heldout.errors import InvalidInput
-from heldout.stats.paired import paired_difference
+from heldout.stats.differences import paired_difference
 from heldout.stats.power import (
     RequiredSamples,
     VarianceComponents,
@@ -112,16 +112,14 @@ def test_a_difference_without_repeats_on_one_side_is_not_taken_apart() -> None:
 
 
 def test_samples_follow_from_the_formula() -> None:
-    found = samples_for(0.1, 0.12, within_b=0.18, detect=0.03, repeats_a=2, repeats_b=3)
-    assert found == needed_by_t((0.1 + 0.06 + 0.06) / 0.03**2)
+    found = samples_for(0.1, 0.3, detect=0.03, repeats=2)
+    assert found == needed_by_t((0.1 + 0.15) / 0.03**2)
 
 
 @pytest.mark.parametrize("repeats", [1, 4])
 def test_that_many_samples_have_the_power_asked_for(repeats: int) -> None:
     between, within, detect = 0.5, 1.0, 0.3
-    n = samples_for(
-        between, within, within_b=within, detect=detect, repeats_a=repeats, repeats_b=repeats
-    )
+    n = samples_for(between, 2 * within, detect=detect, repeats=repeats)
     rng = np.random.default_rng(13)
     clusters = np.repeat(np.arange(n), repeats)
     seen = 0
@@ -140,9 +138,7 @@ def test_where_repeats_tell_the_two_apart_there_is_one_answer(
     run = VarianceComponents(100, 100, between + within, between, within)
     found = required_samples(run, detect=detect, repeats=repeats, correlation=0.5)
     assert found.samples == found.at_least
-    assert found.samples == samples_for(
-        between, within, within_b=within, detect=detect, repeats_a=repeats, repeats_b=repeats
-    )
+    assert found.samples == samples_for(between, 2 * within, detect=detect, repeats=repeats)
 
 
 @given(st.floats(0, 1), st.integers(1, 8), st.floats(0, 1), st.floats(0.01, 0.3))
@@ -205,21 +201,14 @@ def test_what_two_runs_without_repeats_leave_open_brackets_what_repeats_tell() -
     assert known.repeats_for(1000, detect=0.05) is not None
 
 
-@given(variances, variances, variances, st.integers(2, 500), st.floats(0.05, 1))
+@given(variances, variances, st.integers(2, 500), st.floats(0.05, 1))
 def test_repeats_are_the_fewest_with_which_the_samples_are_enough(
-    between: float, within_a: float, within_b: float, samples: int, detect: float
+    between: float, within: float, samples: int, detect: float
 ) -> None:
     def needed(repeats: int) -> int:
-        return samples_for(
-            between,
-            within_a,
-            within_b=within_b,
-            detect=detect,
-            repeats_a=repeats,
-            repeats_b=repeats,
-        )
+        return samples_for(between, within, detect=detect, repeats=repeats)
 
-    found = required_repeats(between, within_a, within_b=within_b, detect=detect, samples=samples)
+    found = required_repeats(between, within, detect=detect, samples=samples)
     if found is None:
         assert needed(10**9) >= samples
     else:
@@ -228,11 +217,11 @@ def test_repeats_are_the_fewest_with_which_the_samples_are_enough(
 
 
 def test_no_number_of_repeats_makes_up_for_too_few_questions() -> None:
-    assert required_repeats(0.2, 0.1, within_b=0.1, detect=0.02, samples=200) is None
+    assert required_repeats(0.2, 0.2, detect=0.02, samples=200) is None
 
 
 @pytest.mark.parametrize("clusters", [6, 12, 40, 400])
-def test_the_minimum_detectable_difference_is_seen_four_times_in_five(clusters: int) -> None:
+def test_the_minimum_detectable_difference_is_detected_with_80_percent_power(clusters: int) -> None:
     found = minimum_detectable(1.0, clusters)
     assert found is not None
     law = scipy_stats.nct(clusters - 1, found)
@@ -265,11 +254,11 @@ def test_what_makes_no_sense_is_refused() -> None:
     with pytest.raises(InvalidInput, match="standard error"):
         minimum_detectable(math.nan, 10)
     with pytest.raises(InvalidInput, match="finite"):
-        samples_for(math.nan, 0.1, within_b=0.1, detect=0.1)
+        samples_for(math.nan, 0.1, detect=0.1)
     with pytest.raises(InvalidInput, match="at least 0"):
-        samples_for(0.1, -0.1, within_b=0.1, detect=0.1)
+        samples_for(0.1, -0.1, detect=0.1)
     with pytest.raises(InvalidInput, match="at least 2 samples"):
-        required_repeats(0.1, 0.1, within_b=0.1, detect=0.1, samples=1)
+        required_repeats(0.1, 0.1, detect=0.1, samples=1)
 
 
 def test_runs_that_cannot_tell_are_refused() -> None:
@@ -288,7 +277,7 @@ def test_runs_that_cannot_tell_are_refused() -> None:
 @pytest.mark.parametrize(
     ("wins", "losses", "n"), [(1, 0, 50), (1, 1, 100), (2, 1, 400), (20, 10, 200)]
 )
-def test_a_rate_difference_that_is_called_detectable_is_seen_four_times_in_five(
+def test_a_rate_difference_that_is_called_detectable_is_detected_with_80_percent_power(
     wins: int, losses: int, n: int
 ) -> None:
     found = detectable_rate_difference(losses / n, (wins + losses) / n, n)

@@ -15,13 +15,13 @@ from heldout.stats import resampling as module
 from heldout.stats.resampling import (
     Statistic,
     bootstrap,
-    bootstrap_distribution,
     bootstrap_improvement,
     improvement_probability,
     interquartile_mean,
     mean_over_tasks,
     median_over_tasks,
     optimality_gap,
+    resample,
 )
 
 SCORE = st.one_of(st.integers(-3, 3).map(float), st.floats(-1e6, 1e6))
@@ -102,7 +102,7 @@ def test_counts_give_what_building_the_resamples_gives(scores: Any, seed: int) -
     near: dict[str, Any] = {"rel": 1e-9, "abs": 1e-9 * max(1.0, float(np.abs(scores).max()))}
 
     def found(statistic: Statistic) -> Any:
-        return bootstrap_distribution(scores, statistic, repetitions=width, seed=seed)
+        return resample(scores, statistic, repetitions=width, seed=seed)
 
     expected = [stats.trim_mean(drawn, 0.25, axis=None) for drawn in built]
     assert found("interquartile_mean") == pytest.approx(expected, **near)
@@ -134,7 +134,7 @@ def test_improvement_by_counts_is_that_of_the_resamples_built(data: Any, seed: i
 @pytest.mark.parametrize("statistic", get_args(Statistic))
 def test_the_distribution_is_that_of_direct_resampling(statistic: Statistic) -> None:
     scores = np.random.default_rng(3).gamma(1.0, size=(5, 7))
-    ours = bootstrap_distribution(scores, statistic, repetitions=20_000, seed=1)
+    ours = resample(scores, statistic, repetitions=20_000, seed=1)
     theirs = direct(scores, statistic, 4_000, seed=2)
     assert stats.ks_2samp(ours, theirs).pvalue > 0.01
 
@@ -182,7 +182,7 @@ def test_numbers_that_would_be_too_likely_are_drawn_again() -> None:
 
     generator = Generator()
     draw = module._Draw(generator, 4095, 17)  # type: ignore[arg-type]
-    draw._few()
+    draw._draw_small()
     once = draw._product.reshape(-1)[: 2**16]
     assert generator.asked >= 2**16 % 4095
     times = np.bincount(once, minlength=4095)
@@ -192,7 +192,7 @@ def test_numbers_that_would_be_too_likely_are_drawn_again() -> None:
 def test_chunks_do_not_show_in_the_result() -> None:
     scores = np.random.default_rng(0).normal(size=(300, 40))  # 174 resamples at a time
     for repetitions in (1, 63, 175, 349):
-        values = bootstrap_distribution(scores, repetitions=repetitions)
+        values = resample(scores, "interquartile_mean", repetitions=repetitions)
         assert values.shape == (repetitions,)
         assert len(np.unique(values)) == repetitions
         assert np.abs(values).max() < 0.1
@@ -206,13 +206,13 @@ def test_many_scores_do_not_overflow_small_integers(shape: tuple[int, int]) -> N
     expected = [
         stats.trim_mean(np.repeat(scores.ravel(), counts[:, :, i].ravel()), 0.25) for i in range(2)
     ]
-    found = bootstrap_distribution(scores, repetitions=2, seed=9)
+    found = resample(scores, "interquartile_mean", repetitions=2, seed=9)
     assert found == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_large_matrix_agrees_with_direct_resampling_in_its_interval() -> None:
     scores = np.random.default_rng(5).lognormal(size=(60, 30))
-    ours = bootstrap_distribution(scores, repetitions=5_000)
+    ours = resample(scores, "interquartile_mean", repetitions=5_000)
     theirs = direct(scores, "interquartile_mean", 1_000, seed=1)
     assert ours.std() == pytest.approx(theirs.std(), rel=0.1)
     assert ours.mean() == pytest.approx(theirs.mean(), abs=4 * theirs.std() / math.sqrt(1000))
@@ -240,7 +240,7 @@ def test_the_global_random_state_is_left_alone() -> None:
 def test_an_interval_encloses_the_percentiles_of_its_distribution() -> None:
     scores = np.random.default_rng(0).normal(size=(6, 5))
     estimate = bootstrap(scores, "median", repetitions=2000, confidence=0.8, seed=3)
-    values = bootstrap_distribution(scores, "median", repetitions=2000, seed=3)
+    values = resample(scores, "median", repetitions=2000, seed=3)
     assert estimate.interval is not None
     expected = np.percentile(values, [10, 90])
     assert [estimate.interval.low, estimate.interval.high] == pytest.approx(expected)
@@ -270,7 +270,7 @@ def test_one_task_is_the_ordinary_bootstrap() -> None:
 def test_scores_that_are_all_alike_stay_what_they_are() -> None:
     scores = np.full((5, 4), 0.1)
     assert bootstrap(scores, repetitions=50).interval is None
-    assert set(bootstrap_distribution(scores, repetitions=50).tolist()) == {0.1}
+    assert set(resample(scores, "interquartile_mean", repetitions=50).tolist()) == {0.1}
     assert bootstrap_improvement(scores, scores, repetitions=50).value == 0.5
 
 
@@ -282,7 +282,7 @@ def test_ties_are_half_a_win_in_every_resample() -> None:
 
 def test_a_score_far_out_that_is_trimmed_costs_no_digits() -> None:
     scores = np.array([[0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 1e15]] * 2)
-    values = bootstrap_distribution(scores, repetitions=50)
+    values = resample(scores, "interquartile_mean", repetitions=50)
     assert values == pytest.approx([0.45] * 50, abs=1e-14)
 
 

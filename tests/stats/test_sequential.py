@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
 from heldout.errors import InvalidInput
+from heldout.stats.intervals import Floats
 from heldout.stats.sequential import (
     HALF_SPENT,
     Kind,
@@ -26,7 +27,6 @@ from heldout.stats.sequential import (
     monitor,
     spending_share,
 )
-from heldout.stats.summaries import Floats
 
 
 def judge(rewards: Any, clusters: Any = None, **settings: Any) -> Verdict:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats  # type: ignore[import-untyped]
 
-from heldout.stats.summaries import Floats
+from heldout.stats.intervals import Floats
 from heldout.stats.winner import Winner, best_of
 
 N = 200

@@ -26,10 +26,10 @@ from heldout.errors import (
     StorageFull,
     UnknownFormat,
 )
-from heldout.store import rundir
+from heldout.store import run_dir
 from heldout.store.columns import slice_keys
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
-from heldout.store.rundir import RunDir, RunInfo, find_run
+from heldout.store.run_dir import RunDir, RunInfo, find_run
 from tests.conftest import RunEval, make_samples
 
 
@@ -467,7 +467,7 @@ def test_versions_are_looked_up_once_and_each_run_has_its_own_copy(
     def again(name: str) -> str:
         raise AssertionError(f"{name} is looked up again")
 
-    monkeypatch.setattr(rundir, "version", again)
+    monkeypatch.setattr(run_dir, "version", again)
     second = RunInfo.new({}, {}).versions
     assert first == second
     assert {"heldout", "python", "numpy"} <= first.keys()

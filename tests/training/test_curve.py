@@ -30,7 +30,8 @@ from heldout.training.curve import (
     CurveWriter,
     Outcome,
     current_points,
-    of_fewer,
+    is_fewer,
+    most_asked,
     read_points,
     repair_curve,
     request_stop,
@@ -288,9 +289,10 @@ def test_metrics_are_named_by_the_summary() -> None:
 
 def test_a_point_of_fewer_items_than_others_of_its_curve_is_told_apart() -> None:
     whole = [point(1, asked=8, of=90), point(2, asked=8, of=90)]
-    assert not of_fewer(whole[0], whole)
-    assert of_fewer(point(3, asked=4, of=90), whole)
-    assert of_fewer(point(3, asked=8, of=90, partial="out of time"), whole)
+    most = most_asked(whole)
+    assert not is_fewer(whole[0], most)
+    assert is_fewer(point(3, asked=4, of=90), most)
+    assert is_fewer(point(3, asked=8, of=90, partial="out of time"), most)
 
 
 # --- The curve ----------------------------------------------------------------------------------

@@ -21,14 +21,13 @@ import pytest
 
 from heldout import EvalConfig, evaluate
 from heldout.errors import InvalidInput, RunBusy, RunDirectoryError
-from heldout.store.rundir import RunDir
-from heldout.summary import EMPTY_SUMMARY
+from heldout.stats.summary import EMPTY_SUMMARY
+from heldout.store.run_dir import RunDir
 from heldout.training import current_points, dispatcher, read_points
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome
+from heldout.training.curve_file import open_curve_file
 from heldout.training.dispatcher import (
     AsyncEvalDispatcher,
-    Offer,
-    Queue,
     get_async_eval_dispatcher,
     pending_evals,
     set_async_eval_dispatcher,
@@ -104,41 +103,6 @@ def run(request: pytest.FixtureRequest) -> Callable[..., Any]:
         return anyio.run(bounded, backend=request.param)
 
     return in_loop
-
-
-# --- The queue ----------------------------------------------------------------------------------
-
-
-def test_what_may_run_starts_in_the_order_it_came() -> None:
-    queue: Queue[str] = Queue(3, 2, "wait")
-    assert all(queue.offer(item).taken for item in "abc")
-    assert queue.start() == ["a", "b"]
-    queue.remove("a")
-    assert queue.start() == ["c"]
-
-
-def test_a_full_queue_lets_wait_or_refuses_or_drops_the_oldest_that_has_not_started() -> None:
-    offers = {}
-    for when_full in ("wait", "skip", "newest"):
-        queue: Queue[str] = Queue(3, 1, when_full)  # type: ignore[arg-type]
-        for item in "abc":
-            queue.offer(item)
-        queue.start()
-        offers[when_full] = queue.offer("d"), queue.items()
-    assert offers["wait"] == (Offer(), ["a", "b", "c"])
-    refused, left = offers["skip"]
-    assert "3 evals were in flight (max_pending=3)" in (refused.refused or "")
-    assert left == ["a", "b", "c"]
-    assert offers["newest"] == (Offer(taken=True, dropped="b"), ["a", "c", "d"])
-
-
-def test_newest_keeps_one_place_for_waiting_and_never_drops_what_runs() -> None:
-    assert Queue(4, None, "newest").max_running == 3
-    assert Queue(4, None, "wait").max_running == 4
-    queue: Queue[str] = Queue(1, None, "newest")
-    queue.offer("a")
-    queue.start()
-    assert queue.offer("b").refused
 
 
 @pytest.mark.parametrize(
@@ -401,6 +365,29 @@ def test_a_full_dispatcher_drops_the_oldest_that_has_not_started(tmp_path: Path)
     assert not gates[2].begun.is_set()
 
 
+def test_what_runs_never_gives_way(tmp_path: Path) -> None:
+    gate = Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1, when_full="newest") as evals:
+        evals.schedule(gate, step=1)
+        assert "1 evals were in flight" in str(evals.schedule(half, step=2).result(0))
+        gate.end.set()
+    assert [p.has_result for p in points_of(tmp_path)] == [True, False]
+
+
+def test_what_may_run_starts_in_the_order_it_came(tmp_path: Path) -> None:
+    first, second, third = gates = Gate(), Gate(), Gate()
+    with AsyncEvalDispatcher(run_dir=tmp_path, max_running=2) as evals:
+        handles = [evals.schedule(gate, step=step) for step, gate in enumerate(gates)]
+        assert first.begun.wait(LONG)
+        assert second.begun.wait(LONG)
+        assert not third.begun.is_set()
+        first.end.set()
+        assert third.begun.wait(LONG)
+        assert [handle.done() for handle in handles] == [True, False, False]
+        second.end.set()
+        third.end.set()
+
+
 # --- Draining -----------------------------------------------------------------------------------
 
 
@@ -477,7 +464,7 @@ def test_an_eval_that_is_abandoned_gets_to_close_what_it_has(tmp_path: Path) -> 
 def test_an_eval_that_is_abandoned_before_it_begins_is_not_run() -> None:
     gate = Gate()
     with AsyncEvalDispatcher(when_full="wait") as evals:
-        job = evals._new_job(gate, 1, "eval", None, None, None)
+        job = evals._new_job(gate, 1)
         evals._abandon([job], "too late")
         anyio.run(evals._run, job)
     assert not gate.begun.is_set()
@@ -974,9 +961,13 @@ def test_ctrl_c_while_a_snapshot_is_taken_leaves_no_ghost(tmp_path: Path) -> Non
     def interrupted() -> Any:
         raise KeyboardInterrupt
 
+    def result(job: Any, snapshot: Any) -> Any:
+        raise AssertionError
+
     with AsyncEvalDispatcher(run_dir=tmp_path, max_pending=1) as evals:
+        pending, file = pending_point("eval", 1), open_curve_file(tmp_path, evals)
         with pytest.raises(KeyboardInterrupt):
-            evals.schedule(lambda snapshot: {}, step=1, snapshot=interrupted)
+            evals.schedule_on(file, result, pending, snapshot=interrupted)
         point = evals.schedule(half, step=2).result(LONG)
     assert point is not None
     assert point.has_result
@@ -1075,7 +1066,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
     tmp_path: Path, when_full: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     caplog.set_level(logging.CRITICAL, "heldout")
-    monkeypatch.setattr("heldout.store.lines.os.fsync", lambda fd: None)
+    monkeypatch.setattr("heldout.store.jsonl.os.fsync", lambda fd: None)
     chance, loggers = random.Random(0), [Rows(), Rows()]
 
     def evaluator(step: int, seconds: float, ending: str) -> Any:
@@ -1093,7 +1084,7 @@ def test_a_thousand_evals_are_a_thousand_lines_each_at_its_step(
         for step in range(1000):
             ending = chance.choice(["fails", "fine", "fine", "plain"])
             evals.schedule(evaluator(step, chance.uniform(0, 0.02), ending), step=step)
-            assert len(evals._queue) <= 3
+            assert len(evals._pending()) <= 3
     points = points_of(tmp_path)
     assert sorted(p.step for p in points) == list(range(1000))
     assert all(p.number("metric_step") == p.step for p in points if p.has_result)

@@ -14,9 +14,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from heldout.datasets import ordered_by_id
 from heldout.training import PeriodicEval
 from heldout.training.distributed import Alone, RanksApart, TorchRanks, current_ranks
-from heldout.training.samples import fixed_order
 from tests.training import toys
 
 pytestmark = pytest.mark.integration
@@ -199,7 +199,7 @@ def test_when_time_is_up_on_one_rank_the_point_is_a_complete_beginning(seen: Any
     point = seen.scenario("time_is_up_on_one").point
     assert point["partial"].startswith("max_seconds=2.5: time was up after ")
     ids = [outcome["id"] for outcome in point["outcomes"]]
-    order = [sample.id for sample in fixed_order(toys.questions(24), 0)]
+    order = [sample.id for sample in ordered_by_id(toys.questions(24), 0)]
     # Rank 1 came to at least two of its own, and to three at most.
     assert 2 * seen.world + 1 <= len(ids) <= 3 * seen.world + 1
     assert ids == order[: len(ids)]

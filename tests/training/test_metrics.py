@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.training.curve import CurvePoint
 from heldout.training.metrics import heartbeat_fields, log_fields, number_fields, point_fields
 from heldout.types import EvalResult, Metric, Sample, Score, Trajectory

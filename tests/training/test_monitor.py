@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from heldout.errors import InvalidInput
+from heldout.stats.intervals import Floats
 from heldout.stats.sequential import Analysis
-from heldout.stats.summaries import Floats
 from heldout.training import CurveMonitor
 from heldout.training.curve import CurvePoint, current_points
-from heldout.training.monitor import Judgement
 from heldout.training.verdicts import (
+    Judgement,
     Rewards,
     StepVerdict,
     Terms,

@@ -27,7 +27,7 @@ from heldout.errors import (
     RunExists,
 )
 from heldout.scoring import Rubric, grade_exact, part
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.training import (
     CurveMonitor,
     PeriodicEval,
@@ -36,8 +36,7 @@ from heldout.training import (
     read_points,
 )
 from heldout.training.curve import request_stop
-from heldout.training.monitor import Judgement
-from heldout.training.runner import score_answer
+from heldout.training.verdicts import Judgement
 from tests.training.test_verdicts import CLIMB, curve
 from tests.training.toys import (
     Clock,
@@ -176,7 +175,7 @@ def unspeakable(*_: Any) -> Any:
             {"runner_builder": lambda m: Runner(lambda r, k: ["1"] * len(r), boom)},
             "all 8 items errored, so there is no mean; the last: sample 'q",
         ),
-        ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 turns were asked"),
+        ({"runner_builder": lambda m: Runner(lambda r, k: ["1"], score)}, "8 requests got"),
     ],
 )
 def test_what_throws_is_a_skip_with_its_reason(
@@ -512,11 +511,14 @@ def test_reasoning_is_stripped_before_scoring_and_kept_in_the_run(tmp_path: Path
 
 
 def test_a_reasoning_block_that_never_closed_is_no_answer(tmp_path: Path) -> None:
+    def is_empty(trajectory: Trajectory, sample: Sample) -> Score:
+        return Score((Metric("reward", 0, 1.0), Metric("empty", trajectory.answer == "")))
+
     def build(model: Any) -> Runner:
         def answer(requests: Any, keep_going: Any) -> Any:
             return [f"<think>{r.messages[-1].text}" for r in requests]
 
-        return Runner(answer, score_answer(lambda text, sample: {"reward": 0, "empty": text == ""}))
+        return Runner(answer, is_empty)
 
     point = periodic(tmp_path, runner_builder=build).maybe_run(10)
     assert point is not None

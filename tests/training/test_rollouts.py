@@ -20,8 +20,7 @@ from hypothesis import strategies as st
 from heldout import Message, Metric, Reply, Sample, Score, Stop, Trajectory
 from heldout.environments import ToolEnvironment
 from heldout.errors import EndpointError, InvalidInput
-from heldout.training.rollouts import Rollout, _BatchedEngine, rollout_batch, rollout_one
-from heldout.training.tokens import Generated
+from heldout.training.rollouts import Generated, Rollout, _BatchedEngine, rollout_batch, rollout_one
 from tests.toy import END, Counter, decode, engine, forgetful, parse, plain, render
 
 TOY: dict[str, Any] = {"decode": plain, "parse": parse}

@@ -20,7 +20,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from heldout.errors import InvalidInput
 from heldout.testing import assert_neutral
 from heldout.training.snapshot import (
-    PolicyVersion,
     SnapshotPool,
     WeightSnapshot,
     _ModelCopy,
@@ -174,7 +173,7 @@ def assert_faithful(
         snapshot = take(pool, model, step)
         go_on(model)
         assert fingerprint(model) != was
-        assert beside(snapshot.version) == PolicyVersion(step, was)
+        assert beside(functools.partial(getattr, snapshot, "weights")) == was
         assert torch.equal(evaluated(snapshot, ask), said)
         snapshot.release()
 
@@ -232,7 +231,7 @@ def test_a_compiled_wrapper() -> None:
     compiled = torch.compile(inner, backend="eager")
     assert_faithful(inner, go_on=lambda _: train(inner))
     snapshot = take(SnapshotPool(), compiled)
-    assert snapshot.version().weights == fingerprint(compiled)
+    assert snapshot.weights == fingerprint(compiled)
     assert type(snapshot.model) is LlamaForCausalLM
     assert torch.equal(evaluated(snapshot), as_in_eval_mode(inner))
 
@@ -253,7 +252,7 @@ def test_compiled_parts_are_not_compiled_in_a_copy(what: str) -> None:
     else:
         model.forward = torch.compile(model.forward, backend=refuse_to_compile)
     snapshot = take(SnapshotPool(), model)
-    assert snapshot.version().weights == fingerprint(model)
+    assert snapshot.weights == fingerprint(model)
     assert torch.equal(evaluated(snapshot), said)
 
 
@@ -360,7 +359,7 @@ def test_a_model_in_the_hands_of_a_trainer(make: Any, tmp_path: Any) -> None:
                 for parameter in model.parameters():
                     if parameter.requires_grad:
                         parameter.add_(0.01)
-            assert beside(snapshot.version) == PolicyVersion(state.global_step, was)
+            assert beside(lambda: snapshot.weights) == was
             assert torch.equal(evaluated(snapshot), said)
             snapshot.release()
             steps.append((state.global_step, was))
@@ -472,7 +471,7 @@ def test_a_buffer_that_an_evaluation_replaces_is_filled_again() -> None:
     evaluated(snapshot, lambda copied: setattr(copied.norm, "running_mean", torch.ones(6)))
     snapshot.release()
     snapshot = take(pool, model)
-    assert snapshot.version().weights == fingerprint(model)
+    assert snapshot.weights == fingerprint(model)
     said = as_in_eval_mode(model, lambda model: model(rows))
     assert torch.equal(evaluated(snapshot, lambda model: model(rows)), said)
 
@@ -481,11 +480,11 @@ def test_the_version_is_asked_for_once_and_stays() -> None:
     model, pool = llama(), SnapshotPool()
     was = fingerprint(model)
     snapshot = take(pool, model, step=7)
-    assert snapshot.version() == PolicyVersion(7, was)
+    assert (snapshot.step, snapshot.weights) == (7, was)
     snapshot.release()
     train(model)
     take(pool, model)
-    assert snapshot.version() == PolicyVersion(7, was)
+    assert (snapshot.step, snapshot.weights) == (7, was)
 
 
 # --- Refused ------------------------------------------------------------------------------------
@@ -642,7 +641,7 @@ def test_cleared_copies_are_made_anew_and_those_in_use_stay() -> None:
     dropped = first.model
     first.release()
     pool.clear()
-    assert second.version().weights == fingerprint(model)
+    assert second.weights == fingerprint(model)
     assert take(pool, model).model is not dropped
 
 
@@ -652,7 +651,7 @@ def test_a_released_snapshot_does_not_hand_out_other_weights() -> None:
     with pytest.raises(InvalidInput, match="snapshot of step 5 was released"):
         _ = snapshot.model
     with pytest.raises(InvalidInput, match="released"):
-        snapshot.version()
+        _ = snapshot.weights
 
 
 def test_many_threads_give_copies_back() -> None:
@@ -762,7 +761,7 @@ def test_a_copy_follows_whatever_is_done_to_the_model(change: Any) -> None:
         was, said = fingerprint(model), as_in_eval_mode(model)
         snapshot = take(pool, model, step)
         assert evaluated(snapshot, lambda copied: _settings(copied)) == _settings(model)
-        assert snapshot.version().weights == was
+        assert snapshot.weights == was
         with torch.no_grad():
             for parameter in model.parameters():
                 if parameter.requires_grad:
@@ -810,7 +809,7 @@ def test_weights_that_grow_in_place_are_noticed() -> None:
         model, pool = torch.nn.Embedding(4, 3), SnapshotPool()
     take(pool, model).release()
     model.weight.data = torch.ones(6, 3)
-    assert take(pool, model).version().weights == fingerprint(model)
+    assert take(pool, model).weights == fingerprint(model)
 
 
 def test_copies_that_no_longer_fit_give_up_their_memory() -> None:
@@ -1186,7 +1185,7 @@ def test_another_model_gets_another_copy() -> None:
     pool, models = SnapshotPool(), [llama(), llama(1)]
     for model in models:
         snapshot = take(pool, model)
-        assert snapshot.version().weights == fingerprint(model)
+        assert snapshot.weights == fingerprint(model)
         snapshot.release()
 
 
@@ -1210,7 +1209,7 @@ def test_writing_to_shared_weights_while_they_are_evaluated_is_noticed() -> None
     was = fingerprint(model)
     model.merge_adapter()
     assert snapshot.why_changed() is None
-    assert snapshot.version().weights == was
+    assert snapshot.weights == was
 
 
 @pytest.mark.parametrize("part", ["two elements", "two rows", "all of it"])
@@ -1243,7 +1242,7 @@ def test_weights_that_are_copied_once_are_copied_again_once_they_were_seen_to_di
     snapshot.release()
     snapshot = take(pool, model)
     assert snapshot.why_changed() is None
-    assert snapshot.version().weights == fingerprint(model)
+    assert snapshot.weights == fingerprint(model)
 
 
 # --- What torch keeps for each thread -----------------------------------------------------------
@@ -1302,7 +1301,7 @@ def test_training_with_a_snapshot_at_every_step_ends_in_the_same_weights(make: A
                 if len(held) == 2:
                     snapshot = held.pop(0)
                     evaluated(snapshot)
-                    snapshot.version()
+                    _ = snapshot.weights
                     snapshot.release()
             optimizer.step()
             optimizer.zero_grad()
@@ -1331,7 +1330,7 @@ def test_evaluating_while_training_steps_changes_neither() -> None:
     thread.join()
     assert len(results) == 30
     assert all(torch.equal(result, said) for result in results)
-    assert snapshot.version().weights == was
+    assert snapshot.weights == was
 
 
 def test_making_and_taking_draw_nothing_and_leave_the_model_as_it_was() -> None:

@@ -15,7 +15,7 @@ from heldout import Message, ToolCall, ToolSpec
 from heldout.chat.tool_calls import call_id
 from heldout.errors import ContextFull, EndpointError, InvalidInput, RenderMismatch
 from heldout.rendering.segments import Template
-from heldout.training.tokens import Generated, Transcript
+from heldout.training.rollouts import Generated, Transcript
 from tests.toy import END, ROLES, decode, encode, forgetful, parse, plain, render
 
 ASK = [Message("user", "q")]

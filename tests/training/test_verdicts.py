@@ -12,7 +12,7 @@ import pytest
 from heldout import Sample
 from heldout.errors import InvalidInput
 from heldout.stats import Interval, best_of, monitor
-from heldout.stats.summaries import Floats
+from heldout.stats.intervals import Floats
 from heldout.training.curve import CurvePoint, Outcome
 from heldout.training.verdicts import (
     Best,

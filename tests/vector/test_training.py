@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from heldout.cli.main import run_cli
 from heldout.errors import InvalidInput, ResumeMismatch, RunExists
 from heldout.isolation import eval_mode, modules_of, untouched_random_state
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.testing import assert_neutral
 from heldout.training import AsyncEvalDispatcher
 from heldout.training.curve import current_points, read_points

@@ -2,8 +2,8 @@
 
 group_by, summarize    over any results
 pass_at_k, pass_hat_k  one of k attempts, all of k attempts
-attempts               right, wrong and declined, with F1 (three-way judges)
-check_judge            a judge against people's labels, and against itself
+count_three_way        correct, incorrect and not attempted, with F1 (three-way judges)
+check_judge            a judge against human labels, and against itself
 aggregate              several training runs over several tasks (score_matrix)
 compare                is B better than A?
 gate                   may B replace A?
@@ -15,38 +15,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from heldout.analysis.aggregates import Aggregates, aggregate
-from heldout.analysis.attempts import Attempts, attempts
-from heldout.analysis.comparable import KINDS, Mismatch
-from heldout.analysis.comparing import compare
-from heldout.analysis.comparison import Change, Comparison, Side
-from heldout.analysis.gate import Check, Gate, gate
-from heldout.analysis.judging import JudgeCheck, check_judge
-from heldout.analysis.labels import Labelled, read_labels
-from heldout.analysis.power import Plan, plan
-from heldout.analysis.scores import ScoreMatrix, score_matrix
-from heldout.analysis.single import pass_at_k, pass_hat_k, summarize_clustered
-from heldout.summary import Summary, summarize_results
+from heldout.analysis._comparability import KINDS, Mismatch
+from heldout.analysis.aggregation import Aggregates, ScoreMatrix, aggregate, score_matrix
+from heldout.analysis.comparison import Change, Comparison, Side, compare
+from heldout.analysis.gating import Check, Gate, Reading, gate
+from heldout.analysis.judge_check import JudgeCheck, LabelledAnswer, check_judge, read_labels
+from heldout.analysis.passes import pass_at_k, pass_hat_k, summarize_clustered
+from heldout.analysis.power import Plan, PlanRow, plan
+from heldout.analysis.three_way import ThreeWayCounts, count_three_way
+from heldout.stats.summary import Summary
+from heldout.store.columns import summarize_results
 from heldout.types import EvalResult
 
 __all__ = [
     "KINDS",
     "Aggregates",
-    "Attempts",
     "Change",
     "Check",
     "Comparison",
     "Gate",
     "JudgeCheck",
-    "Labelled",
+    "LabelledAnswer",
     "Mismatch",
     "Plan",
+    "PlanRow",
+    "Reading",
     "ScoreMatrix",
     "Side",
+    "ThreeWayCounts",
     "aggregate",
-    "attempts",
     "check_judge",
     "compare",
+    "count_three_way",
     "gate",
     "group_by",
     "pass_at_k",

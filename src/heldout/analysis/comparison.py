@@ -1,41 +1,109 @@
-"""What a comparison of two reports found: values, and how JSON has them."""
+"""Is B better than A? Compare two reports sample by sample.
+
+    compare("outputs/evals/before", "outputs/evals/after", by="difficulty")
+
+Samples are paired by id: what makes a sample hard makes it hard for both, and cancels. Every
+difference is B - A of values that are means over a sample's repeats, so a sample counts once. What
+cannot be compared honestly is refused unless it is allowed (`allow`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
-from heldout.analysis.comparable import Mismatch
-from heldout.analysis.measures import Measure
-from heldout.stats import Floats, Ints, PairedDifference, SliceDifference, UnpairedDifference
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.analysis._comparability import (
+    Mismatch,
+    SharedSamples,
+    describe_function_change,
+    find_changed_settings,
+    find_mismatches,
+    find_model_versions,
+    find_shared_samples,
+    find_unknown_scorers,
+    merge_labels,
+    refuse_mismatches,
+    refuse_same_run,
+    same_answers,
+    unseeded_runs,
+)
+from heldout.analysis._runs import (
+    REWARD,
+    LoadedRun,
+    Measure,
+    Run,
+    has_duplicates,
+    load_run,
+    pessimistic_value,
+    sample_clusters,
+    sample_means,
+    within_unit,
+)
+from heldout.errors import InvalidInput
+from heldout.stats import (
+    CONFIDENCE,
+    Floats,
+    Ints,
+    PairedDifference,
+    SliceDifference,
+    UnpairedDifference,
+    detectable_rate_difference,
+    minimum_detectable,
+    paired_difference,
+    slice_differences,
+    unpaired_difference,
+)
+from heldout.stats._input import check_threshold
+from heldout.stats.summary import has_passed
+from heldout.store.columns import places_by_code
+from heldout.store.report import EvalReport
 
 Difference = PairedDifference | UnpairedDifference
-Verdict = Literal["better", "worse", "higher", "lower", "cannot tell"]
+Verdict = Literal["b_better", "a_better", "b_higher", "a_higher", "inconclusive"]
+Label = tuple[Any, ...]
+"""The value of each key that slices are made by."""
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two reports."""
+    """One of the two runs of a comparison.
+
+    Attributes:
+        name: Its name.
+        samples: Its samples.
+        items: Its items: samples times repeats.
+        errored: Items without a score.
+        left_out: Samples that are not compared: the other run lacks them, or a score of them.
+        report: Its report.
+    """
 
     name: str
-    path: Path | None
     samples: int
     items: int
     errored: int
-    """Items without a score."""
     left_out: int
-    """Samples that are not in the comparison: the other side lacks them, or a score of them."""
+    report: EvalReport = field(repr=False, compare=False)
 
-    def as_dict(self) -> dict[str, Any]:
-        plain = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {**plain, "path": None if self.path is None else str(self.path)}
+    @property
+    def path(self) -> Path | None:
+        """The run directory, if it has one."""
+        return self.report.path
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A sample that passes on one side and fails on the other; rewards are means of repeats."""
+    """A sample that passes in one run and fails in the other.
+
+    Attributes:
+        id: The sample's id.
+        a: Its mean reward over repeats in A.
+        b: The same in B.
+    """
 
     id: str
     a: float
@@ -43,113 +111,108 @@ class Change:
 
 
 class Changes(Sequence[Change]):
-    """Changes, each made when it is asked for: of a million samples many may flip."""
+    """Changes made on access: of a million samples many may flip, and ids are slow to read."""
 
-    def __init__(self, ids: Sequence[str], places: Ints, a: Floats, b: Floats) -> None:
-        self._ids, self._places, self._a, self._b = ids, places, a, b
+    def __init__(self, ids: Sequence[str], indices: Ints, a: Floats, b: Floats) -> None:
+        self._ids, self._indices, self._a, self._b = ids, indices, a, b
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._indices)
 
     @overload
-    def __getitem__(self, place: int) -> Change: ...
+    def __getitem__(self, index: int) -> Change: ...
     @overload
-    def __getitem__(self, place: slice) -> list[Change]: ...
-    def __getitem__(self, place: int | slice) -> Change | list[Change]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        id = self._ids[int(self._places[place])]
-        return Change(id, float(self._a[place]), float(self._b[place]))
+    def __getitem__(self, index: slice) -> list[Change]: ...
+    def __getitem__(self, index: int | slice) -> Change | list[Change]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        id = self._ids[int(self._indices[index])]
+        return Change(id, float(self._a[index]), float(self._b[index]))
 
     def __eq__(self, other: object) -> bool:
         return list(self) == list(other) if isinstance(other, Sequence) else NotImplemented
 
     __hash__ = None  # type: ignore[assignment]
 
-    def __repr__(self) -> str:
-        return f"Changes({len(self)})"
-
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
+    """What B gained over A.
+
+    Attributes:
+        a: The run that is compared with.
+        b: The run that is compared.
+        metric: "reward", "passed", "pass@k", "pass^k", or the name of a metric.
+        pass_threshold: The mean reward from which a sample passes.
+        confidence: Of all intervals.
+        cluster: The metadata key that errors are clustered by; None: by content.
+        overall: The difference over the samples that have a score in both runs.
+        errors_as: What errored items count as in `with_errors`: 0, or the least value where some
+            are negative. None where nothing errored.
+        with_errors: The difference with errored items counted; None where nothing errored.
+        minimum_detectable: The true difference that such a comparison detects with 80% power.
+        by: The metadata keys of slices.
+        slices: The difference in each slice; `label` has one value per key.
+        slices_with_errors: The same with errored items counted; empty where nothing errored.
+        slices_not_compared: Labels of slices without a sample that has a value in both runs.
+        gained: Samples that fail in A and pass in B; none where samples are not paired.
+        lost: Samples that pass in A and fail in B.
+        mismatches: What differs and was allowed to.
+        shared_samples: Samples that both runs have.
+        unseeded: Runs whose episodes had no seeds, so that they cannot be paired.
+        duplicates: Whether samples of equal content were clustered.
+        changed_settings: Settings other than the policy that differ, with both values.
+        model_versions: A model's name and its two versions, where the name is the same.
+        unknown_scorers: Runs of which it is not recorded how they were scored.
+        same_answers: Whether both score the same trajectories: a difference is the scorer's.
+        scorer_change: How the two scorers of the same answers differ; None where they do not.
+    """
+
     a: Side
     b: Side
     metric: str
-    """"reward", "passed", "pass@k", "pass^k", or the name of a metric."""
     pass_threshold: float
     confidence: float
+    cluster: str | None
     overall: Difference
-    """Over the samples that have a score on both sides."""
     errors_as: float | None
-    """What errored items count as in the second reading: 0, or the least value that there is where
-    some are negative. None where nothing errored: there is one reading."""
     with_errors: Difference | None
-    """The second reading."""
     minimum_detectable: float | None
-    """The true difference that this comparison would have seen four times in five."""
     by: tuple[str, ...]
     slices: tuple[SliceDifference, ...]
-    """`label` is a tuple of values, one for each key in `by`."""
     slices_with_errors: tuple[SliceDifference, ...]
-    """In the second reading; empty where there is none."""
-    slices_not_compared: tuple[tuple[Any, ...], ...]
-    """Labels of slices of which no sample has a value on both sides."""
+    slices_not_compared: tuple[Label, ...]
     gained: Sequence[Change]
-    """Samples that fail in A and pass in B; none where the samples are not paired."""
     lost: Sequence[Change]
     mismatches: tuple[Mismatch, ...]
-    notes: tuple[str, ...]
-    """What else differs, or limits what the comparison says."""
-    same_answers: bool = False
-    """Both score the same trajectories: what differs is the grader's, and nobody is better."""
+    shared_samples: int
+    unseeded: tuple[str, ...]
+    duplicates: bool
+    changed_settings: Mapping[str, tuple[Any, Any]]
+    model_versions: tuple[str, str | None, str | None] | None
+    unknown_scorers: tuple[str, ...]
+    same_answers: bool
+    scorer_change: str | None
 
     @property
     def paired(self) -> bool:
+        """Whether samples are paired by id."""
         return isinstance(self.overall, PairedDifference)
 
     @property
     def verdict(self) -> Verdict:
-        """Of B, by the interval of the difference; in both readings, where items errored.
+        """The side of 0 that the whole interval lies on, with and without errored items.
 
-        "higher" and "lower" for a metric of one's own, since nobody knows which of them is better,
-        and for the same answers scored twice, since none is.
+        "higher" instead of "better" for a metric, for which more need not be better, and for the
+        same answers scored twice.
         """
         signs = {_sign(reading) for reading in (self.overall, self.with_errors) if reading}
+        has_better = Measure(self.metric, self.pass_threshold).metric is None
         if signs == {1}:
-            return "better" if self.is_judged else "higher"
+            return "b_better" if has_better and not self.same_answers else "b_higher"
         if signs == {-1}:
-            return "worse" if self.is_judged else "lower"
-        return "cannot tell"
-
-    @property
-    def is_judged(self) -> bool:
-        return Measure(self.metric, self.pass_threshold).is_judged and not self.same_answers
-
-    def as_dict(self) -> dict[str, Any]:
-        """As JSON has it: plain values, stable keys."""
-        return {
-            "verdict": self.verdict,
-            "metric": self.metric,
-            "pass_threshold": self.pass_threshold,
-            "confidence": self.confidence,
-            "paired": self.paired,
-            "a": self.a.as_dict(),
-            "b": self.b.as_dict(),
-            "errors_as": self.errors_as,
-            "overall": difference_dict(self.overall),
-            "with_errors": self.with_errors and difference_dict(self.with_errors),
-            "minimum_detectable": self.minimum_detectable,
-            "by": list(self.by),
-            "slices": [_slice_dict(self.by, part) for part in self.slices],
-            "slices_with_errors": [_slice_dict(self.by, part) for part in self.slices_with_errors],
-            "slices_not_compared": [
-                dict(zip(self.by, label, strict=True)) for label in self.slices_not_compared
-            ],
-            "gained": [{"id": each.id, "a": each.a, "b": each.b} for each in self.gained],
-            "lost": [{"id": each.id, "a": each.a, "b": each.b} for each in self.lost],
-            "mismatches": [{"kind": each.kind, "text": each.text} for each in self.mismatches],
-            "notes": list(self.notes),
-        }
+            return "a_better" if has_better and not self.same_answers else "a_higher"
+        return "inconclusive"
 
 
 def _sign(difference: Difference) -> int:
@@ -157,31 +220,340 @@ def _sign(difference: Difference) -> int:
     return 0 if interval is None else int(interval.low > 0) - int(interval.high < 0)
 
 
-# --- As JSON has it -----------------------------------------------------------------------------
+def compare(
+    a: Run,
+    b: Run,
+    *,
+    by: str | Sequence[str] = (),
+    metric: str = REWARD,
+    cluster: str | None = None,
+    allow: Collection[str] = (),
+    paired: bool | None = None,
+    pass_threshold: float | None = None,
+    confidence: float = CONFIDENCE,
+) -> Comparison:
+    """Compare run B with run A.
+
+    Args:
+        a: A report, or the path of a run directory.
+        b: The same of the other run.
+        by: Metadata keys: the difference in each slice, too, corrected for multiple comparisons.
+        metric: "reward", "passed", "pass@k", "pass^k", or the name of a metric.
+        cluster: A metadata key: samples that share its value are not independent.
+        allow: What may differ: some of "samples", "scorer", "environment", "threshold" and
+            "incomplete".
+        paired: None pairs the samples that both have, and compares all with all where they share
+            none; False never pairs; True requires pairs.
+        pass_threshold: The reward that passes; None takes that of A.
+        confidence: Of all intervals.
+
+    Returns:
+        The comparison.
+
+    Raises:
+        NotComparable: Something differs that is not allowed to.
+        InvalidInput: There is nothing to compare, or an argument makes no sense.
+    """
+    by = (by,) if isinstance(by, str) else tuple(by)
+    keys = [*by, *([] if cluster is None else [cluster])]
+    run_a, run_b = _distinguish_names(load_run(a, keys, name="A"), load_run(b, keys, name="B"))
+    refuse_same_run(run_a, run_b)
+    threshold = run_a.report.pass_threshold if pass_threshold is None else pass_threshold
+    measure = Measure(metric, check_threshold(threshold))
+    shared = find_shared_samples(run_a, run_b)
+    mismatches = find_mismatches(
+        run_a,
+        run_b,
+        shared,
+        keys=keys,
+        threshold_matters=measure.counts_passes and pass_threshold is None,
+    )
+    refuse_mismatches(mismatches, allow, f"{run_a.name} and {run_b.name} cannot be compared")
+
+    items = [measure.item_values(run) for run in (run_a, run_b)]
+    errors_as = pessimistic_value(*items) if run_a.errored + run_b.errored else None
+    slices = _Slices.of(run_a, run_b, by)
+    aligned = _Aligned.of(
+        run_a,
+        run_b,
+        shared if _check_pairing(run_a, run_b, shared, paired) else None,
+        measure=measure,
+        errors_as=errors_as,
+        cluster=cluster,
+        slices=slices,
+    )
+    scored = aligned.drop_missing()
+    if min(len(scored.a.index), len(scored.b.index)) == 0:
+        raise InvalidInput(
+            f"{run_a.name} and {run_b.name} have no sample with a {metric} on both sides: there is "
+            "nothing to compare"
+        )
+    estimator = _Estimator(confidence, bounded=within_unit(*items))
+    overall = estimator.difference(scored)
+    with_errors = None if errors_as is None else aligned.count_errors().drop_missing()
+    labels = slices.labels_of(shared if scored.paired else None) if by else []
+    compared = estimator.slices(scored, slices, len(labels)) if by else ()
+    compared_labels = {part.label for part in compared}
+    return Comparison(
+        a=make_side(run_a, len(scored.a.index)),
+        b=make_side(run_b, len(scored.b.index)),
+        metric=metric,
+        pass_threshold=threshold,
+        confidence=confidence,
+        cluster=cluster,
+        overall=overall,
+        errors_as=errors_as,
+        with_errors=estimator.difference(with_errors) if with_errors else None,
+        minimum_detectable=_minimum_detectable(overall, confidence),
+        by=by,
+        slices=compared,
+        slices_with_errors=estimator.slices(with_errors, slices, len(labels))
+        if by and with_errors
+        else (),
+        slices_not_compared=tuple(label for label in labels if label not in compared_labels),
+        gained=scored.changes(run_a.table.sample_ids, gained=True),
+        lost=scored.changes(run_a.table.sample_ids, gained=False),
+        mismatches=tuple(mismatches),
+        shared_samples=len(shared.a),
+        unseeded=unseeded_runs(run_a, run_b),
+        duplicates=cluster is None and aligned.clustered,
+        changed_settings=find_changed_settings(run_a, run_b),
+        model_versions=find_model_versions(run_a, run_b),
+        unknown_scorers=find_unknown_scorers(run_a, run_b),
+        same_answers=same_answers(run_a, run_b),
+        scorer_change=describe_function_change(run_a, run_b, "score_fn")
+        if same_answers(run_a, run_b)
+        else None,
+    )
 
 
-def difference_dict(difference: Difference) -> dict[str, Any]:
-    hidden = {"evidence", "sides", "interval", "confidence"}
-    plain = {
-        field.name: getattr(difference, field.name)
-        for field in fields(difference)
-        if field.name not in hidden
-    }
-    interval = difference.interval
-    return {
-        **plain,
-        "ci_low": interval and interval.low,
-        "ci_high": interval and interval.high,
-    }
+def make_side(run: LoadedRun, compared: int) -> Side:
+    """Describe a run of which so many samples are compared."""
+    samples = len(run.table.sample_ids)
+    return Side(
+        name=run.name,
+        samples=samples,
+        items=len(run.table.reward),
+        errored=run.errored,
+        left_out=samples - compared,
+        report=run.report,
+    )
 
 
-def _slice_dict(by: Sequence[str], part: SliceDifference) -> dict[str, Any]:
-    assert isinstance(part.label, tuple)
-    interval = part.simultaneous_interval
-    return {
-        "slice": dict(zip(by, part.label, strict=True)),
-        **difference_dict(part.difference),
-        "adjusted_p_value": part.adjusted_p_value,
-        "simultaneous_ci_low": interval and interval.low,
-        "simultaneous_ci_high": interval and interval.high,
-    }
+def _distinguish_names(a: LoadedRun, b: LoadedRun) -> tuple[LoadedRun, LoadedRun]:
+    """Call two runs of one name by their paths, or A and B."""
+    if a.name != b.name:
+        return a, b
+    names = str(a.report.path or "A"), str(b.report.path or "B")
+    if names[0] == names[1]:
+        names = "A", "B"
+    return replace(a, name=names[0]), replace(b, name=names[1])
+
+
+def _check_pairing(a: LoadedRun, b: LoadedRun, shared: SharedSamples, paired: bool | None) -> bool:
+    unseeded = unseeded_runs(a, b)
+    if paired and unseeded:
+        raise InvalidInput(
+            f"the episodes of {' and '.join(unseeded)} had no seeds, so that they differ from run "
+            "to run: they cannot be paired"
+        )
+    if paired and len(shared.a) == 0:
+        raise InvalidInput(f"{a.name} and {b.name} have no sample in common to pair")
+    return paired is not False and not unseeded and len(shared.a) > 0
+
+
+# --- Aligned samples ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Slices:
+    """The slice of each sample of both runs, as codes into labels."""
+
+    codes_a: Ints
+    codes_b: Ints
+    labels: list[Label]
+
+    @classmethod
+    def of(cls, a: LoadedRun, b: LoadedRun, by: Sequence[str]) -> _Slices:
+        codes = [np.zeros(len(run.table.sample_ids), dtype=np.int64) for run in (a, b)]
+        labels: list[Label] = [()]
+        for key in by:
+            numbers, values = merge_labels(a.table.keys[key], b.table.keys[key])
+            codes = [c * len(values) + n for c, n in zip(codes, numbers, strict=True)]
+            # Only the combinations that occur: all of them might be too many to enumerate.
+            present, renumbered = np.unique(np.concatenate(codes), return_inverse=True)
+            pairs = (divmod(code, len(values)) for code in present.tolist())
+            labels = [(*labels[before], values[code]) for before, code in pairs]
+            codes = np.split(renumbered.astype(np.int64), [len(codes[0])])
+        return cls(codes[0], codes[1], labels)
+
+    def labels_of(self, shared: SharedSamples | None) -> list[Label]:
+        """All slices of either run; a shared sample of a pair is in the slice that A says."""
+        codes_b = self.codes_b if shared is None else np.delete(self.codes_b, shared.b)
+        present = np.unique(np.concatenate([self.codes_a, codes_b]))
+        return [self.labels[code] for code in present.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """One row per sample of one run; values are NaN where the sample has none."""
+
+    index: Ints
+    values: Floats
+    with_errors: Floats
+    rewards: Floats
+    passes: NDArray[np.bool_]
+    clusters: Ints | None
+    slices: Ints
+
+    def take(self, rows: NDArray[Any]) -> _Columns:
+        return _Columns(
+            self.index[rows],
+            self.values[rows],
+            self.with_errors[rows],
+            self.rewards[rows],
+            self.passes[rows],
+            None if self.clusters is None else self.clusters[rows],
+            self.slices[rows],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Aligned:
+    """The samples of both runs; row by row the same ones, where they are paired."""
+
+    a: _Columns
+    b: _Columns
+    paired: bool
+
+    @classmethod
+    def of(
+        cls,
+        a: LoadedRun,
+        b: LoadedRun,
+        shared: SharedSamples | None,
+        *,
+        measure: Measure,
+        errors_as: float | None,
+        cluster: str | None,
+        slices: _Slices,
+    ) -> _Aligned:
+        columns = []
+        for run, codes in ((a, slices.codes_a), (b, slices.codes_b)):
+            table = run.table
+            rewards = sample_means(table, table.reward)
+            values = measure.sample_values(run)
+            clustered = cluster is not None or has_duplicates(table)
+            columns.append(
+                _Columns(
+                    index=np.arange(len(table.sample_ids), dtype=np.int64),
+                    values=values,
+                    with_errors=values
+                    if errors_as is None
+                    else measure.sample_values(run, errors_as=errors_as),
+                    rewards=rewards,
+                    passes=has_passed(rewards, measure.pass_threshold),
+                    clusters=sample_clusters(table, cluster) if clustered else None,
+                    slices=codes,
+                )
+            )
+        if shared is None:
+            return cls(columns[0], columns[1], paired=False)
+        return cls(columns[0].take(shared.a), columns[1].take(shared.b), paired=True)
+
+    @property
+    def clustered(self) -> bool:
+        return self.a.clusters is not None or self.b.clusters is not None
+
+    def count_errors(self) -> _Aligned:
+        """Return the second reading, which counts errored items."""
+        return _Aligned(
+            replace(self.a, values=self.a.with_errors),
+            replace(self.b, values=self.b.with_errors),
+            self.paired,
+        )
+
+    def drop_missing(self) -> _Aligned:
+        """Leave out samples without a value."""
+        present_a, present_b = ~np.isnan(self.a.values), ~np.isnan(self.b.values)
+        if self.paired:
+            present_a = present_b = present_a & present_b
+        return _Aligned(self.a.take(present_a), self.b.take(present_b), self.paired)
+
+    def split(self) -> dict[int, _Aligned]:
+        """Return the rows of each slice that both runs have, by its code."""
+        rows_a = dict(places_by_code(self.a.slices))
+        rows_b = rows_a if self.paired else dict(places_by_code(self.b.slices))
+        return {
+            code: _Aligned(self.a.take(rows_a[code]), self.b.take(rows_b[code]), self.paired)
+            for code in rows_a
+            if code in rows_b
+        }
+
+    def changes(self, ids: Sequence[str], *, gained: bool) -> Sequence[Change]:
+        """Return the samples whose mean reward passes in one run alone."""
+        if not self.paired:
+            return ()
+        before, after = self.a.passes, self.b.passes
+        rows = np.flatnonzero(after & ~before if gained else before & ~after)
+        return Changes(ids, self.a.index[rows], self.a.rewards[rows], self.b.rewards[rows])
+
+
+# --- Estimates ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimator:
+    confidence: float
+    bounded: bool
+
+    def difference(self, aligned: _Aligned) -> Difference:
+        a, b = aligned.a, aligned.b
+        if not aligned.paired:
+            return unpaired_difference(
+                a.values,
+                b.values,
+                clusters_a=a.clusters,
+                clusters_b=b.clusters,
+                confidence=self.confidence,
+                bounded=self.bounded,
+            )
+        paired = paired_difference(
+            a.values,
+            b.values,
+            clusters=a.clusters,
+            confidence=self.confidence,
+            bounded=self.bounded,
+        )
+        both = int((a.passes & b.passes).sum())
+        gained, lost = int(b.passes.sum()) - both, int(a.passes.sum()) - both
+        return replace(
+            paired,
+            gained=gained,
+            lost=lost,
+            stayed_passing=both,
+            stayed_failing=paired.n - both - gained - lost,
+        )
+
+    def slices(self, aligned: _Aligned, slices: _Slices, count: int) -> tuple[SliceDifference, ...]:
+        differences = {
+            slices.labels[code]: self.difference(part) for code, part in aligned.split().items()
+        }
+        return slice_differences(differences, confidence=self.confidence, looked_at=count)
+
+
+def _minimum_detectable(overall: Difference, confidence: float) -> float | None:
+    """By the score test's own power for values between 0 and 1, else by Student's t."""
+    alpha = 1 - confidence
+    if isinstance(overall, UnpairedDifference):
+        degrees = overall.degrees_of_freedom
+        if degrees is None:
+            return None
+        return minimum_detectable(overall.stderr, degrees + 1, alpha=alpha)
+    evidence = overall.evidence
+    if evidence.won is None:
+        return minimum_detectable(overall.stderr, evidence.degrees + 1, alpha=alpha)
+    share = (evidence.won + evidence.lost) / evidence.pairs
+    return detectable_rate_difference(
+        evidence.lost / evidence.pairs, share, evidence.pairs, alpha=alpha
+    )

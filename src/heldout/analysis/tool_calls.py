@@ -1,11 +1,11 @@
-"""Requests with tools, and what was answered to them: from files and runs to sets that compare.
+"""Requests with tools and the responses to them: read from files and runs, and compared.
 
 `load_requests` makes a sample of every line of a JSONL of chat-completions requests: its input is
-the whole request, its id a hash of that. `answers_of` and `read_reference` read what was answered,
-here or elsewhere, and `compare_sets` matches the two by what was asked, since that is all that two
-servers' results have in common. A request is the same under another `model` name, with `_input`
-called `system`, and streamed or not; any other field tells two requests apart. Where one is asked
-several times, its first answer is held against the first, and so on.
+the whole request, its id a hash of that. `load_call_sets` and `read_reference` read responses, and
+`compare_call_sets` matches two sets by request, since that is all that two servers' results have in
+common. A request is the same under another `model` name, with the role `_input` called `system`,
+and streamed or not; any other field tells two requests apart. Where one is sent several times, its
+first response is compared with the first, and so on.
 """
 
 from __future__ import annotations
@@ -25,11 +25,17 @@ from heldout.datasets import jsonl_rows
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.models.http import completion_of
 from heldout.models.requests import DELIVERY, with_system
-from heldout.scoring.calls import ResponseCalls, read_calls, response_of, tools_of
-from heldout.scoring.schemas import compiled
-from heldout.scoring.triggers import CallReport, compare_calls
+from heldout.scoring.json_schema import compiled
+from heldout.scoring.tool_calls import (
+    CallReport,
+    ResponseCalls,
+    compare_calls,
+    read_calls,
+    response_of,
+    tools_of,
+)
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir, find_run
+from heldout.store.run_dir import RunDir, find_run
 from heldout.types import Completion, EvalResult, Message, Role, Sample
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -40,31 +46,42 @@ _ROLES: Mapping[str, Role] = {
     "tool": "tool",
     "function": "tool",
 }
-"""As a trajectory has them; what else there is (`developer`, say) instructs, as `system` does."""
+"""Roles in a trajectory; any other, such as `developer`, instructs as `system` does."""
 
 
 # --- Requests -----------------------------------------------------------------------------------
 
 
 def load_requests(path: str | Path, *, most: int | None = None) -> list[Sample]:
-    """A sample for each line, or for the first `most`; a bad line is an error that names it."""
-    found: list[dict[str, Any]] = []
-    places: list[int] = []
+    """Load a file of requests.
+
+    Args:
+        path: JSON lines, each a chat-completions request.
+        most: Only the first so many lines.
+
+    Returns:
+        A sample per line.
+
+    Raises:
+        InvalidInput: A line is no request, or there is none.
+    """
+    requests: list[dict[str, Any]] = []
+    lines: list[int] = []
     for where, row in jsonl_rows(path):
-        if most is not None and len(found) >= most:
+        if most is not None and len(requests) >= most:
             break
         try:
             _check_request(row)
         except InvalidInput as problem:
             raise InvalidInput(f"{where}: {problem}") from None
-        found.append(dict(row))
-        places.append(int(where.rpartition(" ")[2]))
-    if not found:
+        requests.append(dict(row))
+        lines.append(int(where.rpartition(" ")[2]))
+    if not requests:
         raise InvalidInput(f"{path} holds no requests")
-    ids = _numbered(_digest(request) for request in found)
+    ids = _number_repeats(_hash_request(request) for request in requests)
     return [
         Sample(id, request, metadata={"line": line})
-        for id, request, line in zip(ids, found, places, strict=True)
+        for id, request, line in zip(ids, requests, lines, strict=True)
     ]
 
 
@@ -76,78 +93,96 @@ def _check_request(request: Any) -> None:
             compiled(tool.parameters)
         except InvalidInput as problem:
             raise InvalidInput(f"the parameters of tool {tool.name!r:.100}: {problem}") from None
-    read_calls(Completion(Message("assistant", "")), tools)  # no two tools of one name
+    read_calls(Completion(Message("assistant", "")), tools)  # refuses two tools of one name
 
 
 def _check_messages(request: Any) -> None:
     messages = request.get("messages") if isinstance(request, Mapping) else None
     if not isinstance(messages, list) or not messages:
         raise InvalidInput("a request is an object with messages, a list that is not empty")
-    for place, message in enumerate(messages):
+    for i, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise InvalidInput(f"messages[{place}] is no object with a role")
+            raise InvalidInput(f"messages[{i}] is no object with a role")
 
 
 def opening_messages(sample: Sample) -> list[Message]:
-    """The request's messages as a trajectory has them; what is sent is the request itself."""
-    return [_message(given) for given in with_system(sample.input["messages"])]
+    """Return a request's messages for its trajectory; what is sent is the request itself.
+
+    Args:
+        sample: A sample of `load_requests`.
+    """
+    return [_parse_message(message) for message in with_system(sample.input["messages"])]
 
 
 set_version(opening_messages, 1)
 
 
-def _message(given: Mapping[str, Any]) -> Message:
-    role = _ROLES.get(given["role"], "system")
-    content = given.get("content")
+def _parse_message(message: Mapping[str, Any]) -> Message:
+    content = message.get("content")
     if content is None:
         content = ""
     parts = isinstance(content, list) and all(isinstance(part, dict) for part in content)
     if not isinstance(content, str) and not parts:
         content = _encoder.encode(content).decode()
-    plain: dict[str, Any] = {"role": role, "content": content}
+    plain: dict[str, Any] = {"role": _ROLES.get(message["role"], "system"), "content": content}
     for name in ("tool_call_id", "reasoning_content"):
-        if isinstance(given.get(name), str):
-            plain[name] = given[name]
+        if isinstance(message.get(name), str):
+            plain[name] = message[name]
     try:
-        return message_of({**plain, "tool_calls": given.get("tool_calls")}, "messages")
+        return message_of({**plain, "tool_calls": message.get("tool_calls")}, "messages")
     except (InvalidInput, TypeError):  # calls of an unknown shape; the request has them
         return message_of(plain, "messages")
 
 
 def request_key(request: Mapping[str, Any]) -> str:
-    """What is asked, whoever is asked and however the answer is to come."""
-    asked = {key: value for key, value in request.items() if key not in ("model", *DELIVERY)}
-    return _digest({**asked, "messages": with_system(request["messages"])})
+    """Return a hash of what is asked, whatever the model and however the response is delivered.
+
+    Args:
+        request: A chat-completions request.
+    """
+    fields = {key: value for key, value in request.items() if key not in ("model", *DELIVERY)}
+    return _hash_request({**fields, "messages": with_system(request["messages"])})
 
 
-def _digest(request: Mapping[str, Any]) -> str:
+def _hash_request(request: Mapping[str, Any]) -> str:
     return hashlib.blake2b(_encoder.encode(request), digest_size=12).hexdigest()
 
 
-def _numbered(names: Iterable[str]) -> Iterator[str]:
-    """Those that come again with #2, #3 … behind them."""
+def _number_repeats(names: Iterable[str]) -> Iterator[str]:
+    """Yield names, with #2, #3 … after those that come again."""
     seen: Counter[str] = Counter()
     for name in names:
         seen[name] += 1
         yield name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
-# --- Answers ------------------------------------------------------------------------------------
+# --- Responses ----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
+    """The response to one request.
+
+    Attributes:
+        request: `request_key` of the request; None where that is not recorded.
+        line: Its line in the file of requests, from 1.
+        response: The calls; None if it errored.
+    """
+
     request: str | None
-    """`request_key` of what was asked; None where that is not recorded."""
     line: int | None
-    """Of the file of requests, counted from 1."""
     response: ResponseCalls | None
-    """None where there is none: it errored."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallSet:
-    """The answers of one model to a file of requests, each once."""
+    """The responses of one model to a file of requests.
+
+    Attributes:
+        name: Where it is from.
+        answers: One per request.
+        complete: Whether the run is.
+    """
 
     name: str
     answers: tuple[Answer, ...]
@@ -155,31 +190,47 @@ class CallSet:
 
     @property
     def knows_requests(self) -> bool:
+        """Whether every request is recorded."""
         return all(answer.request is not None for answer in self.answers)
 
     @property
     def responses(self) -> list[ResponseCalls]:
+        """The responses of requests that did not error."""
         return [answer.response for answer in self.answers if answer.response is not None]
 
     @property
     def errored(self) -> int:
+        """Number of requests that errored."""
         return len(self.answers) - len(self.responses)
 
-    def keyed(self, *, by_line: bool) -> dict[str, ResponseCalls | None]:
-        keys = (str(a.line if by_line else a.request) for a in self.answers)
-        return dict(zip(_numbered(keys), (a.response for a in self.answers), strict=True))
+    def index(self, *, by_line: bool) -> dict[str, ResponseCalls | None]:
+        """Return responses by request, or by line of the file.
+
+        Args:
+            by_line: Whether to use the line.
+        """
+        keys = (str(answer.line if by_line else answer.request) for answer in self.answers)
+        responses = (answer.response for answer in self.answers)
+        return dict(zip(_number_repeats(keys), responses, strict=True))
 
 
-def answers_of(report: EvalReport) -> list[CallSet]:
-    """A set for each repeat of a run whose samples are requests."""
+def load_call_sets(report: EvalReport) -> list[CallSet]:
+    """Return a set for each repeat of a run whose samples are requests.
+
+    Args:
+        report: The report of the run.
+
+    Raises:
+        InvalidInput: A sample is no request.
+    """
     sets: dict[int, list[Answer]] = {}
     for result in report.results:
-        sets.setdefault(result.repeat, []).append(_answer_of(result, report))
+        sets.setdefault(result.repeat, []).append(_read_answer(result, report))
     complete = report.summary.get("complete") is not False
     return [CallSet(str(report.path), tuple(sets[n]), complete) for n in sorted(sets)]
 
 
-def _answer_of(result: EvalResult, report: EvalReport) -> Answer:
+def _read_answer(result: EvalResult, report: EvalReport) -> Answer:
     request, line = result.sample.input, result.sample.metadata.get("line")
     try:
         _check_messages(request)
@@ -192,126 +243,156 @@ def _answer_of(result: EvalResult, report: EvalReport) -> Answer:
     return Answer(request_key(request), line if isinstance(line, int) else None, response)
 
 
-def read_reference(given: str | Path) -> list[CallSet]:
-    """The sets of answers of a run (its path or name), or of a JSONL of results."""
-    path = Path(given)
+def read_reference(source: str | Path) -> list[CallSet]:
+    """Read reference responses.
+
+    Args:
+        source: A run, by path or name, or a JSONL of results.
+
+    Returns:
+        A set for each repeat.
+
+    Raises:
+        InvalidInput: There are no responses, or a line is not one.
+    """
+    path = Path(source)
     if path.is_file() and not RunDir(path.parent).run.exists():
-        return [CallSet(str(path), tuple(_stored_answers(path)))]
-    sets = answers_of(EvalReport.load(find_run(path.parent if path.is_file() else path)))
+        return [CallSet(str(path), tuple(_read_results(path)))]
+    sets = load_call_sets(EvalReport.load(find_run(path.parent if path.is_file() else path)))
     if not sets:
-        raise InvalidInput(f"{given} has no answers yet")
+        raise InvalidInput(f"{source} has no responses yet")
     return sets
 
 
-def _stored_answers(path: Path) -> Iterator[Answer]:
-    """Of `{"request", "response"}` a line, with `data_index` and `status` where they are known."""
-    rows = [(where, _checked_row(where, row)) for where, row in jsonl_rows(path)]
+def _read_results(path: Path) -> list[Answer]:
+    """Read lines of {"request", "response"}, perhaps with `data_index` and `status`."""
+    rows = []
+    for where, row in jsonl_rows(path):
+        if not isinstance(row, Mapping) or "response" not in row:
+            raise InvalidInput(
+                f'{where}: a line of results is {{"request": {{…}}, "response": {{a chat '
+                "completion}}"
+            )
+        rows.append((where, row))
     if not rows:
         raise InvalidInput(f"{path} holds no results")
-    asked = [isinstance(row.get("request"), Mapping) for _, row in rows]
-    placed = [type(row.get("data_index")) is int for _, row in rows]
-    if not all(asked) and (any(asked) or not all(placed)):
-        where = rows[asked.index(False)][0]
+    has_request = [isinstance(row.get("request"), Mapping) for _, row in rows]
+    all_numbered = all(type(row.get("data_index")) is int for _, row in rows)
+    if not all(has_request) and (any(has_request) or not all_numbered):
+        where = rows[has_request.index(False)][0]
         raise InvalidInput(
             f'{where}: every line has a "request", or else every line a "data_index", which is '
             "the line of its request"
         )
     answers: dict[int, Answer] = {}
-    for number, (where, row) in enumerate(rows):
-        line = row["data_index"] if all(placed) else None
-        answer = Answer(_key_in(row, where), line, _stored_response(row))
-        place = number if line is None else line
-        # A request that failed and was asked again has a line for each time.
-        if answer.response is not None or place not in answers:
-            answers[place] = answer
-    yield from (answers[place] for place in sorted(answers))
+    for i, (where, row) in enumerate(rows):
+        line = row["data_index"] if all_numbered else None
+        key = None
+        if has_request[i]:
+            try:
+                _check_messages(row["request"])
+            except InvalidInput as problem:
+                raise InvalidInput(f"{where}: request: {problem}") from None
+            key = request_key(row["request"])
+        answer = Answer(key, line, _parse_response(row))
+        position = i if line is None else line
+        # A request that failed and was sent again has a line for each time.
+        if answer.response is not None or position not in answers:
+            answers[position] = answer
+    return [answers[position] for position in sorted(answers)]
 
 
-def _checked_row(where: str, row: Any) -> Mapping[str, Any]:
-    if not isinstance(row, Mapping) or "response" not in row:
-        raise InvalidInput(
-            f'{where}: a line of results is {{"request": {{…}}, "response": {{a chat completion}}}}'
-        )
-    return row
-
-
-def _key_in(row: Mapping[str, Any], where: str) -> str | None:
-    request = row.get("request")
-    if not isinstance(request, Mapping):
-        return None
-    try:
-        _check_messages(request)
-    except InvalidInput as problem:
-        raise InvalidInput(f"{where}: request: {problem}") from None
-    return request_key(request)
-
-
-def _stored_response(row: Mapping[str, Any]) -> ResponseCalls | None:
+def _parse_response(row: Mapping[str, Any]) -> ResponseCalls | None:
     if row.get("status", "success") != "success":
         return None
     try:
         completion = completion_of(row["response"])
-    except HeldoutError:  # an error that was stored in its place
+    except HeldoutError:  # a stored error
         return None
     reason = completion.finish_reason
     if reason is None and isinstance(row.get("finish_reason"), str):
         reason = row["finish_reason"]
-    # Its calls are not checked: of a reference only whether it calls, and what, is compared.
+    # Calls of a reference are not validated: only whether and what it calls is compared.
     return ResponseCalls(reason, completion.message.tool_calls, ())
 
 
-# --- Both ---------------------------------------------------------------------------------------
+# --- Comparison ---------------------------------------------------------------------------------
 
 
-def compare_sets(
+def compare_call_sets(
     candidate: CallSet, reference: CallSet, again: CallSet | None = None
 ) -> CallReport:
-    """The candidate against the reference, and a second run of that against it, too."""
-    keyed = _keyed(candidate, reference, again)
-    answered = [{k: r for k, r in one.items() if r is not None} for one in keyed]
-    second = answered[2] if again is not None else None
-    return compare_calls(answered[0], answered[1], reference_again=second)
+    """Compare a candidate with a reference, and a second run of the reference with it, too.
+
+    Args:
+        candidate: The responses to measure.
+        reference: The responses of the reference.
+        again: Those of a second run of the reference.
+
+    Returns:
+        How far they agree.
+
+    Raises:
+        InvalidInput: They have no requests in common.
+    """
+    indexes = [
+        {key: response for key, response in index.items() if response is not None}
+        for index in _match(candidate, reference, again)
+    ]
+    second = indexes[2] if again is not None else None
+    return compare_calls(indexes[0], indexes[1], reference_again=second)
 
 
 def check_comparable(
     requests: Sequence[Sample], name: str, reference: CallSet, again: CallSet | None = None
 ) -> None:
-    """Refuse a reference that was asked something else, before anything else is asked."""
+    """Refuse a reference that was asked something else, before any request is sent.
+
+    Args:
+        requests: The requests to send.
+        name: Where they are from.
+        reference: The responses of the reference.
+        again: Those of a second run of the reference.
+
+    Raises:
+        InvalidInput: They have no requests in common.
+    """
     unanswered = tuple(
         Answer(request_key(sample.input), sample.metadata["line"], None) for sample in requests
     )
-    _keyed(CallSet(name, unanswered), reference, again)
+    _match(CallSet(name, unanswered), reference, again)
 
 
-def _keyed(
+def _match(
     candidate: CallSet, reference: CallSet, again: CallSet | None
 ) -> list[dict[str, ResponseCalls | None]]:
     sets = [candidate, reference] + ([again] if again is not None else [])
-    by_line = not all(one.knows_requests for one in sets)
-    for one in sets:
-        if by_line and any(answer.line is None for answer in one.answers):
+    by_line = not all(calls.knows_requests for calls in sets)
+    for calls in sets:
+        if by_line and any(answer.line is None for answer in calls.answers):
             raise InvalidInput(
-                f"{one.name} does not say which line of the file each of its requests was, and "
+                f"{calls.name} does not say which line of the file each of its requests was, and "
                 "the other results say nothing else; give results with their requests"
             )
-    keyed = [one.keyed(by_line=by_line) for one in sets]
-    for place in (0, 2)[: len(sets) - 1]:
-        if not keyed[place].keys() & keyed[1].keys():
-            raise InvalidInput(_nothing_in_common(sets[place], sets[1], by_line))
-    return keyed
+    indexes = [calls.index(by_line=by_line) for calls in sets]
+    for calls, index in zip(sets, indexes, strict=True):
+        if not index.keys() & indexes[1].keys():
+            noun = "lines (data_index)" if by_line else "requests"
+            raise InvalidInput(
+                f"{calls.name} and {reference.name} have no {noun} in common, "
+                f"{len(calls.answers)} and {len(reference.answers)} as they are; was the reference "
+                "asked the same file? Every field of a request but model and stream has to be the "
+                "same, temperature and max_tokens included"
+            )
+    return indexes
 
 
-def _nothing_in_common(one: CallSet, other: CallSet, by_line: bool) -> str:
-    how = "lines (data_index)" if by_line else "requests"
-    return (
-        f"{one.name} and {other.name} have no {how} in common, {len(one.answers)} and "
-        f"{len(other.answers)} as they are; was the reference asked the same file? Every field of "
-        "a request but model and stream has to be the same, temperature and max_tokens included"
-    )
+def count_problems(responses: Sequence[ResponseCalls]) -> list[tuple[str, int]]:
+    """Count what is wrong with responses that call tools, the most frequent first.
 
-
-def problems_of(responses: Sequence[ResponseCalls]) -> list[tuple[str, int]]:
-    """What is wrong with responses that call, the most frequent first."""
+    Args:
+        responses: The responses.
+    """
     counts: Counter[str] = Counter()
     for response in responses:
         if response.valid is False:

@@ -1,1 +1,1 @@
-"""Chat messages: as chat APIs have them, without reasoning, with tool calls parsed."""
+"""Chat messages, replies without their reasoning, and tool calls parsed out of replies."""

@@ -1,4 +1,4 @@
-"""Messages as chat APIs, chat datasets and chat templates have them: dicts, in and out."""
+"""Messages and tools in the form of chat APIs, chat datasets and chat templates: plain dicts."""
 
 from __future__ import annotations
 
@@ -11,9 +11,18 @@ from heldout.types import Message, ToolCall, ToolSpec
 
 
 def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]:
-    """The opening messages of a sample: its `messages`, or its `prompt` / `question` as the user's.
+    """Read the opening messages from a sample's input.
 
-    `prompt` itself may be a list of messages, as chat datasets have it.
+    Args:
+        input: A dict with `messages`, or with a `prompt` or `question`: a text from the user, or
+            itself a list of messages, as chat datasets have it.
+        where: What to call the input in an error message.
+
+    Returns:
+        The messages.
+
+    Raises:
+        InvalidInput: If there are none, or one is malformed.
     """
     for key in ("messages", "prompt", "question"):
         value = input.get(key)
@@ -28,6 +37,18 @@ def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]
 
 
 def message_of(value: Any, where: str) -> Message:
+    """Read one message.
+
+    Args:
+        value: A `Message`, or a dict with a role and content as chat APIs have it.
+        where: What to call the value in an error message.
+
+    Returns:
+        The message.
+
+    Raises:
+        InvalidInput: If the value is neither.
+    """
     if isinstance(value, Message):
         return value
     if isinstance(value, Mapping) and "role" in value:
@@ -44,7 +65,7 @@ def message_of(value: Any, where: str) -> Message:
 
 
 def _tool_call(value: Any, where: str) -> ToolCall:
-    """A tool call in chat-API form ({"id", "function": {"name", "arguments"}}) or in ours."""
+    """Read {"id", "function": {"name", "arguments"}}, or the same fields without "function"."""
     body = value.get("function", value) if isinstance(value, Mapping) else None
     if not isinstance(body, Mapping) or not isinstance(body.get("name"), str):
         raise InvalidInput(f"{where}: a tool call has a function name, got {value!r}")
@@ -55,7 +76,7 @@ def _tool_call(value: Any, where: str) -> ToolCall:
 
 
 def to_chat_api(message: Message) -> dict[str, Any]:
-    """A message as chat APIs and chat templates have it."""
+    """Convert a message to the dict that chat APIs and chat templates take."""
     body: dict[str, Any] = {"role": message.role, "content": message.content}
     if message.tool_calls:
         body["tool_calls"] = [
@@ -72,7 +93,7 @@ def to_chat_api(message: Message) -> dict[str, Any]:
 
 
 def tool_to_chat_api(tool: ToolSpec) -> dict[str, Any]:
-    """A tool as chat APIs and chat templates have it."""
+    """Convert a tool to the dict that chat APIs and chat templates take."""
     function = {
         "name": tool.name,
         "description": tool.description,

@@ -1,16 +1,19 @@
-"""What a model said outside of its reasoning, in every convention that open models have.
+"""Replies without their reasoning, and fenced code in Markdown.
 
-Reasoning in a field of its own (`Message.reasoning`) is never text; here it is taken out of the
-text itself: `<think>` and its kin, channels, brackets. A tag that is only spoken of opens and
-closes nothing: one in inline code (`` `<think>` ``), or in a fenced block that closes and is not
-the whole reply. All scans go once over the text, or are bounded.
+Open models mark reasoning in their text in many ways: `<think>` and similar tags, channels,
+brackets. `without_reasoning` knows them all. A tag that is only quoted marks nothing: one in
+inline code (`` `<think>` ``), or in a fenced block that closes and is not the whole reply.
+Reasoning in a field of its own (`Message.reasoning`) is never part of the text.
+
+Every scan is linear in the text, or bounded.
 """
 
 from __future__ import annotations
 
 import re
-
-from heldout.chat.fences import fenced
+from collections.abc import Iterator
+from itertools import islice
+from typing import NamedTuple
 
 _TAGS = (
     *("think", "thinking", "thought", "thoughts", "reasoning", "reflection", "scratchpad"),
@@ -18,12 +21,12 @@ _TAGS = (
     *("antthinking", "inner_thoughts"),
 )
 _NAMES = "|".join(re.escape(name) for name in _TAGS)
-_OPENS = re.compile(
+_OPEN = re.compile(
     rf"<(?P<tag>{_NAMES})(?:\s[^<>]{{0,80}})?>|<\|(?:begin_of_thought|START_THINKING|inner_prefix"
     r"|think|thinking)\|>|\[THINK\]|◁think▷|<\|channel>thought|<unused94>thought",
     re.IGNORECASE,
 )
-_CLOSES = re.compile(
+_CLOSE = re.compile(
     rf"</(?:{_NAMES})>|<\|(?:end_of_thought|END_THINKING|inner_suffix|/think|/thinking)\|>"
     r"|\[/THINK\]|◁/think▷|<channel\|>|<unused95>",
     re.IGNORECASE,
@@ -39,51 +42,54 @@ _PAIRS = {
     "◁think▷": "◁/think▷",
     "<|channel>thought": "<channel|>",
 }
-_AROUND = re.compile(  # what stands around the answer itself and is no part of it
+_CLOSE_TEXTS = (*(f"</{name}>" for name in _TAGS), *_PAIRS.values())
+_OPEN_AT_END = re.compile(rf"(?:{_OPEN.pattern})\s*\Z", re.IGNORECASE)
+# Markers around the answer that are not part of it.
+_WRAPPERS = re.compile(
     r"<\|(?:begin_of_solution|end_of_solution|START_RESPONSE|END_RESPONSE|im_end|eot_id|end|return"
     r"|endoftext|end_of_text|eom_id|end_of_turn)\|>|</s>|<end_of_turn>|<｜end▁of▁sentence｜>"
 )
-# A model that does not stop goes on with the next turn; `<|im_start|>` alone may open its own.
+# A model that does not stop writes the next turn too; `<|im_start|>` alone may open its own.
 _NEXT_TURN = re.compile(
     r"<\|start_header_id\|>|<start_of_turn>|<\|im_start\|>(?=\s*(?:user|system))|<\|(?:user|human)\|>",
     re.IGNORECASE,
 )
-_OPENED = re.compile(rf"(?:{_OPENS.pattern})\s*\Z", re.IGNORECASE)
 _FINAL, _CHANNEL = "<|channel|>final", "<|channel|>"
-_DECODED = re.compile(r"(?:assistant)?analysis(?=[A-Z])")  # `analysis of …` is a text like others
+_DECODED = re.compile(r"(?:assistant)?analysis(?=[A-Z])")  # `analysis of …` is ordinary text
 _THOUGHT, _RESPONSE = "Here is my thought process:", "Here is my response:"
-_CLOSINGS = (*(f"</{name}>" for name in _TAGS), *_PAIRS.values())
-# What every tag begins with, in lower case: most texts with a `<` have none.
-_BEGINNINGS = tuple(
-    f"<{begin}" for name in ("|", "channel", "unused9", *_TAGS) for begin in (name, f"/{name}")
-)
-_BEGINS = re.compile(
-    r"<(?:\||channel|unused9|/?(?:think|thought|re|scra|seed:|ana|ant|longcat|ra|inner|cot))"
-)
-_FOLDED = ("\u017f", "\u0131", "\u0130", "\u212a")  # letters that are s, i, i and k in another case
-_LOOKS = 20  # how many tags are looked at for being code
-_BLOCKS = 2000  # a reply with more blocks of reasoning never gets out of it
+# How tags begin, in lower case: a test that is much cheaper than the search for tags. The pattern
+# begins with one literal character, which `re` finds quickly.
+_BEGINNING = re.compile(rf"<(?:\||channel|unused9|/?(?:{'|'.join(_TAGS)}))")
+_MAX_CODE_CHECKS = 20  # tags that are checked for standing in code
+_MAX_BLOCKS = 2000  # a reply with more blocks of reasoning counts as nothing but reasoning
 
 
 def without_reasoning(text: str) -> str:
-    """What a reply says after its reasoning; "" where it says nothing (semantics, clause 8).
+    """Remove the reasoning from a reply (semantics, clause 8).
 
-    With a block that never closes it says nothing, whatever stands before it. A closing tag alone
-    ends reasoning that the chat template opened in the prompt.
+    A block that never closes leaves nothing, whatever precedes it. A closing tag alone ends
+    reasoning that the chat template opened in the prompt.
+
+    Args:
+        text: The reply as the model wrote it.
+
+    Returns:
+        The text outside the reasoning, stripped; "" if there is none.
     """
     if "<" in text or "◁" in text or ("[" in text and "think]" in lowered(text)):
-        if _CHANNEL in text:  # gpt-oss: only its final channel is meant for people
+        if _CHANNEL in text:  # gpt-oss: only the final channel is the answer
             at = text.rfind(_FINAL)
             at = text.find("<|message|>", at) if at >= 0 else -1
             if at < 0 or _CHANNEL in text[at:]:
-                return ""  # it never got there, or went on to think
+                return ""  # there is no final channel, or reasoning follows it
             text = text[at + len("<|message|>") :].partition("<|start|>")[0]
-        text = _outside(text)
+        text = _drop_blocks(text)
         if "<|" in text or "</s>" in text or "<end_of" in text or "<｜end" in text:
             if (turn := _NEXT_TURN.search(text)) and text[: turn.start()].strip():
                 text = text[: turn.start()]
-            text = _AROUND.sub("", text)
-    elif text.startswith(("analysis", "assistantanalysis")):  # channels, their markers decoded away
+            text = _WRAPPERS.sub("", text)
+    elif text.startswith(("analysis", "assistantanalysis")):
+        # Channels whose markers were decoded away.
         if "assistantfinal" in text:
             text = text.rpartition("assistantfinal")[2]
         elif _DECODED.match(text):
@@ -94,95 +100,159 @@ def without_reasoning(text: str) -> str:
 
 
 def opened_reasoning(prompt: str) -> str:
-    """The tag at the end of a prompt that opens the model's reasoning for it; "" if there is none.
+    """Find the tag at the end of a rendered prompt that opens the model's reasoning.
 
-    Whoever renders a prompt puts it in front of the reply: what follows is reasoning until it is
-    closed.
+    Put it in front of the reply: the text that follows is reasoning until a tag closes it.
+
+    Args:
+        prompt: The prompt as the chat template rendered it.
+
+    Returns:
+        The tag; "" if the prompt ends with none.
     """
-    opened = _OPENED.search(prompt)
-    return opened[0] if opened else ""
+    tag = _OPEN_AT_END.search(prompt)
+    return tag[0] if tag else ""
 
 
 def is_reasoning_tag(text: str) -> bool:
-    """Whether a text is a tag that opens or closes reasoning, and nothing else."""
-    return bool(_OPENS.fullmatch(text) or _CLOSES.fullmatch(text))
-
-
-def _outside(text: str) -> str:
-    """The text outside of reasoning blocks, which end at the close of the same kind."""
-    low = lowered(text)
-    if not _has_tags(text, low):
-        return text
-    kept: list[str] = []
-    at = search = looks = 0
-    while opened := _OPENS.search(text, search):
-        looks += 1
-        if looks > _BLOCKS:
-            return ""
-        if looks <= _LOOKS and (code := _code_around(text, at, opened)):
-            search = code
-            continue
-        kept.append(text[at : opened.start()])
-        tag = opened["tag"]
-        close = f"</{tag.lower()}>" if tag else _PAIRS[opened[0].lower()]
-        ended = low.find(close, opened.end())
-        while ended >= 0 and looks <= _LOOKS and _in_backticks(text, ended, ended + len(close)):
-            looks += 1
-            ended = low.find(close, ended + 1)
-        if ended < 0:
-            return ""
-        at = search = ended + len(close)
-    kept.append(text[at:])
-    rest = "".join(kept) if len(kept) > 1 else text
-    last = 0
-    for looks, orphan in enumerate(_CLOSES.finditer(rest), 1):
-        if looks > _LOOKS:  # the last one counts, wherever it is
-            low = lowered(rest)
-            last = max(low.rfind(close) + len(close) for close in _CLOSINGS if close in low)
-            break
-        if not _code_around(rest, 0, orphan):
-            last = orphan.end()
-    return rest[last:]
-
-
-def _has_tags(text: str, low: str) -> bool:
-    """Whether there may be a tag, as is seen much sooner than which."""
-    if "think]" in low or "◁" in text:
-        return True
-    many = low.count("<") > 1000  # the pattern tries each of them
-    if any(begin in low for begin in _BEGINNINGS) if many else _BEGINS.search(low):
-        return True
-    return not text.isascii() and any(letter in text for letter in _FOLDED)
-
-
-def _code_around(text: str, start: int, tag: re.Match[str]) -> int:
-    """Where the code ends that a tag stands in, looked for from `start` on; 0: it is in none."""
-    place, behind = tag.span()
-    if _in_backticks(text, place, behind):
-        return behind
-    if "```" in text[start:place] or "~~~" in text[start:place]:
-        for block in fenced(text, start):
-            if block.start > place:
-                break
-            if place < block.end:
-                alone = not text[: block.start].strip() and not text[block.end :].strip()
-                return block.end if block.closed and not alone else 0
-    return 0
-
-
-def _in_backticks(text: str, start: int, end: int) -> bool:
-    """Whether a tag is inline code: a backtick of the line is open before it, one closes behind."""
-    if "`" not in (text[start - 1 : start], text[end : end + 1]):
-        return False
-    line = max(text.rfind("\n", max(0, start - 400), start) + 1, start - 400, 0)
-    if text.count("`", line, start) % 2 == 0:
-        return False
-    closes = text.find("`", end, end + 200)
-    return closes >= 0 and "\n" not in text[end:closes]
+    """Tell whether a text is a tag that opens or closes reasoning, and nothing else."""
+    return bool(_OPEN.fullmatch(text) or _CLOSE.fullmatch(text))
 
 
 def lowered(text: str) -> str:
-    """In lower case, every character at its place."""
+    """Lower a text without moving any character to another index."""
     low = text.lower()
-    # One letter grows when lowered; places must stay the same in both texts.
+    # "İ" becomes two characters when lowered.
     return low if len(low) == len(text) else text.replace("İ", "I").lower()
+
+
+# --- Blocks of reasoning ------------------------------------------------------------------------
+
+
+def _drop_blocks(text: str) -> str:
+    """Remove blocks of reasoning, each up to the closing tag of its own kind."""
+    low = lowered(text)
+    if not (_BEGINNING.search(low) or "think]" in low or "◁" in low):
+        return text
+    kept: list[str] = []
+    start = search = checks = 0
+    while tag := _OPEN.search(text, search):
+        checks += 1
+        if checks > _MAX_BLOCKS:
+            return ""
+        if checks <= _MAX_CODE_CHECKS and (code_end := _end_of_code_around(text, start, tag)):
+            search = code_end
+            continue
+        kept.append(text[start : tag.start()])
+        close = f"</{tag['tag'].lower()}>" if tag["tag"] else _PAIRS[tag[0].lower()]
+        end = low.find(close, tag.end())
+        while end >= 0 and checks <= _MAX_CODE_CHECKS and _is_inline_code(text, end, len(close)):
+            checks += 1
+            end = low.find(close, end + 1)
+        if end < 0:
+            return ""
+        start = search = end + len(close)
+    kept.append(text[start:])
+    return _after_last_close("".join(kept))
+
+
+def _after_last_close(text: str) -> str:
+    """Cut off everything up to the last closing tag: its opening tag is in the prompt."""
+    start = 0
+    for checks, tag in enumerate(_CLOSE.finditer(text), 1):
+        if checks > _MAX_CODE_CHECKS:
+            low = lowered(text)
+            start = max(low.rfind(close) + len(close) for close in _CLOSE_TEXTS if close in low)
+            break
+        if not _end_of_code_around(text, 0, tag):
+            start = tag.end()
+    return text[start:]
+
+
+def _end_of_code_around(text: str, start: int, tag: re.Match[str]) -> int:
+    """Find where the code ends that quotes a tag; 0 if the tag is not quoted.
+
+    Fences are counted from `start` on: an earlier one belongs to reasoning already removed.
+    """
+    position, length = tag.start(), len(tag[0])
+    if _is_inline_code(text, position, length):
+        return tag.end()
+    if "```" in text[start:position] or "~~~" in text[start:position]:
+        for block in fenced(text[start:]):
+            if start + block.start > position:
+                break
+            end = start + block.end
+            if position < end:
+                is_whole = not (text[: start + block.start].strip() or text[end:].strip())
+                return end if block.closed and not is_whole else 0
+    return 0
+
+
+def _is_inline_code(text: str, start: int, length: int) -> bool:
+    """Tell whether a tag stands between two backticks of its line."""
+    end = start + length
+    if "`" not in (text[start - 1 : start], text[end : end + 1]):
+        return False
+    line_start = max(text.rfind("\n", max(0, start - 400), start) + 1, start - 400, 0)
+    if text.count("`", line_start, start) % 2 == 0:
+        return False
+    closing = text.find("`", end, end + 200)
+    return closing >= 0 and "\n" not in text[end:closing]
+
+
+# --- Fenced code --------------------------------------------------------------------------------
+
+# Possessive, so that a long line that is no fence is not tried again from every character.
+_FENCE = re.compile(r"^[ \t]*+(?P<marks>`{3,}+|~{3,}+)(?P<info>[^\r\n]*+)\r?$", re.MULTILINE)
+_MAX_FENCES = 5000
+
+
+class Fenced(NamedTuple):
+    """A fenced block of code: indices into the text it was found in."""
+
+    language: str
+    """The first word behind the opening fence, in lower case; "" if there is none."""
+    start: int
+    """Start of the opening fence's line."""
+    inner: int
+    """Start of the code."""
+    inner_end: int
+    """End of the code, without the line end before the closing fence."""
+    end: int
+    """End of the closing fence's line."""
+    closed: bool
+    """False if there is no closing fence: the code may be truncated."""
+
+
+def fenced(text: str) -> Iterator[Fenced]:
+    """Find the fenced blocks of a text.
+
+    A block ends at a fence of the same character that is at least as long and has nothing behind
+    it, so a block of four backticks may contain one of three. Fences may be indented, as they are
+    in a list.
+
+    Args:
+        text: Markdown. At most its first 5,000 fences are read.
+
+    Yields:
+        The blocks in order. Only the last one can be open.
+    """
+    if "```" not in text and "~~~" not in text:
+        return
+    marks, language, start, inner = "", "", 0, 0
+    for fence in islice(_FENCE.finditer(text), _MAX_FENCES):
+        info = fence["info"].strip()
+        if not marks:
+            if fence["marks"][0] == "`" and "`" in info:
+                continue  # ```code``` on one line
+            marks, start = fence["marks"], fence.start()
+            language = info.split(None, 1)[0].lower() if info else ""
+            inner = min(fence.end() + 1, len(text))
+        elif fence["marks"].startswith(marks) and not info:
+            inner_end = max(inner, fence.start() - 1)
+            if inner_end > inner and text[inner_end - 1] == "\r":
+                inner_end -= 1
+            yield Fenced(language, start, inner, inner_end, fence.end(), closed=True)
+            marks = ""
+    if marks:
+        yield Fenced(language, start, inner, len(text), len(text), closed=False)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
 
+from heldout._format import count, interval, number
+from heldout.cli._load import load_report
+from heldout.cli._tables import Block, Column, Line, Report, Table, print_json, print_report
+from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
+
 if TYPE_CHECKING:
-    from heldout.analysis import Aggregates, ScoreMatrix
+    from heldout.analysis.aggregation import Aggregates, ScoreMatrix
 
 LABELS = {
     "interquartile_mean": "interquartile mean",
@@ -15,21 +21,27 @@ LABELS = {
     "median": "median",
     "optimality_gap": "optimality gap",
 }
+LISTED = 5
+"""Runs, and tasks, that are listed by name."""
+FEW_RUNS = 5
+"""Percentile intervals from fewer runs are too narrow: three cannot show how far others differ."""
+FEW_RUNS_FOR_MEDIAN = 50
+"""Those of a median over tasks need more (docs/statistics.md has the coverage)."""
 
 
 @click.command("aggregate")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN...")
-@click.option("--runs", "runs_key", metavar="KEY", help="One RUN: what tells training runs apart.")
-@click.option("--tasks", metavar="KEY", help="What tells tasks apart.  [default: one task]")
+@click.option("--runs", "runs_key", metavar="KEY", help="One RUN: the key of training runs.")
+@click.option("--tasks", metavar="KEY", help="The key of tasks.  [default: one task]")
 @click.option(
     "--metric",
     default="reward",
     show_default=True,
     help="Or passed, or a metric, such as return.",
 )
-@click.option("--optimum", default=1.0, show_default=True, help="What the optimality gap is to.")
+@click.option("--optimum", default=1.0, show_default=True, help="Score of the optimality gap.")
 @click.option(
-    "--against", multiple=True, metavar="RUN", help="A run to beat; several are several runs."
+    "--against", multiple=True, metavar="RUN", help="A baseline run; several are several runs."
 )
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as said above.")
 @click.option(
@@ -40,9 +52,10 @@ LABELS = {
     type=click.IntRange(1),
     default=50_000,
     show_default=True,
-    help="So many resamples.",
+    help="Number of resamples.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
 def command(
     runs: tuple[str, ...],
     runs_key: str | None,
@@ -54,90 +67,126 @@ def command(
     seed: int,
     repetitions: int,
     as_json: bool,
+    markdown: bool,
 ) -> None:
-    """Sum up what several training runs (seeds) are worth over one or more tasks.
+    """Aggregate several training runs (seeds) over one or more tasks.
 
     Each RUN is one training run: a directory, a name under outputs/evals, or an eval of a curve,
     RUN@STEP or RUN@last. With --runs, one RUN holds several, told apart by a metadata key of its
-    samples. With --against, also the chance that one of RUN... beats one of those.
+    samples. With --against, also the probability that one of RUN... beats one of those.
 
-    Runs of one task that differ in more than their policy are refused, unless --allow says that
-    it is meant: samples, scorer, environment, threshold or incomplete.
+    Runs of one task that differ in more than their policy are refused, unless --allow permits it:
+    samples, scorer, environment, threshold or incomplete.
     """
-    from heldout.analysis import aggregate, score_matrix
-    from heldout.cli.compare import in_words_of_options
-    from heldout.cli.main import writing
-    from heldout.cli.named import load_named
-    from heldout.cli.render import print_json
+    from heldout.analysis.aggregation import aggregate, score_matrix
 
-    def matrix(names: tuple[str, ...]) -> ScoreMatrix:
-        reports = [load_named(name) for name in names]
+    refuse_json_and_markdown(as_json, markdown)
+
+    def load_matrix(names: tuple[str, ...]) -> ScoreMatrix:
+        reports = [load_report(name) for name in names]
         return score_matrix(reports, runs=runs_key, tasks=tasks, metric=metric, allow=allow)
 
-    with in_words_of_options(allow, (), ""):
-        found = aggregate(
-            matrix(runs),
-            matrix(against) if against else None,
+    with name_options_in_errors(allow, (), ""):
+        aggregates = aggregate(
+            load_matrix(runs),
+            load_matrix(against) if against else None,
             optimum=optimum,
             seed=seed,
             repetitions=repetitions,
             allow=allow,
         )
-    with writing():
-        if as_json:
-            print_json(found.as_dict())
-        else:
-            _print(found, runs_key)
+    if as_json:
+        print_json({**aggregates.as_dict(), "notes": list(make_notes(aggregates))})
+    else:
+        print_report(_build_report(aggregates, runs_key), markdown=markdown)
 
 
-def _print(found: Aggregates, runs_key: str | None) -> None:
-    from heldout.cli.render import as_line, interval, make_console, make_table, number
-
-    console = make_console()
-    console.print(as_line(_named(found.matrix, runs_key), "bold"))
-    console.print(as_line(_of(found.matrix)))
-    if found.against is not None:
-        console.print(as_line(f"against {_named(found.against, runs_key)}", "bold"))
-        console.print(as_line(_of(found.against)))
-    table = make_table()
-    table.add_column("", overflow="fold")
-    table.add_column("estimate", justify="right", no_wrap=True)
-    table.add_column("95% interval", no_wrap=True)
-    rows = [(LABELS[name], estimate) for name, estimate in found.estimates.items()]
-    if found.improvement is not None:
-        rows.append(("chance to beat those against", found.improvement))
-    for label, estimate in rows:
-        gap = f" to {found.optimum:g}" if label == LABELS["optimality_gap"] else ""
-        between = estimate.interval
-        table.add_row(
-            label + gap,
-            number(estimate.value),
-            interval(between.low, between.high) if between else "–",
-        )
-    console.print(table)
-    one = found.estimates["interquartile_mean"]
-    if any(estimate.interval for _, estimate in rows):
+def _build_report(aggregates: Aggregates, runs_key: str | None) -> Report:
+    blocks: list[Block] = [*_describe_matrix(aggregates.matrix, runs_key, "")]
+    if aggregates.against is not None:
+        blocks += _describe_matrix(aggregates.against, runs_key, "against ")
+    estimates = {LABELS[name]: estimate for name, estimate in aggregates.estimates.items()}
+    gap = estimates.pop(LABELS["optimality_gap"])
+    estimates[f"optimality gap to {aggregates.optimum:g}"] = gap
+    if aggregates.improvement is not None:
+        estimates["probability of improvement"] = aggregates.improvement
+    rows = []
+    for label, estimate in estimates.items():
+        bounds = estimate.interval
+        text = interval(bounds.low, bounds.high) if bounds else "–"
+        rows.append([label, number(estimate.value), text])
+    columns = [Column("", wrap=True), Column("estimate", "right"), Column("95% interval")]
+    blocks.append(Table(columns, rows))
+    if any(estimate.interval for estimate in estimates.values()):
         how = (
-            f"intervals: {one.repetitions:,} resamples of runs within each task (seed {one.seed}); "
-            "they speak for other runs on the same tasks"
+            f"intervals: {gap.repetitions:,} resamples of runs within each task (seed {gap.seed}); "
+            "they generalize to other runs on the same tasks"
         )
-        console.print(as_line(how, "dim"))
-    for note in found.notes:
-        console.print(as_line(note, "yellow"))
+        blocks.append(Line(how, style="dim"))
+    blocks += [Line(note, style="yellow") for note in make_notes(aggregates)]
+    return Report(blocks)
 
 
-def _named(matrix: ScoreMatrix, runs_key: str | None) -> str:
-    from heldout.overlaps import some_of
+def make_notes(aggregates: Aggregates) -> Iterator[str]:
+    """Yield what a reader of the estimates must know to read them right.
 
-    return f"{runs_key} {some_of(matrix.runs)}" if runs_key else some_of(matrix.runs)
+    Args:
+        aggregates: The estimates.
+    """
+    matrix, against, improvement = aggregates.matrix, aggregates.against, aggregates.improvement
+    yield from _make_matrix_notes(matrix)
+    if against is not None:
+        yield from (f"against: {note}" for note in _make_matrix_notes(against))
+        yield from _describe_allowed(aggregates)
+    runs = len(matrix.runs)
+    few = runs < FEW_RUNS_FOR_MEDIAN and aggregates.estimates["median"].interval is not None
+    if few and len(matrix.tasks) > 2:  # of one or two means the median is the mean
+        yield (
+            f"the interval of a median over tasks is far too narrow for few runs ({runs} here): "
+            "prefer the interquartile mean"
+        )
+    if improvement is not None and improvement.interval is None and improvement.value in (0, 1):
+        verb = "beats" if improvement.value else "loses to"
+        yield f"every run {verb} every one of those against, so how sure that is cannot be told"
+    if matrix.scores.min() >= aggregates.optimum:
+        yield f"no score is below {aggregates.optimum:g}, so the gap to it means nothing"
 
 
-def _of(matrix: ScoreMatrix) -> str:
-    """What the numbers are over."""
-    from heldout.analysis.scores import SINGLE
-    from heldout.overlaps import some_of
+def _make_matrix_notes(matrix: ScoreMatrix) -> Iterator[str]:
+    yield from _describe_allowed(matrix)
+    if matrix.errored:
+        counted = "count as 0" if matrix.metric in ("reward", "passed") else "are in no mean"
+        yield f"{matrix.errored} of {count(matrix.items, 'item')} errored and {counted}"
+    runs = len(matrix.runs)
+    if runs > 1 and (matrix.scores == matrix.scores[0]).all():
+        yield "on each task all runs scored the same, so there is no interval"
+    if runs == 1:
+        yield "one run does not show how runs differ: an interval needs several"
+    elif runs < FEW_RUNS:
+        yield f"intervals from {runs} runs are too narrow: have {FEW_RUNS} at least"
 
-    runs, tasks = len(matrix.runs), len(matrix.tasks)
-    over = f"{runs} run{'s' * (runs != 1)} x {tasks} task{'s' * (tasks != 1)}"
-    named = "" if matrix.tasks == (SINGLE,) else f" ({some_of(matrix.tasks)})"
-    return f"{matrix.metric} over {over}{named}, {matrix.items} items in all"
+
+def _describe_allowed(checked: ScoreMatrix | Aggregates) -> Iterator[str]:
+    kinds: dict[str, list[str]] = {}
+    for mismatch in checked.allowed:
+        kinds.setdefault(mismatch.kind, []).append(mismatch.text)
+    for kind, texts in kinds.items():
+        more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+        yield f"allowed to differ: {kind}: {texts[0]}{more}"
+    if checked.may_differ:
+        yield "runs in one report share no input, so their samples may differ"
+
+
+def _describe_matrix(matrix: ScoreMatrix, runs_key: str | None, prefix: str) -> Iterator[Line]:
+    from heldout.analysis.aggregation import SINGLE_TASK
+
+    names = _list_names(matrix.runs)
+    yield Line(prefix + (f"{runs_key} {names}" if runs_key else names), style="bold")
+    over = f"{count(len(matrix.runs), 'run')} x {count(len(matrix.tasks), 'task')}"
+    tasks = "" if matrix.tasks == (SINGLE_TASK,) else f" ({_list_names(matrix.tasks)})"
+    yield Line(f"{matrix.metric} over {over}{tasks}, {count(matrix.items, 'item')} in all")
+
+
+def _list_names(names: Sequence[str]) -> str:
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

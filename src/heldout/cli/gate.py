@@ -1,62 +1,85 @@
 """`heldout gate RUN`: may it replace the baseline? For CI: the exit code is the verdict.
 
-0 passes, 1 fails, 3 cannot tell at this n; 2 is no verdict at all (see `cli/main.py`). With
---markdown no verdict is said in Markdown, too, or the job summary of a refused run would be empty.
+0 passes, 1 fails, 3 is inconclusive; 2 is no verdict at all (see `cli/main.py`). With --markdown,
+that there is no verdict is printed as Markdown, too, or the job summary of a refused run would be
+empty.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout.cli.compare import measured
+from heldout._format import count, number, percent
+from heldout.cli._tables import (
+    Block,
+    Column,
+    Line,
+    Report,
+    Section,
+    Span,
+    Table,
+    code,
+    escape_markdown,
+    print_json,
+    print_report,
+)
+from heldout.cli.compare import (
+    comparison_json,
+    flip_blocks,
+    interval_text,
+    measure_options,
+    name_options_in_errors,
+    pairing_line,
+    refuse_json_and_markdown,
+    remark_lines,
+    side_json,
+    side_line,
+    slice_blocks,
+    slice_count,
+    slice_name,
+)
 
 if TYPE_CHECKING:
-    from heldout.analysis import Check, Gate
-    from heldout.cli.differences import Piece
-    from heldout.store.report import EvalReport
+    from heldout.analysis import Check, Gate, Reading
 
 SIGNS = {
     "pass": ("✓", "green"),
     "fail": ("✗", "red"),
     "errored": ("!", "yellow"),
-    "cannot tell": ("?", "yellow"),
+    "inconclusive": ("?", "yellow"),
 }
-HEADINGS = {
-    "pass": "✅ Passes",
+TITLES = {
+    "pass": "✅ Passes.",
     "fail": "❌ Fails",
     "errored": "❗ No verdict",
-    "cannot tell": "❔ Cannot tell",
+    "inconclusive": "❔ Inconclusive",
 }
-CORRECTED, OTHERWISE = "†", "‡"
-"""Behind an interval that is corrected for all slices, and behind one that would say another thing
-with the items that errored. An asterisk would be Markdown."""
-NARROW = 90
-"""Columns below which the head of the table is short, for the sake of the names in it."""
-MOST_NAMED = 3
-"""Checks that the last line names."""
+CORRECTED, DISPUTED = "†", "‡"
+CHECKS_NAMED = 3
+"""Checks that the conclusion names."""
+REFUSAL_CHARACTERS = 3000
+"""Characters of a refusal in Markdown: its end says what to do."""
 
 
 class _Gate(click.Command):
-    """Says in Markdown that there is no verdict, where Markdown was asked for."""
+    """A command that prints in Markdown that there is no verdict, where Markdown was asked for."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with _refusing_in_markdown(wanted="--markdown" in args and "--json" not in args):
+        with _refusal_as_markdown("--markdown" in args and "--json" not in args):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        wanted = ctx.params["as_markdown"] and not ctx.params["as_json"]
-        with _refusing_in_markdown(wanted=wanted):
+        with _refusal_as_markdown(ctx.params["as_markdown"] and not ctx.params["as_json"]):
             return super().invoke(ctx)
 
 
 @contextmanager
-def _refusing_in_markdown(*, wanted: bool) -> Iterator[None]:
-    from heldout.cli.markdown import LONGEST_REFUSAL, text
+def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
     from heldout.errors import HeldoutError
 
     try:
@@ -65,44 +88,49 @@ def _refusing_in_markdown(*, wanted: bool) -> Iterator[None]:
         raise
     except Exception as problem:
         if wanted:
-            why = "an error of heldout's own, which the log has"
+            reason = "an internal error of heldout, which the log has"
             if isinstance(problem, click.ClickException):
-                why = problem.format_message()
+                reason = problem.format_message()
             elif isinstance(problem, HeldoutError):
-                why = str(problem)
+                reason = str(problem)
             with suppress(OSError):  # the problem may be that nothing can be written
-                click.echo(f"### No verdict\n\n{text(why, longest=LONGEST_REFUSAL)}")
+                text = escape_markdown(reason, longest=REFUSAL_CHARACTERS)
+                click.echo(f"### No verdict\n\n{text}")
         raise
 
 
 @click.command("gate", cls=_Gate)
 @click.argument("run")
-@click.option("--baseline", metavar="RUN", help="What it is held against.")
+@click.option("--baseline", metavar="RUN", help="The run to compare it with.")
 @click.option(
     "--no-worse-than",
     type=float,
     metavar="LOSS",
-    help="How much worse than the baseline is tolerated; 0.01, say.",
+    help="How much worse than the baseline is tolerated, such as 0.01.",
 )
-@click.option("--min-mean", type=float, metavar="MEAN", help="The least mean.")
-@click.option("--max-mean", type=float, metavar="MEAN", help="The largest mean.")
+@click.option("--min-mean", type=float, metavar="MEAN", help="The minimum mean.")
+@click.option("--max-mean", type=float, metavar="MEAN", help="The maximum mean.")
 @click.option("--lower-is-better", is_flag=True, help="Of a metric such as a loss: more is worse.")
 @click.option(
-    "--slice", "by", multiple=True, metavar="KEY", help="Nor in any slice; several keys combine."
+    "--slice",
+    "by",
+    multiple=True,
+    metavar="KEY",
+    help="Check every slice by this metadata key, too; several combine.",
 )
 @click.option(
     "--slice-no-worse-than",
     type=float,
     metavar="LOSS",
-    help="What is tolerated in a slice.  [default: as for all]",
+    help="What is tolerated in a slice.  [default: --no-worse-than]",
 )
-@measured
+@measure_options
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
 @click.option(
     "--flips",
     type=click.IntRange(1),
     metavar="N",
-    help="With --json or --markdown: so many samples gained, and lost.",
+    help="List N samples gained, and N lost.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
@@ -124,29 +152,26 @@ def command(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Hold RUN against a baseline, or a least or largest mean, or all of them.
+    """Check RUN against a baseline, a minimum or maximum mean, or all of them.
 
     A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last
     (RUN@LABEL:STEP, where a run has curves of several labels).
 
-    Exits 0: passes. 1: fails. 3: cannot tell, there are too few samples. 2: there is no verdict,
-    since the command was not understood, or the runs cannot be read or compared, or it depends on
-    what errored items count as.
+    Exits with 0: passes. 1: fails. 3: inconclusive, there are too few samples. 2: no verdict, since
+    the command was not understood, or the runs cannot be read or compared, or it depends on what
+    errored items count as.
     """
     from heldout.analysis import gate
-    from heldout.cli.compare import in_words_of_options, refuse_both
-    from heldout.cli.main import forget_stdout, writing
-    from heldout.cli.named import load_named
+    from heldout.cli._load import load_report
+    from heldout.cli.main import forget_stdout
 
-    refuse_both(as_json=as_json, as_markdown=as_markdown)
-    means = min_mean is not None or max_mean is not None
-    _check_options(baseline, no_worse_than, by, slice_no_worse_than, means=means)
-    reports = [] if baseline is None else [load_named(baseline)]
-    reports.append(load_named(run))
-    with in_words_of_options(allow, by, "--slice"):
-        found = gate(
-            reports[-1],
-            baseline=None if baseline is None else reports[0],
+    refuse_json_and_markdown(as_json, as_markdown)
+    has_mean = min_mean is not None or max_mean is not None
+    _check_options(baseline, no_worse_than, by, slice_no_worse_than, has_mean=has_mean)
+    with name_options_in_errors(allow, by, "--slice"):
+        verdict = gate(
+            baseline=None if baseline is None else load_report(baseline),
+            run=load_report(run),
             no_worse_than=no_worse_than,
             min_mean=min_mean,
             max_mean=max_mean,
@@ -160,16 +185,15 @@ def command(
             confidence=confidence,
         )
     try:
-        with writing():
-            if as_json:
-                _print_json(found, flips)
-            elif as_markdown:
-                click.echo("\n".join(_markdown(found, reports, cluster, flips)))
-            else:
-                _print(found, reports, cluster)
+        if as_json:
+            print_json(_gate_json(verdict, flips))
+        else:
+            report = _report(verdict, flips, markdown=as_markdown)
+            print_report(report, markdown=as_markdown)
+        sys.stdout.flush()
     except BrokenPipeError:
-        forget_stdout()  # the verdict stands, whoever reads
-    raise click.exceptions.Exit(found.exit_code)
+        forget_stdout()  # the verdict stands, whether or not it is read
+    raise click.exceptions.Exit(verdict.exit_code)
 
 
 def _check_options(
@@ -178,245 +202,226 @@ def _check_options(
     by: Sequence[str],
     slice_no_worse_than: float | None,
     *,
-    means: bool,
+    has_mean: bool,
 ) -> None:
-    """What the library would say too, in the words of the command line."""
+    """Refuse what `gate` would, in the words of the command line."""
     if no_worse_than is not None and baseline is None:
         raise click.UsageError("--no-worse-than which run? Add --baseline RUN")
     if baseline is not None and no_worse_than is None:
         raise click.UsageError("--baseline needs --no-worse-than LOSS: 0.01, say")
-    if no_worse_than is None and not means:
+    if no_worse_than is None and not has_mean:
         raise click.UsageError(
-            "against what? --no-worse-than LOSS with --baseline RUN, --min-mean MEAN, "
+            "nothing to check: add --no-worse-than LOSS with --baseline RUN, --min-mean MEAN, "
             "--max-mean MEAN, or several"
         )
     if by and no_worse_than is None:
-        raise click.UsageError("--slice needs --no-worse-than, with the --baseline to hold it to")
+        raise click.UsageError("--slice needs --no-worse-than and --baseline")
     if slice_no_worse_than is not None and not by:
         raise click.UsageError("--slice-no-worse-than needs --slice KEY")
 
 
-def _print_json(found: Gate, flips: int | None) -> None:
-    from heldout.cli.compare import comparison_as_dict
-    from heldout.cli.render import print_json
-
-    compared = found.comparison and comparison_as_dict(found.comparison, flips)
-    print_json({**replace(found, comparison=None).as_dict(), "comparison": compared})
-
-
-# --- Words --------------------------------------------------------------------------------------
-
-
-def last_line(found: Gate) -> str:
-    """The verdict, and which checks are to blame for it."""
-    if found.outcome == "pass":
-        return "Passes."
-    blamed = [check for check in ordered_checks(found) if check.outcome == found.outcome]
-    names = "; ".join(check.name for check in blamed[:MOST_NAMED])
-    if len(blamed) > MOST_NAMED:
-        names += f"; {len(blamed) - MOST_NAMED} more"
-    if found.outcome == "fail":
-        return f"Fails: {names}."
-    if found.outcome == "errored":
-        return f"No verdict: {_no_verdict(found, names)}."
-    line = f"Cannot tell at this n: {names}; {_would_tell(blamed)}."
-    if any(check.other is not None for check in blamed):
-        line += " To run the errored items again (--resume) may help."
-    return line
-
-
-def _would_tell(blamed: Sequence[Check]) -> str:
-    # Of the same samples, the check that needs most needs enough for all.
-    most: dict[str, int] = {}
-    for check in blamed:
-        if check.needed is not None:
-            most[_of(check)] = max(check.needed, most.get(_of(check), 0))
-    if not most:
-        return "how many samples would is not known"
-    said = [f"{needed:,} samples{of}" for of, needed in most.items()]
-    line = f"about {' and '.join(said[:MOST_NAMED])} would, four times in five"
-    if len(said) > MOST_NAMED:
-        line += f", and more for {len(said) - MOST_NAMED} others"
-    if any(check.needed is None for check in blamed):
-        line += "; not all are known"
-    return line
+def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
+    checks = _sort_checks(gate)
+    blocks: list[Block] = []
+    if gate.comparison is None:
+        blocks.append(side_line("the run", gate.run))
+    else:
+        blocks.append(side_line("A, the baseline", gate.comparison.a))
+        blocks.append(side_line("B, the run", gate.comparison.b))
+        blocks.append(pairing_line(gate.comparison))
+    blocks += [_table(gate, checks), *map(Line, _footnotes(gate))]
+    blocks += [
+        Line(code(check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
+        for check in checks
+        if check.outcome != "pass"
+    ]
+    if gate.comparison is not None:
+        if gate.comparison.by and markdown:
+            title = count(len(gate.comparison.slices), "slice")
+            blocks.append(Section(title, slice_blocks(gate.comparison)))
+        blocks += flip_blocks(gate.comparison, flips, markdown=markdown)
+        blocks += remark_lines(gate.comparison)
+    return Report(
+        blocks,
+        conclusion=conclude(gate),
+        style=f"bold {SIGNS[gate.outcome][1]}",
+        title=TITLES[gate.outcome],
+    )
 
 
-def _of(check: Check) -> str:
-    return f" of {check.name}" if check.kind == "slice" else ""
+# --- Checks -------------------------------------------------------------------------------------
 
 
-def _no_verdict(found: Gate, names: str) -> str:
-    compared = found.comparison
-    count = found.run.errored if compared is None else compared.a.errored + compared.b.errored
-    if count == 0:  # slices that one run lacks
-        return f"there is no value on both sides: {names}"
-    if count == 1:
-        return f"what the errored item counts as decides: {names}. Run it again (--resume)"
-    what = f"what the {count:,} errored items count as decides"
-    return f"{what}: {names}. Run them again (--resume)"
+def _sort_checks(gate: Gate) -> list[Check]:
+    """Order checks: overall, slices as people sort them, means."""
+    from heldout.cli.slice import in_order
+
+    slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
+    ordered = [slices[label] for label in in_order(slices)] if slices else []
+    before = [check for check in gate.checks if check.kind == "overall"]
+    after = [check for check in gate.checks if check.kind in ("min_mean", "max_mean")]
+    return [*before, *ordered, *after]
 
 
-def why(check: Check, found: Gate) -> str:
-    """What decided, or why nothing did; which interval that was, and how many samples would."""
-    from heldout.cli.differences import slice_count
-
-    line = check.why
-    if found.comparison is not None and _is_corrected(check, found):
-        slices = slice_count(found.comparison)
-        line = line.replace("interval", f"interval that is corrected for {slices} slices", 1)
-    if check.other is not None:
-        with_them = "; with errored items: " if check.estimate is None else ", "
-        line += f"{with_them}{check.other}"
-    if check.needed is None:
-        return line
-    of = " of that slice" if check.kind == "slice" else ""
-    return f"{line}; about {check.needed:,} samples{of} would tell, four times in five"
+def check_name(check: Check, gate: Gate) -> str:
+    """Name a check: no worse than before by 0.01, level=easy, mean at least 0.5."""
+    if check.slice is not None:
+        return slice_name([*check.slice], check.slice.values())
+    if check.kind == "min_mean":
+        return f"mean at least {check.bound:g}"
+    if check.kind == "max_mean":
+        return f"mean at most {check.bound:g}"
+    baseline = gate.comparison.a.name if gate.comparison else "the baseline"
+    return f"no worse than {baseline} by {abs(check.bound):g}"
 
 
-def _is_corrected(check: Check, found: Gate) -> bool:
-    """Of a single slice the correction is none."""
-    from heldout.cli.differences import slice_count
+def _table(gate: Gate, checks: Sequence[Check]) -> Table:
+    columns = [
+        Column(""),
+        Column("check", wrap=True),
+        Column("estimate", "right"),
+        Column(f"{percent(gate.confidence)} interval"),
+        Column("bound", "right"),
+        Column("n", "right"),
+    ]
+    rows = []
+    for check in checks:
+        sign, style = SIGNS[check.outcome]
+        marks = CORRECTED * _is_corrected(check, gate)
+        marks += DISPUTED * (check.disputed and check.scored is not None)
+        rows.append(
+            (
+                Span(f"{sign} {check.outcome}", style),
+                code(check_name(check, gate)),
+                _estimate_text(check, check.estimate),
+                f"{interval_text(check.interval)} {marks}".rstrip(),
+                number(check.bound),
+                f"{check.n}",
+            )
+        )
+    return Table(columns, rows)
 
-    several = found.comparison is not None and slice_count(found.comparison) > 1
+
+def _estimate_text(check: Check, estimate: float | None) -> str:
+    return number(estimate, sign=check.kind in ("overall", "slice"))
+
+
+def _is_corrected(check: Check, gate: Gate) -> bool:
+    """Tell whether the interval is wider for several slices; for one there is no correction."""
+    several = gate.comparison is not None and slice_count(gate.comparison) > 1
     return several and check.corrected and check.interval is not None
 
 
-def _rows(found: Gate) -> list[tuple[Check, tuple[str, ...]]]:
-    """Each check with its numbers, in the order in which people read slices."""
-    from heldout.cli.differences import between, signed
-    from heldout.cli.render import number
-
-    rows: list[tuple[Check, tuple[str, ...]]] = []
-    for check in ordered_checks(found):
-        estimate = (number if check.kind == "mean" else signed)(check.estimate)
-        marks = CORRECTED * _is_corrected(check, found) + OTHERWISE * _is_otherwise(check)
-        around = f"{between(check.interval)} {marks}".rstrip()
-        rows.append((check, (estimate, around, number(check.bound), f"{check.n}")))
-    return rows
-
-
-def _is_otherwise(check: Check) -> bool:
-    return check.other is not None and check.estimate is not None
-
-
-def _footnotes(found: Gate) -> list[str]:
-    """What the table does not say of itself: which interval, and which reading."""
-    from heldout.cli.differences import slice_count
-
+def _footnotes(gate: Gate) -> list[str]:
     lines = []
-    if found.comparison is not None and any(_is_corrected(c, found) for c in found.checks):
-        slices = slice_count(found.comparison)
-        lines.append(f"{CORRECTED} corrected for looking at {slices} slices.")
-    if any(_is_otherwise(check) for check in found.checks):
-        lines.append(f"{OTHERWISE} with the items that errored, the answer is another one.")
-    compared = found.comparison
-    if found.run.errored or (compared is not None and compared.a.errored):
-        lines.append("The numbers are of what was scored, without the items that errored.")
-    if compared is None and any(c.n < found.run.samples for c in found.checks if c.n is not None):
+    comparison = gate.comparison
+    if comparison is not None and any(_is_corrected(check, gate) for check in gate.checks):
+        lines.append(f"{CORRECTED} corrected for {slice_count(comparison)} slices.")
+    if any(check.disputed and check.scored is not None for check in gate.checks):
+        lines.append(f"{DISPUTED} with errored items counted, the outcome is another one.")
+    if gate.run.errored or (comparison is not None and comparison.a.errored):
+        lines.append("The numbers leave out errored items.")
+    if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
         lines.append(
-            f"Of {found.run.samples} samples, those of one cluster (of equal input and ground "
-            "truth, unless --cluster names another) count once."
+            f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
+            "truth, unless --cluster names another key) count once."
         )
     return lines
 
 
-def _head(found: Gate) -> tuple[str, ...]:
-    from heldout.cli.differences import percent
+def _reason(check: Check, gate: Gate) -> str:
+    """Say why a check has its outcome, and how many samples would decide it."""
+    text = _reason_of_outcome(check, gate)
+    if check.outcome != "inconclusive":
+        return text
+    if check.needed is None:
+        return f"{text}; how many samples would decide is unknown"
+    of = " of that slice" if check.kind == "slice" else ""
+    return f"{text}; about {check.needed:,} samples{of} would decide at 80% power"
 
-    return "found", f"{percent(found.confidence)} interval", "bound", "samples"
 
-
-def _who(found: Gate, reports: Sequence[EvalReport], cluster: str | None) -> list[list[Piece]]:
-    from heldout.cli import differences as said
-
-    if found.comparison is None:
-        return [said.side_line("the run", found.run, reports[-1])]
-    sides = (found.comparison.a, found.comparison.b)
-    lines = [
-        said.side_line(name, side, report)
-        for name, side, report in zip(
-            ("A, the baseline", "B, the run"), sides, reports, strict=True
+def _reason_of_outcome(check: Check, gate: Gate) -> str:
+    scored, counted = check.scored, check.with_errors
+    if scored is None:
+        text = "no sample of it has a value on both sides"
+        if counted is not None:
+            text += f"; with errored items counted: {_reading_text(check, counted)}"
+        return text
+    if counted is not None and check.disputed:
+        return (
+            f"without errored items: {scored.outcome}; with them: {counted.outcome}, "
+            f"{_reading_text(check, counted)}"
         )
-    ]
-    return [*lines, said.pairing(found.comparison, cluster)]
+    if scored.interval is None:
+        return "the values say nothing about how much they vary"
+    interval = "interval"
+    if gate.comparison is not None and _is_corrected(check, gate):
+        interval = f"interval, corrected for {slice_count(gate.comparison)} slices,"
+    if check.outcome == "inconclusive":
+        return f"{check.bound:g} is inside the {interval.rstrip(',')}"
+    side = "right" if check.outcome == "pass" else "wrong"
+    return f"the whole {interval} is on the {side} side of {check.bound:g}"
 
 
-def ordered_checks(found: Gate) -> list[Check]:
-    """The slices as people order them, where the first of them was."""
-    from heldout.cli.slice import in_order
-
-    slices = {tuple(check.slice.values()): check for check in found.checks if check.slice}
-    sorted_slices = [slices[label] for label in in_order(slices)] if slices else []
-    before = [check for check in found.checks if check.kind == "overall"]
-    after = [check for check in found.checks if check.kind == "mean"]
-    return [*before, *sorted_slices, *after]
+def _reading_text(check: Check, reading: Reading) -> str:
+    around = "" if reading.interval is None else f" ({interval_text(reading.interval)})"
+    return f"{_estimate_text(check, reading.estimate)}{around}, on {reading.n} samples"
 
 
-# --- For the terminal ---------------------------------------------------------------------------
+# --- Conclusion ---------------------------------------------------------------------------------
 
 
-def _print(found: Gate, reports: Sequence[EvalReport], cluster: str | None) -> None:
-    from heldout.cli import differences as said
-    from heldout.cli.render import as_line, make_console, make_table
-
-    console = make_console()
-    for pieces in _who(found, reports, cluster):
-        said.print_pieces(console, pieces)
-    table = make_table()
-    table.add_column("", no_wrap=True)
-    table.add_column("check", overflow="fold")
-    head = _head(found)
-    if console.width < NARROW:
-        head = (*head[:-1], "n")
-    for name in head:
-        table.add_column(name, justify="left" if "interval" in name else "right", no_wrap=True)
-    rows = _rows(found)
-    for check, cells in rows:
-        sign, colour = SIGNS[check.outcome]
-        table.add_row(as_line(f"{sign} {check.outcome}", colour), as_line(check.name), *cells)
-    console.print(table)
-    for line in _footnotes(found):
-        console.print(line)
-    for check, _ in rows:
-        if check.outcome != "pass":
-            console.print(as_line(f"{check.name}: {why(check, found)}"))
-    if found.comparison is not None:
-        for mismatch in found.comparison.mismatches:
-            console.print(as_line(f"allowed to differ: {mismatch.kind}: {mismatch.text}", "yellow"))
-        for note in found.comparison.notes:
-            console.print(as_line(f"note: {note}"))
-    console.print(as_line(last_line(found), f"bold {SIGNS[found.outcome][1]}"))
+def conclude(gate: Gate) -> str:
+    """State the verdict, and the checks behind it."""
+    if gate.outcome == "pass":
+        return "Passes."
+    decisive = [check for check in _sort_checks(gate) if check.outcome == gate.outcome]
+    names = "; ".join(check_name(check, gate) for check in decisive[:CHECKS_NAMED])
+    if len(decisive) > CHECKS_NAMED:
+        names += f"; {len(decisive) - CHECKS_NAMED} more"
+    if gate.outcome == "fail":
+        return f"Fails: {names}."
+    if gate.outcome == "inconclusive":
+        help = " Running the errored items again (--resume) may help."
+        disputed = any(check.disputed for check in decisive)
+        return f"Inconclusive at this n: {names}.{help if disputed else ''}"
+    sides = [gate.run] if gate.comparison is None else [gate.comparison.a, gate.comparison.b]
+    errored = sum(side.errored for side in sides)
+    if errored == 0:  # slices that one run lacks
+        return f"No verdict: there is no value on both sides: {names}."
+    items = f"{errored:,} errored item{'s' * (errored > 1)}"
+    return f"No verdict: it depends on what {items} count as: {names}. Run again (--resume)."
 
 
-# --- For Markdown -------------------------------------------------------------------------------
+# --- JSON ---------------------------------------------------------------------------------------
 
 
-def _markdown(
-    found: Gate, reports: Sequence[EvalReport], cluster: str | None, flips: int | None
-) -> list[str]:
-    from heldout.cli import differences as said
-    from heldout.cli.compare import markdown_flips, markdown_remarks
-    from heldout.cli.markdown import code, details, table, text
+def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
+    return {
+        "outcome": gate.outcome,
+        "exit_code": gate.exit_code,
+        "metric": gate.metric,
+        "confidence": gate.confidence,
+        "run": side_json(gate.run),
+        "checks": [_check_json(check, gate) for check in gate.checks],
+        "comparison": gate.comparison and comparison_json(gate.comparison, flips),
+    }
 
-    lines = [f"### {HEADINGS[found.outcome]}", ""]
-    lines += [] if found.outcome == "pass" else [text(last_line(found)), ""]
-    lines += [f"- {said.as_markdown(pieces)}" for pieces in _who(found, reports, cluster)]
-    rows = [
-        (
-            " ".join((SIGNS[check.outcome][0], check.outcome)),
-            code(check.name),
-            *map(text, cells),
-            text(why(check, found)),
-        )
-        for check, cells in _rows(found)
-    ]
-    lines += ["", *table(["", "check", *_head(found), "why"], rows, words=(0, 1, 6)), ""]
-    lines += [" ".join(_footnotes(found)), ""] if _footnotes(found) else []
-    comparison = found.comparison
-    if comparison is not None:
-        if comparison.by:
-            title = f"Slices: {said.counted(len(comparison.slices), 'slice')}"
-            lines += [*details(title, said.markdown_slices(comparison)), ""]
-        lines += [*markdown_flips(comparison, flips), *markdown_remarks(comparison)]
-    return lines
+
+def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
+    interval, counted = check.interval, check.with_errors
+    return {
+        "kind": check.kind,
+        "name": check_name(check, gate),
+        "slice": check.slice,
+        "outcome": check.outcome,
+        "estimate": check.estimate,
+        "ci_low": interval and interval.low,
+        "ci_high": interval and interval.high,
+        "corrected": check.corrected,
+        "bound": check.bound,
+        "n": check.n,
+        "needed": check.needed,
+        "why": _reason_of_outcome(check, gate),
+        "other": _reading_text(check, counted) if counted and check.disputed else None,
+    }

@@ -1,42 +1,51 @@
-"""`heldout power --baseline RUN --detect 0.02`: how many samples it takes to see that."""
+"""`heldout power --baseline RUN --detect 0.02`: how many samples detect that difference."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 import click
+
+from heldout._format import count, number, percent
+from heldout.cli._tables import Cell, Column, Line, Report, Table, name, print_json, print_report
+from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
 
 if TYPE_CHECKING:
     from heldout.analysis import Plan
     from heldout.store.report import EvalReport
 
+FEW_CLUSTERS = 10
+"""The spread between fewer clusters is hardly known."""
+
 
 @click.command("power")
 @click.option("--baseline", required=True, metavar="RUN", help="Whose variance to plan with.")
 @click.option(
-    "--detect", type=float, required=True, metavar="D", help="The true difference to be seen."
+    "--detect", type=float, required=True, metavar="D", help="The true difference to detect."
 )
 @click.option("--against", metavar="RUN", help="Another run on its samples: no guess is needed.")
 @click.option("--metric", default="reward", show_default=True, help="Or passed, or a metric.")
-@click.option("--cluster", metavar="KEY", help="Samples that share its value belong together.")
+@click.option("--cluster", metavar="KEY", help="Samples that share its value are one cluster.")
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
 @click.option(
     "--repeats",
     type=int,
     multiple=True,
     metavar="K",
-    help="Answers to each sample; may be given several times.  [default: 1, 2, 4, 8]",
+    help="Attempts at each sample; may be given several times.  [default: 1, 2, 4, 8]",
 )
 @click.option(
-    "--power", type=float, default=0.8, show_default=True, help="How often it is to be seen."
+    "--power", type=float, default=0.8, show_default=True, help="Probability of detecting it."
 )
-@click.option("--alpha", type=float, default=0.05, show_default=True, help="Seen is: p below this.")
+@click.option("--alpha", type=float, default=0.05, show_default=True, help="Detected: p below it.")
 @click.option(
     "--correlation",
     type=float,
     help="Of the samples' expected scores in this run and the next.  [default: 0, the worst case]",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
 def command(
     baseline: str,
     detect: float,
@@ -49,29 +58,27 @@ def command(
     alpha: float,
     correlation: float | None,
     as_json: bool,
+    as_markdown: bool,
 ) -> None:
-    """Say how many samples and repeats it takes to see a difference from a run.
+    """Plan how many samples and repeats detect a difference from a run.
 
     A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last.
     """
     from heldout.analysis import plan
     from heldout.analysis.power import REPEATS
-    from heldout.cli.compare import in_words_of_options
-    from heldout.cli.main import writing
-    from heldout.cli.named import load_named
-    from heldout.cli.render import print_json
+    from heldout.cli._load import load_report
 
+    refuse_json_and_markdown(as_json, as_markdown)
     if against is not None and correlation is not None:
         raise click.UsageError("--against measures what --correlation guesses: give one of them")
     if allow and against is None:
         raise click.UsageError("--allow is for what differs between two runs: add --against RUN")
-    report = load_named(baseline)
-    other = None if against is None else load_named(against)
-    with in_words_of_options(allow):
-        found = plan(
+    report = load_report(baseline)
+    with name_options_in_errors(allow):
+        made = plan(
             report,
             detect=detect,
-            against=other,
+            against=None if against is None else load_report(against),
             power=power,
             alpha=alpha,
             metric=metric,
@@ -80,91 +87,92 @@ def command(
             repeats=repeats or REPEATS,
             correlation=correlation,
         )
-    with writing():
-        if as_json:
-            print_json(found.as_dict())
-        else:
-            _print(found, report)
+    if as_json:
+        print_json({**asdict(made), "notes": notes(made)})
+    else:
+        print_report(_report(made, report), markdown=as_markdown)
 
 
-def _print(found: Plan, report: EvalReport) -> None:
-    from heldout.cli.differences import Named, Piece, counted, print_pieces
-    from heldout.cli.render import answered_by, as_line, make_console, make_table, number
+def _report(plan: Plan, report: EvalReport) -> Report:
+    from heldout.cli.show import describe_model
 
-    console = make_console()
-    line: list[Piece] = [Named(found.name)]
-    who = answered_by(report.config)
-    if who is not None:
-        line += [", answered by ", Named(who)]
-    line.append(f"; {counted(found.samples, 'sample')}, {_answers(found.repeats)} each")
-    if found.left_out:
-        line.append(f"; {counted(found.left_out, 'sample')} left out, without a value")
-    print_pieces(console, line)
-    if found.against is not None:
-        print_pieces(console, ["variance of its differences from ", Named(found.against)])
-    print_pieces(
-        console,
-        [
-            f"To see a true difference of {number(found.detect)} in ",
-            Named(found.metric),
-            f", {_how_often(found)}, at p < {found.alpha:g}, two runs need:",
-        ],
+    model = describe_model(report.config)
+    baseline: list[Cell] = [name(plan.name)]
+    if model is not None:
+        baseline += [" (model: ", name(model), ")"]
+    counts = f"; {count(plan.samples, 'sample')}, {_attempts(plan.repeats)} each"
+    if plan.left_out:
+        counts += f"; {count(plan.left_out, 'sample')} left out, without a value"
+    lines = [Line(*baseline, counts, bullet=True)]
+    if plan.against is not None:
+        lines.append(Line("variance of its differences from ", name(plan.against), bullet=True))
+    aim = Line(
+        f"To detect a true difference of {number(plan.detect)} in ",
+        name(plan.metric),
+        f" at {percent(plan.power)} power and p < {plan.alpha:g}, two runs need:",
     )
-    table = make_table()
-    for name in ("repeats", "samples", "answers of each run"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in found.rows:
-        least, most = row.at_least, row.samples
-        table.add_row(
+    columns = [Column(text, "right") for text in ("repeats", "samples", "attempts of each run")]
+    rows = [
+        (
             f"{row.repeats}",
-            _range(least, most),
-            _range(least * row.repeats, most * row.repeats),
+            _range(row.at_least, row.samples),
+            _range(row.at_least * row.repeats, row.samples * row.repeats),
         )
-    console.print(table)
-    console.print(as_line(_detectable(found)))
-    console.print(as_line(_repeats_for_these(found)))
-    for note in found.notes:
-        console.print(as_line(f"note: {note}"))
+        for row in plan.rows
+    ]
+    remarks = [Line(f"note: {note}", bullet=True) for note in notes(plan)]
+    conclusions = [Line(_detectable_text(plan)), Line(_repeats_text(plan))]
+    return Report([*lines, aim, Table(columns, rows), *conclusions, *remarks])
 
 
 def _range(least: int, most: int) -> str:
     return f"{most:,}" if least == most else f"{least:,} to {most:,}"
 
 
-def _answers(repeats: float) -> str:
+def _attempts(repeats: float) -> str:
     if repeats == 1:
-        return "1 answer"
-    return f"{repeats:g} answers" if repeats == round(repeats) else f"{repeats:.2f} answers"
+        return "1 attempt"
+    return f"{repeats:g} attempts" if repeats == round(repeats) else f"{repeats:.2f} attempts"
 
 
-def _detectable(found: Plan) -> str:
-    from heldout.cli.differences import counted
-    from heldout.cli.render import number
-
-    run = f"These {counted(found.samples, 'sample')} with {_answers(found.repeats)} each"
-    if found.detectable is None:
-        return f"{run} do not vary, so what they would see is not known."
-    return f"{run} would see a difference of {number(found.detectable)}, {_how_often(found)}."
+def _detectable_text(plan: Plan) -> str:
+    these = f"these {count(plan.samples, 'sample')} with {_attempts(plan.repeats)} each"
+    if plan.detectable is None:
+        return f"The minimum detectable effect of {these} is unknown: they do not vary."
+    effect = f"{number(plan.detectable)} at {percent(plan.power)} power"
+    return f"Minimum detectable effect of {these}: {effect}."
 
 
-def _how_often(found: Plan) -> str:
-    return f"{100 * found.power:g}% of the time"
-
-
-def _repeats_for_these(found: Plan) -> str:
-    from heldout.cli.render import number
-
-    aim = f"these samples enough to see {number(found.detect)}"
-    if found.repeats_for_these is None:
-        if _is_guessed(found):
-            return f"Whether any number of repeats would make {aim} is not known."
+def _repeats_text(plan: Plan) -> str:
+    aim = f"these samples enough to detect {number(plan.detect)}"
+    if plan.repeats_for_these is None:
+        if plan.components.within is None or not plan.variance_known:
+            return f"Whether any number of repeats would make {aim} is unknown."
         return f"No number of repeats would make {aim}."
-    if found.repeats_for_these <= found.repeats:
-        return f"They are enough to see {number(found.detect)}."
-    return f"{found.repeats_for_these:,} repeats would make {aim}."
+    if plan.repeats_for_these <= plan.repeats:
+        return f"They are enough to detect {number(plan.detect)}."
+    return f"{plan.repeats_for_these:,} repeats would make {aim}."
 
 
-def _is_guessed(found: Plan) -> bool:
-    """Whether how much repeats help was not measured."""
-    ranges = any(row.at_least != row.samples for row in found.rows)
-    return found.components.within is None or ranges
+def notes(plan: Plan) -> list[str]:
+    """Say what a plan assumes, and what would replace the assumption."""
+    lines = []
+    if not plan.variance_known:
+        lines.append(
+            "without repeats it is unknown how much of the variance more repeats would average "
+            "out, hence a range; run a few samples a few times each"
+        )
+    if plan.correlation_assumed:
+        lines.append(
+            "how alike the other run will be is unknown, and it is assumed to be unlike; a second "
+            "run on these samples (--against) replaces that guess, and usually asks for fewer"
+        )
+    lines += [f"{run} is not finished: what ends first may vary less" for run in plan.unfinished]
+    if plan.clusters is not None:
+        key = "content: equal ones are one" if plan.cluster is None else plan.cluster
+        rough = "; from so few clusters that is rough" if plan.clusters < FEW_CLUSTERS else ""
+        lines.append(
+            f"{plan.design_effect:.2f} times as many, since samples come in {plan.clusters} "
+            f"clusters by {key}{rough}"
+        )
+    return lines

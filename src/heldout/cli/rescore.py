@@ -1,4 +1,4 @@
-"""`heldout rescore RUN --with module:score_fn`: another grader, the same answers."""
+"""`heldout rescore RUN --with module:score_fn`: score saved trajectories with another grader."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from heldout.cli.text import printable
+from heldout.cli._load import find_run_directory, load_function
+from heldout.cli.run import print_run, report_interrupt, stdout_for_json
+from heldout.config import base_config
+from heldout.errors import RunExists
 
 
 @click.command("rescore")
@@ -22,9 +25,9 @@ from heldout.cli.text import printable
     "it runs its code.",
 )
 @click.option("--name", metavar="NAME", help="Name of the new run.  [default: RUN-rescored]")
-@click.option("--max-concurrent", type=int, metavar="N", help="Items under way at once.")
+@click.option("--max-concurrent", type=int, metavar="N", help="Items in flight at once.")
 @click.option("--timeout", type=float, metavar="S", help="Seconds one item may take.")
-@click.option("--resume", is_flag=True, help="Go on with an unfinished run of this name.")
+@click.option("--resume", is_flag=True, help="Continue an unfinished run of this name.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
 def command(
     run: str,
@@ -35,57 +38,39 @@ def command(
     resume: bool,
     as_json: bool,
 ) -> None:
-    """Score the saved trajectories of RUN again, into a new run beside it that names its parent.
+    """Score the saved trajectories of RUN again, into a new run that names its parent.
 
-    No model is asked, unless F asks one. `heldout compare RUN RUN-rescored` then shows what the
-    grader changed.
+    Does not call the model, unless F calls one. `heldout compare RUN RUN-rescored` then shows what
+    the grader changed.
     """
     import asyncio
-    import sys
-    from contextlib import nullcontext, redirect_stdout
 
-    from heldout.cli.imported import imported
-    from heldout.cli.named import find_named
-    from heldout.cli.render import print_json, print_report
-    from heldout.config import base_config
-    from heldout.errors import RunExists
     from heldout.rescoring import rescore
 
-    parent = find_named(run)
-    beside = parent.parent if parent.parent.name != "steps" else Path(base_config.output_dir)
-    name = name or _default_name(parent, run)
-    given: dict[str, Any] = {
+    parent = find_run_directory(run)
+    is_step = parent.parent.name == "steps"
+    output_dir = Path(base_config.output_dir) if is_step else parent.parent
+    if name is None:
+        # An eval of a curve is named as it was given: its directory is named by the step.
+        name = f"{(Path(run) if is_step else parent).name.replace(':', '-')}-rescored"
+    run_dir = output_dir / name
+    options: dict[str, Any] = {
         "experiment_name": name,
         "max_concurrent": max_concurrent,
         "timeout": timeout,
-        "output_dir": str(beside),
+        "output_dir": str(output_dir),
         "resume": resume or None,
     }
-    config = replace(base_config, **{k: v for k, v in given.items() if v is not None})
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        function = imported(score_fn, "--with")
+    config = replace(base_config, **{k: v for k, v in options.items() if v is not None})
+    with stdout_for_json(as_json):
+        function = load_function(score_fn, "--with")
         try:
             report = asyncio.run(rescore(parent, function, config))
-        except RunExists as taken:
+        except RunExists as problem:
             raise RunExists(
-                f"{beside / name} already holds a run. Go on with it (--resume), or choose "
-                "another --name"
-            ) from taken
+                f"{run_dir} already holds a run. Continue it (--resume), or choose another --name"
+            ) from problem
         except KeyboardInterrupt:
-            click.echo(
-                printable(
-                    f"Interrupted. What was done is kept in {beside / name}; go on with --resume."
-                ),
-                err=True,
-            )
+            report_interrupt(run_dir)
             raise click.exceptions.Exit(130) from None
-    if as_json:
-        print_json(report.summary)
-    else:
-        print_report(report)
-
-
-def _default_name(parent: Path, given: str) -> str:
-    """After the run; of an eval of a curve, after how it was named: its own name is a number."""
-    name = parent.name if parent.parent.name != "steps" else Path(given).name
-    return f"{name.replace(':', '-')}-rescored"
+    print_run(report, as_json)

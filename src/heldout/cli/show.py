@@ -1,21 +1,64 @@
-"""`heldout show RUN`: the report of a run, finished or not, and what failed in it."""
+"""`heldout show RUN`: the report of a run, its conversations, or the curve of a training run."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import difflib
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-if TYPE_CHECKING:
-    from heldout.cli.curves import CurveRun
-    from heldout.store.report import EvalReport
-    from heldout.types import EvalResult
+from heldout._format import count, interval, number, printable
+from heldout.cli._load import (
+    describe_selection,
+    find_curve,
+    find_run_directory,
+    find_step,
+    list_result_steps,
+    select_results,
+)
+from heldout.cli._tables import (
+    PIPE_WIDTH,
+    Block,
+    Column,
+    Line,
+    Report,
+    Span,
+    Table,
+    as_line,
+    as_text,
+    make_console,
+    print_json,
+    print_report,
+)
+from heldout.cli.curve import (
+    CurveRun,
+    build_curve_table,
+    describe_status,
+    group_by_label,
+    judge_curve,
+    point_as_dict,
+    read_curve,
+)
+from heldout.errors import InvalidInput
 
-MOST_NAMES = 10_000
-"""Ids among which a misspelt one is looked for."""
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.text import Text
+
+    from heldout.stats.summary import Summary
+    from heldout.store.report import EvalReport
+    from heldout.types import EvalResult, Message
+
+MANY_ERRORS = 0.1
+"""Share of errored items above which a report says what that does to its means."""
+MESSAGE_CHARACTERS = 4000
+"""Characters of a message that are shown; a model that never stopped would bury the rest."""
+LABEL_WIDTH = 11
 
 
 @click.command("show")
@@ -27,9 +70,7 @@ MOST_NAMES = 10_000
     help="N items that did not pass, those that errored first.",
 )
 @click.option("--passes", type=click.IntRange(1), metavar="N", help="N items that passed.")
-@click.option(
-    "--sample", "samples", multiple=True, metavar="ID", help="The items of this sample, by its id."
-)
+@click.option("--sample", "samples", multiple=True, metavar="ID", help="The items of this sample.")
 @click.option(
     "--pass-at",
     type=click.IntRange(1),
@@ -38,12 +79,17 @@ MOST_NAMES = 10_000
     help="Add pass@K and pass^K: one of K attempts passes, all of K do. Several are allowed.",
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
+@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--repair", is_flag=True, help="Move damaged journal lines aside first.")
 @click.option(
-    "--json", "as_json", is_flag=True, help="Print JSON: a summary, or a line an item or point."
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Print JSON: a summary, or one line per item or point.",
 )
+@click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
-@click.option("--outcomes", is_flag=True, help="With --json, of a curve: every item's reward, too.")
+@click.option("--outcomes", is_flag=True, help="Of a curve, with --json: each item's reward, too.")
 @click.option("--effect", type=float, help="Of a curve: the gain over a window worth having.")
 @click.option("--alpha", type=float, help="Of a curve: the chance of a false verdict, over all.")
 @click.option("--window", type=int, metavar="EVALS", help="Of a curve: how far verdicts look back.")
@@ -54,8 +100,10 @@ def command(
     samples: tuple[str, ...],
     pass_at: tuple[int, ...],
     cluster: str | None,
+    where: str | None,
     repair: bool,
     as_json: bool,
+    markdown: bool,
     step: int | None,
     outcomes: bool,
     effect: float | None,
@@ -64,165 +112,547 @@ def command(
 ) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals.
 
-    Of a run that was evaluated during training, that is its curve, a line a point, and what it
-    allows one to say; --step prints the whole report of one, as RUN@STEP does.
+    For a training run, that is its curve, one line per point, and its verdict; --step prints the
+    whole report of one point, as RUN@STEP does.
     """
-    from heldout.cli.curves import find_curve
-    from heldout.cli.named import find_named, step_directory
-    from heldout.errors import InvalidInput
-
-    which = _Which(failures, passes, samples)
+    if as_json and markdown:
+        raise click.UsageError("--json or --markdown, not both")
+    selection = _Selection(failures, passes, samples)
     terms = {"effect": effect, "alpha": alpha, "window": window}
+    verdicts = {name: value for name, value in terms.items() if value is not None}
     curve = find_curve(run)
-    of_report = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
-    if of_report and which.option:
+    report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
+    if report_option and selection.option:
         raise InvalidInput(
-            f"{of_report} is of the report, {which.option} prints items: ask for one"
+            f"{report_option} is for the report, {selection.option} prints items: ask for one"
         )
+    if curve is not None and (step is None or outcomes):
+        if report_option or where is not None:
+            raise InvalidInput(
+                f"{report_option or '--where'} of which eval? {curve} is a curve of many: add "
+                "--step N"
+            )
+        if repair:
+            from heldout.training.curve import CURVE_NAME, repair_curve
+
+            _report_repair(curve / CURVE_NAME, repair_curve(curve / CURVE_NAME))
+        _show_curve(curve, selection, verdicts, step, outcomes, as_json=as_json, markdown=markdown)
+        return
     if curve is None:
-        path = find_named(run)
-        for asked, given in {"step": step, "outcomes": outcomes or None, **terms}.items():
-            if given is not None:
-                raise InvalidInput(f"{path} has no curve.jsonl, so --{asked} says nothing of it")
-        _show_run(path, which, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
-    elif step is not None and not outcomes:
-        path = step_directory(curve, step)
-        _show_run(path, which, repair=repair, as_json=as_json, pass_at=pass_at, cluster=cluster)
-    elif of_report:
-        raise InvalidInput(f"{of_report} of which eval? {curve} is a curve of many: add --step N")
+        path = find_run_directory(run)
+        options = [*(["step"] if step is not None else []), *(["outcomes"] * outcomes), *verdicts]
+        for name in options:
+            raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
     else:
-        _show_curve(
-            curve,
-            which,
-            repair=repair,
-            as_json=as_json,
-            outcomes=outcomes,
-            step=step,
-            terms=terms,
-        )
+        path = find_step(curve, step)
+    if repair:
+        repair_run(path)
+    _show_run(path, selection, pass_at, cluster, where, as_json=as_json, markdown=markdown)
 
 
-@dataclass(frozen=True, slots=True)
-class _Which:
-    """Which items are to be shown, if any: what did not pass, what did, or samples by their ids."""
+class _Selection(NamedTuple):
+    """Which conversations to show; at most one of these."""
 
     failures: int | None
     passes: int | None
     samples: tuple[str, ...]
 
-    def __post_init__(self) -> None:
-        given = [self.failures is not None, self.passes is not None, bool(self.samples)]
-        if sum(given) > 1:
-            raise click.UsageError("--failures, --passes and --sample print items: ask for one")
-
     @property
     def option(self) -> str | None:
-        if self.failures is not None:
-            return "--failures"
-        if self.passes is not None:
-            return "--passes"
-        return "--sample" if self.samples else None
+        """The option that selects; None for the report itself."""
+        options = ("--failures", "--passes", "--sample")
+        chosen = [option for option, value in zip(options, self, strict=True) if value]
+        if len(chosen) > 1:
+            raise click.UsageError("--failures, --passes and --sample print items: ask for one")
+        return chosen[0] if chosen else None
 
-    def of(self, report: EvalReport) -> list[EvalResult]:
-        if self.failures is not None:
-            return _failures(report, self.failures)
-        if self.passes is not None:
+    def select(self, report: EvalReport) -> list[EvalResult]:
+        """Find the results of a report that are selected."""
+        if self.failures:
+            return _select_failures(report, self.failures)
+        if self.passes:
             passed = (r for r in report.results if r.ok and r.score.reward >= report.pass_threshold)
             return list(islice(passed, self.passes))
-        return _of_samples(report, self.samples)
+        return _select_samples(report, self.samples)
 
 
-def _of_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
-    import difflib
-
-    from heldout.errors import InvalidInput
-
-    found: dict[str, list[EvalResult]] = {id: [] for id in ids}
-    others: list[str] = []
-    for result in report.results:
-        if result.sample_id in found:
-            found[result.sample_id].append(result)
-        elif len(others) < MOST_NAMES:
-            others.append(result.sample_id)
-    for id, results in found.items():
-        if not results:
-            near = difflib.get_close_matches(id, others, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there is {', '.join(others[:3])}, …"
-            raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
-    return [result for results in found.values() for result in results]
-
-
-def _show_run(
-    path: Path,
-    which: _Which,
-    *,
-    repair: bool,
-    as_json: bool,
-    pass_at: tuple[int, ...],
-    cluster: str | None,
-) -> None:
-    from heldout.analysis.single import summary_of
-    from heldout.cli.main import writing
-    from heldout.cli.render import (
-        print_items,
-        print_json,
-        print_report,
-        result_as_dict,
-    )
-    from heldout.store.report import EvalReport
-    from heldout.store.rundir import RunDir
-
-    if repair:
-        _repair(path)
-    report = EvalReport.load(path)
-    if which.option is None:
-        reason = RunDir(path).read_info().reason
-        summary = summary_of(report, cluster=cluster, pass_at=pass_at)
-        with writing():
-            if as_json:
-                about = {"status": report.status, "reason": reason}
-                print_json({**about, "config": report.config, "summary": summary})
-            else:
-                print_report(report, reason, summary=summary)
-    else:
-        shown = which.of(report)
-        with writing():
-            if as_json:
-                for result in shown:
-                    print_json(result_as_dict(result))
-            else:
-                print_items(shown, report, passed=which.passes is not None)
-    if report.status == "failed":
-        raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
-
-
-def _failures(report: EvalReport, count: int) -> list[EvalResult]:
-    """What errored first: it says nothing about the policy until it is mended."""
+def _select_failures(report: EvalReport, most: int) -> list[EvalResult]:
+    """Select errored results first: they say nothing about the policy until they are repaired."""
     errored: list[EvalResult] = []
     wrong: list[EvalResult] = []
     for result in report.results:
         if not result.ok:
             errored.append(result)
-        elif result.score.reward < report.pass_threshold and len(wrong) < count:
+        elif result.score.reward < report.pass_threshold and len(wrong) < most:
             wrong.append(result)
-        every = len(errored) == report.summary.get("n_errors")
-        if len(errored) == count or (every and len(errored) + len(wrong) >= count):
+        has_all_errors = len(errored) == report.summary.get("n_errors")
+        if len(errored) == most or (has_all_errors and len(errored) + len(wrong) >= most):
             break
-    return [*errored, *wrong][:count]
+    return [*errored, *wrong][:most]
 
 
-def _repair(path: Path) -> None:
-    from heldout.cli.run import repair_run
-    from heldout.store.rundir import RunDir, now
+def _select_samples(report: EvalReport, ids: tuple[str, ...]) -> list[EvalResult]:
+    selected: dict[str, list[EvalResult]] = {id: [] for id in ids}
+    others: dict[str, None] = {}
+    for result in report.results:
+        if result.sample_id in selected:
+            selected[result.sample_id].append(result)
+        else:
+            others[result.sample_id] = None
+    for id, results in selected.items():
+        if not results:
+            near = difflib.get_close_matches(id, list(others)[:10_000], n=1)
+            hint = f"there is {', '.join(islice(others, 3))}, …"
+            hint = f"did you mean {near[0]!r}?" if near else hint
+            raise InvalidInput(f"{report.path} has no sample {id!r}; {hint}")
+    return [result for results in selected.values() for result in results]
 
-    moved = repair_run(path)
+
+def _show_run(
+    path: Path,
+    selection: _Selection,
+    pass_at: tuple[int, ...],
+    cluster: str | None,
+    where: str | None,
+    *,
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    from heldout.analysis.passes import summarize_report
+    from heldout.store.report import EvalReport
+    from heldout.store.run_dir import RunDir
+
+    report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
+    report = select_results(EvalReport.load(path), where, report_option)
+    if selection.option:
+        results = selection.select(report)
+        if as_json:
+            for result in results:
+                print_json(_result_as_dict(result))
+        else:
+            print_results(results, report, passed=selection.passes is not None)
+    else:
+        reason = RunDir(path).read_info().reason
+        summary = report.summary
+        if report.selection is None or not report.selection.by_outcome:
+            summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
+        summary = report.mark_selected(summary)
+        if as_json:
+            about = {"status": report.status, "reason": reason}
+            print_json({**about, "config": report.config, "summary": summary})
+        else:
+            print_report(build_report(report, summary, reason=reason), markdown=markdown)
+    if report.status == "failed":
+        raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
+
+
+def repair_run(path: Path) -> None:
+    """Move damaged journal lines of a run aside, after which it is no longer complete.
+
+    Args:
+        path: The run directory.
+    """
+    from heldout.store.journal import repair
+    from heldout.store.run_dir import RunDir, now
+
+    run = RunDir(path)
+    moved = repair(run.journal) if run.journal.exists() else []
+    _report_repair(run.journal, moved)
     if moved:
-        # It lacks results now, so it is not complete any more, and says so.
-        run = RunDir(path)
         info = run.read_info()
         info.status, info.finished = "interrupted", now()
-        info.reason = f"{moved} damaged journal line{'s' * (moved > 1)} moved aside"
+        info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
         run.write_info(info)
+
+
+def _report_repair(path: Path, moved: Sequence[int]) -> None:
+    text = f"{path} has no damaged line."
+    if moved:
+        lines = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
+        text = f"Moved damaged {lines} of {path} to {path.with_suffix('.damaged').name}."
+    click.echo(printable(text), err=True)
+
+
+# --- Report -------------------------------------------------------------------------------------
+
+
+def describe_model(config: Mapping[str, Any]) -> str | None:
+    """Return the model of a run and where it is served; None where the config does not say.
+
+    Args:
+        config: The config of a report.
+    """
+    endpoint = config.get("endpoint")
+    if not isinstance(endpoint, Mapping):
+        return None
+    name = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
+    where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
+    return f"{name}{where}" if name else None
+
+
+def describe_report(report: EvalReport) -> Line:
+    """Return the title of a report: its name, its model, and the run it is a rescoring of."""
+    parts: list[Span] = [
+        Span(str(report.config.get("experiment_name") or "report"), "bold", code=True)
+    ]
+    model = describe_model(report.config)
+    if model is not None:
+        parts.append(Span(f", model: {model}", "dim"))
+    parent = report.config.get("parent")
+    if isinstance(parent, Mapping):
+        parts.append(Span(f"; trajectories of {parent.get('run')}, scored again", "dim"))
+    return Line(*parts)
+
+
+def build_report(
+    report: EvalReport, summary: Summary | None = None, *, reason: str | None = None
+) -> Report:
+    """Build what `heldout show` prints of a run.
+
+    Args:
+        report: The report of the run.
+        summary: A summary of it that says more than its own (`heldout.analysis.passes`).
+        reason: Why the run ended early.
+
+    Returns:
+        The report in rows.
+    """
+    from heldout.analysis.passes import summarize_report
+
+    if summary is None:
+        summary = summarize_report(report)
+    blocks: list[Block] = [
+        describe_report(report),
+        *_describe_unfinished(report, reason),
+        *_selection_lines(report),
+        _build_summary_table(summary, report.pass_threshold),
+        *_describe_three_way(report, summary),
+        _describe_counts(summary),
+        *_describe_clusters(summary),
+        *(Line(note, style="yellow") for note in _make_notes(summary)),
+    ]
+    if summary["n_errors"]:
+        run = "RUN" if report.path is None else shlex.quote(str(report.path))
+        hint = f"`heldout show {run} --failures 5` shows why items errored"
+        blocks.append(Line(hint, style="yellow", wrap=False))
+    if report.path is not None:
+        blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
+    return Report(blocks)
+
+
+def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
+    rows: list[list[str | Span]] = []
+
+    def add(label: str, key: str, interval_key: str, n: object) -> None:
+        bounds = interval(summary[f"{interval_key}_low"], summary[f"{interval_key}_high"])
+        rows.append([label, number(summary[key]), bounds, "–" if n is None else str(n)])
+
+    add("reward", "mean", "ci", summary["n"])
+    if summary["n_errors"]:
+        add("reward, scored only", "mean_scored", "ci_scored", summary["n_scored"])
+    add(f"passed (≥ {pass_threshold:g})", "pass_rate", "pass_rate_ci", summary["n"])
+    for key, label in _pass_rates(summary):
+        samples = summary[f"{key}_n"]
+        add(label, key, f"{key}_ci", None if samples is None else count(samples, "sample"))
+    for key in _metric_keys(summary):
+        add(key[len("metric_") :], key, f"{key}_ci", summary[f"{key}_n"])
+    columns = [
+        Column("", wrap=True),
+        Column("mean", "right"),
+        Column("95% interval"),
+        Column("n", "right"),
+    ]
+    return Table(columns, rows)
+
+
+def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
+    """Return key and label of each pass@k and pass^k in a summary."""
+    matches = [(key, re.fullmatch("pass_(at|hat)_([0-9]+)", key)) for key in summary]
+    return [(key, f"pass{'@' if m[1] == 'at' else '^'}{m[2]}") for key, m in matches if m]
+
+
+def _metric_keys(summary: Summary) -> list[str]:
+    keys = [key for key in summary if key.startswith(("metric_", "metric."))]
+    parts = ("n", "stderr", "ci_low", "ci_high")
+    return [key for key in keys if all(f"{key}_{part}" in summary for part in parts)]
+
+
+def _describe_unfinished(report: EvalReport, reason: str | None) -> list[Line]:
+    summary = report.summary
+    if summary.get("complete") is not False:
+        return []
+    asked = summary.get("n_asked")
+    done = f"{summary['n']} of {count(asked, 'item')}" if asked else count(summary["n"], "item")
+    states = {
+        "running": f"Still running: {done} so far",
+        "complete": f"Its journal is not the one it was finished with: {done}",
+    }
+    state = states.get(report.status, f"Not finished: {report.status} after {done}")
+    why = f" ({reason})" if reason else ""
+    numbers = "the numbers are of these"
+    if not summary["n_scored"]:
+        numbers = "none of them has a score" if summary["n"] else "there are no numbers yet"
+    return [Line(f"{state}{why}; {numbers}.", style="yellow")]
+
+
+def _selection_lines(report: EvalReport) -> list[Line]:
+    return [Line(describe_selection(report), style="yellow")] if report.selection else []
+
+
+def _describe_three_way(report: EvalReport, summary: Summary) -> Iterator[Line]:
+    from heldout.analysis.three_way import count_three_way, three_way_names
+
+    for name in three_way_names(summary):
+        try:
+            counts = count_three_way(report, name, cluster=summary.get("clustered_by"))
+        except InvalidInput:
+            continue  # metrics of another origin that only have such names
+        f1 = counts.f1
+        bounds = interval(f1.interval.low, f1.interval.high) if f1.interval else "–"
+        line = (
+            f"correct {counts.correct}, incorrect {counts.incorrect}, not attempted "
+            f"{counts.not_attempted} of {counts.n} scored; F1 {number(f1.value)} ({bounds})"
+        )
+        if counts.errored:
+            line += f"; {counts.errored} errored, which are no attempts"
+        yield Line(line if name == "correct" else f"{name}: {line}")
+
+
+def _describe_counts(summary: Summary) -> Line:
+    errors, truncated = summary["n_errors"], summary["n_truncated"]
+    return Line(
+        f"{count(summary['n'], 'item')}: {summary['n_scored']} scored, ",
+        Span(f"{errors} errored", "red" if errors else ""),
+        ", ",
+        Span(f"{truncated} truncated", "yellow" if truncated else ""),
+    )
+
+
+def _make_notes(summary: Summary) -> Iterator[str]:
+    """Yield what a reader of the table must know to read it right."""
+    n, errors = summary["n"], summary["n_errors"]
+    if unweighted := summary.get("n_unweighted"):
+        yield (
+            f"{count(unweighted, 'item')} without a metric of a weight above 0: their reward is 0 "
+            "by definition, not by measurement"
+        )
+    if errors > MANY_ERRORS * n and summary["n_scored"]:
+        yield (
+            f"{errors} of {count(n, 'item')} errored, too many for either mean to say much about "
+            "the policy: the first counts them as 0, the second leaves them out"
+        )
+    if errors and (summary["min"] or 0) < 0:
+        yield (
+            "errored items count as 0 in the reward, which is more than others scored: "
+            "read the scored only"
+        )
+    for key, label in _pass_rates(summary):
+        if short := summary.get(f"{key}_short"):
+            k = key.rpartition("_")[2]
+            have = "has" if short == 1 else "have"
+            yield (
+                f"no {label} and pass^{k} yet: {count(short, 'sample')} {have} fewer than {k} "
+                "attempts"
+            )
+
+
+def _describe_clusters(summary: Summary, fewest: int | None = None) -> Iterator[Line]:
+    """Say by what error bars are clustered, where it is not by sample; `fewest` in any slice."""
+    from heldout.analysis.passes import FEW_CLUSTERS
+
+    if "clustered_by" not in summary:
+        if (distinct := summary.get("n_clusters")) is not None:
+            yield Line(
+                f"{distinct} distinct: samples of equal input and target are one cluster. Where "
+                "they differ in metadata alone, --cluster KEY clusters by that instead",
+                style="yellow",
+            )
+        return
+    key, n, alone = (summary[k] for k in ("clustered_by", "n_clusters", "n_without_cluster"))
+    line = f"error bars clustered by {key}: {count(n, 'cluster')}"
+    if alone:
+        line += f", {alone} of them samples without {key}, each on its own"
+    yield Line(line)
+    least = n if fewest is None else fewest
+    if least == 1:
+        yield Line(
+            "one cluster does not show how clusters differ: intervals from it are a guess",
+            style="yellow",
+        )
+    elif least < FEW_CLUSTERS:
+        as_few = "as few as " if least < n else ""
+        yield Line(f"intervals from {as_few}{least} clusters are rough", style="yellow")
+
+
+def build_slices(
+    by: Sequence[str],
+    slices: Mapping[tuple[Any, ...], Summary],
+    total: Summary,
+    report: EvalReport,
+) -> Report:
+    """Build what `heldout slice` prints.
+
+    Args:
+        by: The metadata keys.
+        slices: A summary for each combination of their values.
+        total: The summary of all.
+        report: The report of the run.
+
+    Returns:
+        The report in rows.
+    """
+    clustered = "clustered_by" in total
+    names = ["n", *(["clusters"] if clustered else []), "mean", "95% interval", "passed", "errors"]
+    columns = [Column(Span(key, code=True), wrap=True) for key in by]
+    columns += [Column(name, "left" if name == "95% interval" else "right") for name in names]
+
+    def row(values: Sequence[object], summary: Summary) -> list[str | Span]:
+        return [
+            *("–" if value is None else str(value) for value in values),
+            str(summary["n"]),
+            *([str(summary["n_clusters"])] if clustered else []),
+            number(summary["mean"]),
+            interval(summary["ci_low"], summary["ci_high"]),
+            number(summary["pass_rate"]),
+            str(summary["n_errors"]),
+        ]
+
+    rows = [row(values, summary) for values, summary in slices.items()]
+    all_values = ("all", *[""] * (len(by) - 1))
+    fewest = None
+    if clustered:
+        fewest = min(summary["n_clusters"] for summary in (*slices.values(), total))
+    return Report(
+        [
+            *_describe_unfinished(report, None),
+            *_selection_lines(report),
+            Table(columns, rows, [row(all_values, total)]),
+            *_describe_clusters(total, fewest),
+        ]
+    )
+
+
+# --- Conversations ------------------------------------------------------------------------------
+
+
+def print_results(
+    results: Sequence[EvalResult], report: EvalReport, *, passed: bool = False
+) -> None:
+    """Print conversations with their scores and what graders extracted.
+
+    Args:
+        results: The results to print.
+        report: The report they are of.
+        passed: Whether they were selected for having passed.
+    """
+    from rich.text import Text
+
+    console = make_console()
+    if not results:
+        console.print(_explain_no_results(report, passed=passed))
+    for i, result in enumerate(results):
+        if i:
+            console.print()
+        title = as_line(result.sample_id, "bold")
+        if result.repeat or report.config.get("repeats") != 1:
+            title.append(f", repeat {result.repeat}")
+        console.print(Text("── ", "dim") + title, soft_wrap=True)
+        if result.error is not None:
+            print_labelled(console, "error", as_text(result.error, "red"), "bold red")
+        else:
+            print_labelled(console, "reward", _format_score(result))
+            for label, text in _explain_score(result):
+                print_labelled(console, label, as_text(text, "dim"))
+        for message in result.trajectory.messages:
+            for label, text in _split_message(message):
+                style = "dim" if label == "reasoning" else ""
+                print_labelled(console, label, as_text(shorten(text), style), "bold cyan")
+        if result.sample.ground_truth is not None:
+            target = as_text(shorten(result.sample.ground_truth))
+            print_labelled(console, "target", target, "bold green")
+        if result.trajectory.stop.truncated:
+            print_labelled(console, "", as_text("The last turn was truncated.", "yellow"))
+
+
+def _explain_no_results(report: EvalReport, *, passed: bool) -> str:
+    threshold = report.pass_threshold
+    if passed:
+        return f"No item has reward ≥ {threshold:g}."
+    done = "every item"
+    if report.summary.get("complete") is False:
+        if not report.summary["n"]:
+            return "No failures, since no item is done."
+        done = f"each of the {count(report.summary['n'], 'item')} done so far"
+    return f"No failures: {done} is scored and has reward ≥ {threshold:g}."
+
+
+def _format_score(result: EvalResult) -> Text:
+    from rich.text import Text
+
+    line = Text(number(result.score.reward))
+    for metric in result.score.metrics:
+        weight = f" × {metric.weight:g}" if metric.weight else ""
+        line.append(printable(f"   {metric.name} {number(metric.value)}{weight}"), "dim")
+    return line
+
+
+def _explain_score(result: EvalResult) -> Iterator[tuple[str, str]]:
+    """Yield what graders extracted from the answer, and what judges wrote."""
+    for metric in result.score.metrics:
+        metadata = metric.metadata
+        if "extracted" in metadata or "note" in metadata:
+            extracted = metadata.get("extracted")
+            value = "nothing" if extracted is None else repr(shorten(extracted))
+            note = f" ({metadata['note']})" if metadata.get("note") else ""
+            yield "extracted", f"{metric.name}: {value}{note}"
+        if isinstance(metadata.get("reply"), str):
+            yield "judge", f"{metric.name}: {shorten(metadata['reply'])}"
+
+
+def _split_message(message: Message) -> Iterator[tuple[str, str]]:
+    if message.reasoning:
+        yield "reasoning", message.reasoning
+    if message.text or not message.tool_calls:
+        yield message.role, message.text
+    for call in message.tool_calls:
+        yield "tool call", f"{call.name}({call.arguments})"
+
+
+def shorten(value: object) -> str:
+    """Return a value as text, with the middle of a very long one left out."""
+    text = str(value)
+    omitted, half = len(text) - MESSAGE_CHARACTERS, MESSAGE_CHARACTERS // 2
+    if omitted <= 0:
+        return text
+    return f"{text[:half]}\n… {omitted} characters left out; --json has all …\n{text[-half:]}"
+
+
+def print_labelled(console: Console, label: str, content: Text, style: str = "bold") -> None:
+    """Print text with a label on its left, wrapped in a column of its own.
+
+    Args:
+        console: The console.
+        label: The label.
+        content: The text.
+        style: The label's style.
+    """
+    from rich.text import Text
+
+    lines = content.split("\n", allow_blank=True)
+    if console.width < PIPE_WIDTH:
+        lines = content.wrap(console, max(20, console.width - LABEL_WIDTH))
+    margin = as_text(f"{label:<{LABEL_WIDTH}}", style)
+    for line in lines:
+        line.rstrip()
+        console.print(Text.assemble(margin, line), soft_wrap=True)
+        margin = Text(" " * LABEL_WIDTH)
+
+
+def _result_as_dict(result: EvalResult) -> dict[str, Any]:
+    import msgspec
+
+    plain: dict[str, Any] = msgspec.to_builtins(result)
+    return {**plain, "reward": result.score.reward if result.ok else None}
 
 
 # --- Curves -------------------------------------------------------------------------------------
@@ -230,84 +660,53 @@ def _repair(path: Path) -> None:
 
 def _show_curve(
     path: Path,
-    which: _Which,
-    *,
-    repair: bool,
-    as_json: bool,
-    outcomes: bool,
+    selection: _Selection,
+    verdicts: Mapping[str, Any],
     step: int | None,
-    terms: dict[str, Any],
+    outcomes: bool,
+    *,
+    as_json: bool,
+    markdown: bool,
 ) -> None:
-    from heldout.cli.curves import asked_terms, by_label, judged, point_as_dict, read_curve
-    from heldout.cli.named import steps_of
-    from heldout.cli.render import print_json
-    from heldout.errors import InvalidInput
-
-    if repair:
-        _repair_curve(path)
     run = read_curve(path)
-    if which.option:
-        raise InvalidInput(f"{which.option} of which eval? Add --step N: {steps_of(run)}")
+    steps = list_result_steps(run.points)
+    if selection.option:
+        raise InvalidInput(f"{selection.option} of which eval? Add --step N: {steps}")
     if outcomes and not as_json:
         raise InvalidInput("--outcomes goes with --json: there are too many for a table")
-    if as_json:
-        points = run.points
-        anew = any(value is not None for value in terms.values())
-        if anew or any(point.has_result and point.verdict is None for point in points):
-            points = [
-                point
-                for of_one in by_label(points).values()
-                for point in judged(of_one, asked_terms(of_one, **terms), anew=anew).points
-            ]
-        points = [point for point in points if step in (None, point.step)]
-        if step is not None and not points:
-            raise InvalidInput(f"{path} has no eval at step {step}; {steps_of(run)}")
-        for point in points:
-            print_json(point_as_dict(point, outcomes=outcomes))
-    else:
-        _print_curve(run, terms)
+    if not as_json:
+        width = PIPE_WIDTH if markdown else make_console().width
+        print_report(_build_curve_report(run, verdicts, width), markdown=markdown)
+        return
+    points = run.points
+    if verdicts or any(point.has_result and point.verdict is None for point in points):
+        groups = group_by_label(points).values()
+        points = [point for group in groups for point in judge_curve(group, verdicts)[0]]
+    points = [point for point in points if step in (None, point.step)]
+    if step is not None and not points:
+        raise InvalidInput(f"{path} has no eval at step {step}; {steps}")
+    for point in points:
+        print_json(point_as_dict(point, outcomes=outcomes))
 
 
-def _print_curve(run: CurveRun, terms: dict[str, Any]) -> None:
-    from heldout.cli.curves import asked_terms, by_label, curve_table, judged, status_text
-    from heldout.cli.render import as_line, make_console
-
-    console = make_console()
-    labels = by_label(run.points)
+def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:
+    groups = group_by_label(run.points)
     config = run.info.config if run.info else {}
-    asked = {label: asked_terms(points, **terms) for label, points in labels.items()}
-    for label, points in labels.items():
-        title = as_line(label, "bold")
-        if run.path.name not in labels:
-            title.append(as_line(f" in {run.path.name}", "not bold"))
+    blocks: list[Block] = []
+    for label, group in groups.items():
+        title = [Span(label, "bold", code=True)]
+        if run.path.name not in groups:
+            title.append(Span(f" in {run.path.name}"))
         if isinstance(config.get("every_steps"), int) and label == config.get("label"):
-            title.append(as_line(f", every {config['every_steps']} steps", "not bold dim"))
-        console.print(title)
-        anew = any(value is not None for value in terms.values())
-        found = judged(points, asked[label], anew=anew)
-        curve_table(found.points, console.width).print(console)
-        for line in found.lines:
-            console.print(line)
-    if run.no_results is not None:
+            title.append(Span(f", every {config['every_steps']} steps", "dim"))
+        points, conclusions = judge_curve(group, verdicts)
+        blocks.append(Line(*title))
+        blocks += [*build_curve_table(points, width).blocks(), *conclusions]
+    if run.last_skip is not None:
         text = "the last attempt has no results; these are of earlier ones. Its last skip: "
-        text += run.no_results
-        console.print(as_line(text, "yellow"), soft_wrap=True)
-    if run.left_out:
-        count = "1 result" if run.left_out == 1 else f"{run.left_out} results"
-        text = f"{count} left out: the training was restarted from before, and went another way."
-        console.print(as_line(text, "yellow"))
-    console.print(status_text(run))
-    console.print(as_line(f"kept in {run.path}", "dim"), soft_wrap=True)
-
-
-def _repair_curve(path: Path) -> None:
-    from heldout.cli.text import printable
-    from heldout.training.curve import CURVE_NAME, repair_curve
-
-    curve = path / CURVE_NAME
-    moved = repair_curve(curve)
-    text = f"{curve} has no damaged line."
-    if moved:
-        which = f"line{'s' * (len(moved) > 1)} {', '.join(map(str, moved))}"
-        text = f"Moved damaged {which} of {curve} to {curve.with_suffix('.damaged').name}."
-    click.echo(printable(text), err=True)
+        blocks.append(Line(text + run.last_skip, style="yellow", wrap=False))
+    if run.superseded:
+        text = f"{count(run.superseded, 'result')} left out: superseded by a later attempt."
+        blocks.append(Line(text, style="yellow"))
+    blocks += [describe_status(run), Line(f"saved to {run.path}", style="dim", wrap=False)]
+    return Report(blocks)

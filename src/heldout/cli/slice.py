@@ -24,36 +24,40 @@ SCALES = (
     "--by", multiple=True, required=True, metavar="KEY", help="Metadata key; several combine."
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
+@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--json", "as_json", is_flag=True, help="Print one line of JSON a slice.")
-def command(run: str, by: tuple[str, ...], cluster: str | None, as_json: bool) -> None:
+def command(
+    run: str, by: tuple[str, ...], cluster: str | None, where: str | None, as_json: bool
+) -> None:
     """Print a line for each value of KEY in RUN: a run directory, or a name under outputs/evals."""
-    from heldout.cli.compare import in_words_of_options
-    from heldout.cli.main import writing
-    from heldout.cli.render import print_json, print_slices
+    from heldout.cli._load import select_results
+    from heldout.cli._tables import print_json, print_report
+    from heldout.cli.compare import name_options_in_errors
+    from heldout.cli.show import build_slices
     from heldout.errors import RunDirectoryError
     from heldout.store.report import EvalReport
-    from heldout.store.rundir import find_run
+    from heldout.store.run_dir import find_run
 
     path = find_run(run)
     if (path / "curve.jsonl").exists():
         raise RunDirectoryError(
             f"{path} is a curve; slice a point of it, one of the runs in {path / 'steps'}"
         )
-    report = EvalReport.load(path)
-    with in_words_of_options((), by, "--by"):
+    report = select_results(EvalReport.load(path), where, "--cluster" if cluster else None)
+    with name_options_in_errors((), by, "--by"):
         if cluster is None:
             found, total = report.slices_and_total(*by)
         else:
-            from heldout.analysis.single import slices_and_total
+            from heldout.analysis.passes import slices_and_total
 
             found, total = slices_and_total(report, *by, cluster=cluster)
+            found = {values: report.mark_selected(part) for values, part in found.items()}
     slices = {values: found[values] for values in in_order(found)}
-    with writing():
-        if as_json:
-            for values, summary in slices.items():
-                print_json({"slice": dict(zip(by, values, strict=True)), **summary})
-        else:
-            print_slices(by, slices, total, report)
+    if as_json:
+        for values, summary in slices.items():
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+    else:
+        print_report(build_slices(by, slices, total, report))
     if report.status == "failed":
         raise click.exceptions.Exit(2)  # as `heldout show` does
 

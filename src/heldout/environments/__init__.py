@@ -2,11 +2,11 @@
 
     ToolEnvironment   Python functions as the policy's tools (tools.py)
     SimulatedUser     a function or a model that talks to the policy (user.py)
-    Calculator        one tool, safe arithmetic (calculator.py)
-    FileSystem        puzzles in a file tree with a small shell (files.py)
+    Calculator        one tool, bounded arithmetic (calculator.py)
+    FileSystem        puzzles in a file tree in memory, with five tools (files.py)
 
-What an environment has to do is in `heldout.environment`; `heldout.testing.check_environment`
-checks one against it.
+`heldout.environment` has the protocol that an environment follows, and
+`heldout.testing.check_environment` checks one against it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""A calculator: one tool, arithmetic only, and nothing a model writes can hang it.
-
-The expression is parsed with `ast` and never evaluated as Python. Length, nesting and the size of
-every number on the way are bounded.
-"""
+"""A calculator: one tool, bounded arithmetic."""
 
 from __future__ import annotations
 
@@ -11,7 +7,9 @@ import math
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
+
+import simpleeval
 
 from heldout.environments.tools import ToolEnvironment
 
@@ -19,15 +17,14 @@ Number = int | float
 
 MAX_LENGTH = 1000
 """Characters of an expression."""
-MAX_NESTING = 50
 MAX_DIGITS = 1000
-"""Of any whole number on the way to the result."""
+"""Digits of every whole number in a calculation."""
 
 _MAX = 10**MAX_DIGITS
-_TOKEN = re.compile(
-    r"(?P<number>(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?)"
-    r"|(?P<name>[A-Za-z_][A-Za-z0-9_]*)|\*\*|//|[-+*/%(),]"
-)
+_NOT_ARITHMETIC = re.compile(r"[^0-9A-Za-z_.+\-*/%(), ]")
+_NUMBER = r"(?:[0-9][0-9_]*(?:\.[0-9_]*)?|\.[0-9][0-9_]*)(?:[eE][+-]?[0-9]+)?"
+# Python would read `2(3)` as a call, and warn about `1if`.
+_MISSING_OPERATOR = re.compile(rf"(?<![\w.])(?>{_NUMBER}) ?(?=[\w.(])|\) ?(?=[\w.(])")
 _HINTS = {
     "^": "powers are written **",
     "×": "write *",
@@ -46,193 +43,160 @@ _HINTS = {
 class Calculator(ToolEnvironment):
     """One tool, `calculate`. A turn that does not call it ends the rollout."""
 
-    env_kind = "calculator"
-    version = "1.0"
-
     def __init__(self) -> None:
-        # It cannot take long, so a thread would only cost time.
-        super().__init__([calculate], in_threads=False)
+        super().__init__([calculate], in_threads=False)  # it cannot block
 
-    def state(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
+        """Return nothing: a calculator has no state."""
         return {}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        return cls()
 
 
 class CalculationError(ValueError):
-    """What is wrong with an expression, for the model to read."""
+    """An expression that has no value; the message is for the model."""
 
 
 def calculate(expression: str) -> str:
-    """Work out an arithmetic expression and return its value.
+    """Calculate the value of an arithmetic expression.
 
     Args:
         expression: Numbers with + - * / // % ** and parentheses; sqrt, abs, min, max and round
             may be called. For example "(3 + 4) * sqrt(16)".
     """
-    return str(value_of(expression))
+    return str(evaluate_expression(expression))
 
 
-def value_of(expression: str) -> Number:
-    """The value of an expression, as Python has it; `CalculationError` where it has none."""
+def evaluate_expression(expression: str) -> Number:
+    """Evaluate an arithmetic expression as Python would.
+
+    Length, nesting and the size of every intermediate number are bounded, so that no expression
+    takes long.
+
+    Args:
+        expression: What a model wrote; anything.
+
+    Returns:
+        The value.
+
+    Raises:
+        CalculationError: If there is none, or it is out of bounds.
+    """
     if len(expression) > MAX_LENGTH:
         raise CalculationError(
-            f"the expression is {len(expression)} characters long; at most {MAX_LENGTH} are "
-            "taken, so work it out in parts"
+            f"the expression has {len(expression)} characters, more than {MAX_LENGTH}; "
+            "calculate it in parts"
         )
     text = " ".join(expression.split())
-    _check_tokens(text)
+    _check_characters(text)
     try:
-        tree = ast.parse(text, mode="eval")
-    except (SyntaxError, ValueError, MemoryError, RecursionError) as problem:
-        said = problem.msg if isinstance(problem, SyntaxError) else str(problem)
-        raise CalculationError(f"{text!r} is not an arithmetic expression: {said}") from None
-    try:
-        return _evaluate(tree.body, 0)
+        return _check_number(_EVALUATOR.eval(text, ast.parse(text, mode="eval").body))
+    except CalculationError:
+        raise
+    except simpleeval.NameNotDefined as problem:
+        raise CalculationError(
+            f"{problem.name!r} is not a number; there are no variables"
+        ) from None
+    except simpleeval.FunctionNotDefined as problem:
+        raise CalculationError(
+            f"there is no function {problem.func_name!r}; there are {', '.join(_FUNCTIONS)}"
+        ) from None
+    except simpleeval.InvalidExpression:
+        raise CalculationError(_ONLY_ARITHMETIC) from None
     except ZeroDivisionError:
         raise CalculationError("division by zero") from None
     except OverflowError:
-        raise CalculationError("a number on the way is too large") from None
+        raise CalculationError("a number in the calculation is too large") from None
+    except (RecursionError, MemoryError):
+        raise CalculationError(
+            "the expression is nested too deeply; calculate it in parts"
+        ) from None
+    except SyntaxError as problem:
+        raise CalculationError(f"{text!r} is not an arithmetic expression: {problem.msg}") from None
+    except (TypeError, ValueError) as problem:  # a wrong number of arguments
+        raise CalculationError(str(problem).lstrip("_")) from None
 
 
-def _check_tokens(text: str) -> None:
-    """Refuse what is no arithmetic before Python's parser gets to see it."""
+def _check_characters(text: str) -> None:
     if not text:
         raise CalculationError("the expression is empty")
-    position, before = 0, ""
-    while position < len(text):
-        if text[position] == " ":
-            position += 1
-            continue
-        match = _TOKEN.match(text, position)
-        if match is None:
-            odd = text[position]
-            hint = _HINTS.get(odd, "an expression has numbers, + - * / // % ** and parentheses")
-            raise CalculationError(f"{odd!r} at position {position + 1}: {hint}")
-        # `1if` and the like make Python warn, and `2(3)` is a call to it.
-        follows = match.lastgroup or match[0]
-        if before in ("number", ")") and follows in ("number", "name", "("):
-            raise CalculationError(
-                f"{match[0]!r} at position {position + 1}: an operator is missing before it"
-            )
-        position, before = match.end(), follows
+    if match := _NOT_ARITHMETIC.search(text):
+        hint = _HINTS.get(match[0], "an expression has numbers, + - * / // % ** and parentheses")
+        raise CalculationError(f"{match[0]!r} at position {match.start() + 1}: {hint}")
+    if match := _MISSING_OPERATOR.search(text):
+        raise CalculationError(
+            f"{text[match.end()]!r} at position {match.end() + 1}: an operator is missing before it"
+        )
 
 
-def _evaluate(node: ast.expr, nesting: int) -> Number:
-    if nesting > MAX_NESTING:
-        raise CalculationError(f"more than {MAX_NESTING} levels of nesting; work it out in parts")
-    # A long sum is a deep tree to the left, though nobody would call it nested.
-    chain: list[ast.BinOp] = []
-    while isinstance(node, ast.BinOp):
-        chain.append(node)
-        node = node.left
-    value = _operand(node, nesting)
-    for step in reversed(chain):
-        operation = _OPERATORS.get(type(step.op))
-        if operation is None:
-            raise CalculationError("only + - * / // % ** are known")
-        value = _bounded(operation(value, _evaluate(step.right, nesting + 1)))
+def _check_number(value: Any) -> Number:
+    if isinstance(value, complex):
+        raise CalculationError("the result is not a real number")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise CalculationError(_ONLY_ARITHMETIC)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise CalculationError("a number in the calculation is too large")
+    if isinstance(value, int) and not -_MAX < value < _MAX:
+        raise CalculationError(f"a number in the calculation has more than {MAX_DIGITS} digits")
     return value
 
 
-def _operand(node: ast.expr, nesting: int) -> Number:
-    match node:
-        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
-            return _bounded(value)
-        case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=operand):
-            value = _evaluate(operand, nesting + 1)
-            return -value if isinstance(sign, ast.USub) else value
-        case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
-            if name not in _FUNCTIONS:
-                raise CalculationError(
-                    f"there is no function {name!r}; there are {', '.join(_FUNCTIONS)}"
-                )
-            values = [_evaluate(argument, nesting + 1) for argument in args]
-            return _bounded(_FUNCTIONS[name](values))
-        case ast.Name(id=name):
-            raise CalculationError(f"{name!r} is not a number; there are no variables")
-        case ast.Tuple():
-            raise CalculationError("write numbers without commas: 1000, not 1,000")
-    raise CalculationError(
-        f"only numbers, + - * / // % **, parentheses and {', '.join(_FUNCTIONS)} can be worked out"
-    )
+def _checked(function: Callable[..., Any]) -> Callable[..., Number]:
+    def apply(*values: Any) -> Number:
+        return _check_number(function(*map(_check_number, values)))
 
-
-def _bounded(value: Any) -> Number:
-    if isinstance(value, complex):
-        raise CalculationError("the result is not a real number")
-    if isinstance(value, float) and not math.isfinite(value):
-        raise CalculationError("a number on the way is too large")
-    if isinstance(value, int) and not -_MAX < value < _MAX:
-        raise CalculationError(f"a number on the way has more than {MAX_DIGITS} digits")
-    return value  # type: ignore[no-any-return]
+    return apply
 
 
 def _power(base: Number, exponent: Number) -> Any:
-    whole = isinstance(base, int) and isinstance(exponent, int) and exponent > 0
-    # Known before it is worked out, which could take for ever.
-    if whole and (int(base).bit_length() - 1) * exponent >= _MAX.bit_length():
+    # Estimated before it is calculated, which could take for ever.
+    is_whole = isinstance(base, int) and isinstance(exponent, int) and exponent > 0
+    if is_whole and (int(base).bit_length() - 1) * exponent >= _MAX.bit_length():
         raise CalculationError(f"the power has more than {MAX_DIGITS} digits")
     return base**exponent
 
 
-_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: _power,
-}
-
-
-def _sqrt(values: list[Number]) -> Number:
-    _count("sqrt", values, 1, 1)
-    if values[0] < 0:
+def _sqrt(value: Number) -> float:
+    if value < 0:
         raise CalculationError("sqrt of a negative number is not a real number")
-    return math.sqrt(values[0])
+    return math.sqrt(value)
 
 
-def _abs(values: list[Number]) -> Number:
-    _count("abs", values, 1, 1)
-    return abs(values[0])
+def _round(value: Number, digits: Any = None) -> Number:
+    if digits is not None and (not isinstance(digits, int) or abs(digits) > MAX_DIGITS):
+        raise CalculationError(f"round takes a whole number of digits, at most {MAX_DIGITS}")
+    return round(value, digits)
 
 
-def _min(values: list[Number]) -> Number:
-    _count("min", values, 1, MAX_LENGTH)
-    return min(values)
-
-
-def _max(values: list[Number]) -> Number:
-    _count("max", values, 1, MAX_LENGTH)
-    return max(values)
-
-
-def _round(values: list[Number]) -> Number:
-    _count("round", values, 1, 2)
-    if len(values) == 1:
-        return round(values[0])
-    digits = values[1]
-    if not isinstance(digits, int) or abs(digits) > MAX_DIGITS:
-        raise CalculationError(
-            f"the second argument of round is a whole number of digits, at most {MAX_DIGITS}"
-        )
-    return round(values[0], digits)
-
-
-def _count(name: str, values: list[Number], low: int, high: int) -> None:
-    if not low <= len(values) <= high:
-        wanted = f"{low}" if low == high else f"{low} or more" if high > 2 else f"{low} or {high}"
-        raise CalculationError(f"{name} takes {wanted} arguments, got {len(values)}")
-
-
-_FUNCTIONS: dict[str, Callable[[list[Number]], Number]] = {
-    "sqrt": _sqrt,
-    "abs": _abs,
-    "min": _min,
-    "max": _max,
-    "round": _round,
+_OPERATORS: dict[type[ast.AST], Callable[..., Number]] = {
+    ast.Add: _checked(operator.add),
+    ast.Sub: _checked(operator.sub),
+    ast.Mult: _checked(operator.mul),
+    ast.Div: _checked(operator.truediv),
+    ast.FloorDiv: _checked(operator.floordiv),
+    ast.Mod: _checked(operator.mod),
+    ast.Pow: _checked(_power),
+    ast.USub: _checked(operator.neg),
+    ast.UAdd: _checked(operator.pos),
 }
+_FUNCTIONS: dict[str, Callable[..., Number]] = {
+    "sqrt": _checked(_sqrt),
+    "abs": _checked(abs),
+    "min": _checked(lambda *values: min(values)),
+    "max": _checked(lambda *values: max(values)),
+    "round": _checked(_round),
+}
+_ONLY_ARITHMETIC = (
+    f"only numbers, + - * / // % **, parentheses and {', '.join(_FUNCTIONS)} can be calculated; "
+    "write numbers without commas"
+)
+
+
+def _make_evaluator() -> Any:
+    """Make an evaluator of arithmetic alone: no texts, attributes, indices or comparisons."""
+    evaluator = simpleeval.SimpleEval(_OPERATORS, _FUNCTIONS, names={})
+    kinds = (ast.BinOp, ast.UnaryOp, ast.Call, ast.Name)
+    evaluator.nodes = {kind: evaluator.nodes[kind] for kind in kinds}
+    evaluator.nodes[ast.Constant] = lambda node: _check_number(node.value)
+    return evaluator
+
+
+_EVALUATOR = _make_evaluator()

@@ -1,8 +1,8 @@
 """Python functions as the tools of a policy.
 
-What the model does wrong (an unknown tool, arguments that do not fit, a call the tool refuses) is
-told to the model, as precisely as it is known. What the environment does wrong is an error of the
-item: a tool raises `EnvironmentFailed` to say so.
+A mistake of the model (an unknown tool, arguments that do not fit, an exception in the tool) is
+answered with a message that says what is wrong. A failure of the environment is an error of the
+item: a tool raises `EnvironmentFailed` for it.
 """
 
 from __future__ import annotations
@@ -12,36 +12,28 @@ import difflib
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any
 
 import msgspec
 
 from heldout._aio import Threads, settle
-from heldout.environment import Reply, restored, snapshot
+from heldout.environment import Reply
 from heldout.environments.functions import BadArguments, Function, json_value
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
+from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.types import Message, ToolCall, ToolSpec
 
 Tool = Callable[..., Any]
 
 
 class ToolEnvironment:
-    """An environment of tools: plain or async functions, one rollout's state.
+    """An environment of tools: plain or async functions, and the state of one rollout.
 
-    A turn that calls tools is answered with their results, one after another in order. A turn
-    that calls none has no reply, which ends the rollout; `reply_to_text` may say otherwise.
-
-    `inject` gives parameters of those names their values: they are this rollout's state, and the
-    model neither sees nor sets them. A successful call of a tool named in `ends` ends the
-    episode. Plain functions run in a thread, since they may block; `in_threads=False` runs them
-    in the event loop, which is faster for short ones.
+    A turn that calls tools is answered with their results, in order. A turn that calls none has no
+    reply, which ends the rollout, unless a subclass defines `reply_to_text`.
 
     A subclass with tools of its own passes its methods: `super().__init__([self.look])`. It may
-    add `outcome()`, and `state()` with `from_state()` for snapshots.
+    add `outcome()`, and `snapshot()` with `restore()`.
     """
-
-    env_kind: str = "tools"
-    version: str = "1.0"
 
     def __init__(
         self,
@@ -52,9 +44,22 @@ class ToolEnvironment:
         ends: Iterable[str] = (),
         in_threads: bool = True,
     ) -> None:
+        """Make the environment of one rollout.
+
+        Args:
+            tools: The functions. Signatures become schemas, docstrings descriptions.
+            inject: Values of parameters that the model neither sees nor sets: this rollout's state.
+            opening: Messages that follow the sample's own.
+            ends: Names of tools whose successful call ends the episode.
+            in_threads: Whether plain functions run in a thread, since they may block. Short ones
+                are faster in the event loop.
+
+        Raises:
+            InvalidInput: If a function cannot be a tool, or a name fits none.
+        """
         self._inject = dict(inject or {})
         self._functions: dict[str, Function] = {}
-        for tool in _listed(tools, "tools"):
+        for tool in _as_list(tools, "tools"):
             function = Function(tool, self._inject)
             if function.name in self._functions:
                 raise InvalidInput(
@@ -66,29 +71,42 @@ class ToolEnvironment:
             if not any(name in function.injected for function in self._functions.values()):
                 raise InvalidInput(
                     f"inject has {name!r}, but no tool has a parameter of that name; "
-                    f"the tools are {self._known()}"
+                    f"the tools are {self._names()}"
                 )
-        self._opening = tuple(_listed(opening, "opening"))
+        self._opening = tuple(_as_list(opening, "opening"))
         for message in self._opening:
             if not isinstance(message, Message):
                 raise InvalidInput(f"opening is a list of Message, got {message!r:.200}")
-        self._ends = tuple(_listed(ends, "ends"))
+        self._ends = tuple(_as_list(ends, "ends"))
         for name in self._ends:
             if name not in self._functions:
                 raise InvalidInput(
-                    f"ends has {name!r}, which is no tool; the tools are {self._known()}"
+                    f"ends has {name!r}, which is no tool; the tools are {self._names()}"
                 )
         self._in_threads = in_threads
         self._threads = Threads()
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
+        """What the policy may call."""
         return [copy.deepcopy(function.spec) for function in self._functions.values()]
 
     def opening(self) -> Sequence[Message] | Awaitable[Sequence[Message]]:
+        """Return the messages before the first model turn."""
         return self._opening
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
+        """Execute the calls of the last model turn.
+
+        Args:
+            messages: The conversation, up to that turn.
+
+        Returns:
+            One tool message per call; or what `reply_to_text` returns, if there is none.
+
+        Raises:
+            EnvironmentFailed: If a tool raised it, or returned what JSON cannot hold.
+        """
         calls = messages[-1].tool_calls if messages else ()
         if not calls:
             return await settle(self.reply_to_text(messages))
@@ -97,29 +115,37 @@ class ToolEnvironment:
         for call in calls:
             if done:
                 # Chat APIs want an answer to every call, but the episode is over.
-                text = f"Error: not run, since {self._ends_named(calls)} ended the episode"
+                last = next(call.name for call in calls if call.name in self._ends)
+                text = f"Error: not run, since {last} ended the episode"
             else:
-                text, worked = await self._answer(call)
-                done = worked and call.name in self._ends
+                text, succeeded = await self._answer(call)
+                done = succeeded and call.name in self._ends
             answers.append(Message("tool", text, tool_call_id=call.id))
         return Reply(tuple(answers), done)
 
     def reply_to_text(self, messages: Sequence[Message]) -> Reply | Awaitable[Reply]:
-        """Answer a turn that calls no tool: with nothing, unless a subclass knows better."""
+        """Answer a turn that calls no tool: with nothing, unless a subclass defines it.
+
+        Args:
+            messages: The conversation, up to that turn.
+
+        Returns:
+            The reply.
+        """
         return Reply()
 
     async def close(self) -> None:
+        """End the threads."""
         self._threads.close()
 
-    # --- One call ---
-
     async def _answer(self, call: ToolCall) -> tuple[str, bool]:
-        """What the model is told, and whether the tool did its work."""
+        """Execute a call: the text for the model, and whether the tool succeeded."""
         function = self._functions.get(call.name)
         if function is None:
-            near = difflib.get_close_matches(str(call.name), self._functions, n=1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            return f"Error: there is no tool {call.name!r:.100}{hint}. {self._listing()}", False
+            similar = difflib.get_close_matches(call.name, self._functions, n=1)
+            hint = f" (did you mean {similar[0]}?)" if similar else ""
+            listing = f"The tools are: {self._names()}" if self._functions else "There are no tools"
+            return f"Error: there is no tool {call.name!r:.100}{hint}. {listing}", False
         try:
             arguments = function.arguments(call.arguments)
         except BadArguments as problem:
@@ -132,8 +158,8 @@ class ToolEnvironment:
         except (Exception, SystemExit) as problem:  # argparse exits, for one
             if isinstance(problem, ExceptionGroup) and problem.subgroup(EnvironmentFailed):
                 raise
-            said = f": {problem}" if str(problem) else ""
-            return f"Error: {type(problem).__name__}{said}", False
+            detail = f": {problem}" if str(problem) else ""
+            return f"Error: {type(problem).__name__}{detail}", False
         return _as_text(function.name, result), True
 
     async def _call(self, function: Function, arguments: dict[str, Any]) -> Any:
@@ -141,77 +167,62 @@ class ToolEnvironment:
             return await function.function(**arguments)
         if not self._in_threads:
             return await settle(function.function(**arguments))
-        # Settled, since a plain function may hand back a coroutine.
+        # A plain function may return a coroutine.
         return await settle(await self._threads.run(partial(function.function, **arguments)))
 
-    def _known(self) -> str:
+    def _names(self) -> str:
         return ", ".join(self._functions) or "none"
-
-    def _listing(self) -> str:
-        return f"The tools are: {self._known()}" if self._functions else "There are no tools"
-
-    def _ends_named(self, calls: Iterable[ToolCall]) -> str:
-        return next(call.name for call in calls if call.name in self._ends)
 
     # --- Snapshots ---
 
-    def serialize(self) -> dict[str, Any]:
-        try:
-            return snapshot(self, json_value(self.state()))
-        except ValueError as problem:
-            if isinstance(problem, InvalidInput):
-                raise
+    def snapshot(self) -> dict[str, Any]:
+        """Return what was injected, as plain JSON values.
+
+        Returns:
+            The state. A subclass with state of its own returns that.
+
+        Raises:
+            NotImplementedError: A subclass does not say what its state is.
+            InvalidInput: An injected value would not come back from JSON as it is.
+        """
+        if type(self) is not ToolEnvironment:
+            raise NotImplementedError(
+                f"{type(self).__name__} may have state of its own; define snapshot() and restore()"
+            )
+        return {name: self._to_json(name, value) for name, value in self._inject.items()}
+
+    def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take up the state of a snapshot.
+
+        Args:
+            snapshot: What `snapshot` returned.
+
+        Raises:
+            InvalidInput: It is not a snapshot of what is injected here.
+        """
+        if snapshot.keys() != self._inject.keys():
             raise InvalidInput(
-                f"the state of {type(self).__name__} cannot be put in a snapshot: JSON has no "
-                f"word for it ({problem})"
+                f"the snapshot holds {sorted(snapshot)}, and {type(self).__name__} has "
+                f"{sorted(self._inject)} injected; a subclass defines both snapshot() and restore()"
+            )
+        self._inject.update(self._from_json(snapshot))
+
+    def _from_json(self, snapshot: Mapping[str, Any]) -> dict[str, Any]:
+        """Convert injected values to the types that the tools' parameters have."""
+        types: dict[str, Any] = dict.fromkeys(snapshot, Any)
+        for function in self._functions.values():
+            for name, annotation in function.injected.items():
+                if types.get(name) is Any:
+                    types[name] = annotation
+        try:
+            return {n: msgspec.convert(v, types[n], str_keys=True) for n, v in snapshot.items()}
+        except msgspec.ValidationError as problem:
+            raise InvalidInput(
+                f"what the snapshot holds does not fit the tools' parameters: {problem}"
             ) from None
 
-    @classmethod
-    def deserialize(
-        cls, snapshot: Mapping[str, Any], *, tools: Iterable[Tool] | None = None
-    ) -> Self:
-        """The environment as it was. `tools` are the functions, which no snapshot can hold."""
-        state = copy.deepcopy(restored(cls, snapshot))
-        own = cls.from_state.__func__ is not ToolEnvironment.from_state.__func__  # type: ignore[attr-defined]
-        if tools is None or own:
-            if tools is not None:
-                raise InvalidInput(f"{cls.__name__} has tools of its own; leave out tools=")
-            try:
-                return cls.from_state(state)
-            except (KeyError, TypeError, AttributeError) as problem:
-                raise SnapshotMismatch(
-                    f"this is no state of {cls.__name__}: {type(problem).__name__}: {problem}"
-                ) from problem
-        try:
-            kept = msgspec.convert(state, _State)
-        except msgspec.ValidationError as problem:
-            raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
-        tools = _listed(tools, "tools")
-        functions = [Function(tool, kept.inject) for tool in tools]
-        return cls(
-            tools,
-            inject=_restored_inject(functions, kept.inject),
-            opening=kept.opening,
-            ends=kept.ends,
-            in_threads=kept.in_threads,
-        )
-
-    def state(self) -> dict[str, Any]:
-        """What a snapshot keeps, in values that JSON can hold; what was injected, to begin with."""
-        inject = {name: self._plain(name, value) for name, value in self._inject.items()}
-        kept = _State(inject, [*self._opening], [*self._ends], self._in_threads)
-        return msgspec.structs.asdict(kept)
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Self:
-        """The environment that `state()` was asked of; for subclasses with tools of their own."""
-        raise SnapshotNeedsMore(
-            f"a snapshot cannot hold functions: {cls.__name__}.deserialize(snapshot, tools=[…]) "
-            "takes them, or a subclass with tools of its own defines from_state"
-        )
-
-    def _plain(self, name: str, value: Any) -> Any:
-        """An injected value as JSON, if the same value will come back from it."""
+    def _to_json(self, name: str, value: Any) -> Any:
+        """Convert an injected value, if the same value will come back."""
         kind = type(value).__name__
         try:
             plain = json_value(value)
@@ -220,12 +231,11 @@ class ToolEnvironment:
                 f"the injected {name!r}, a {kind}, cannot be put in a snapshot: JSON has no word "
                 f"for it ({problem}); keep it in a dict, a list or a dataclass"
             ) from None
-        functions = self._functions.values()
         try:
-            same = _same(_restored_inject(functions, {name: copy.deepcopy(plain)})[name], value)
-        except SnapshotMismatch:
-            same = False
-        if not same:
+            is_same = _same(self._from_json({name: copy.deepcopy(plain)})[name], value)
+        except InvalidInput:
+            is_same = False
+        if not is_same:
             raise InvalidInput(
                 f"the injected {name!r}, a {kind}, would not come back from a snapshot as it is; "
                 f"annotate the parameter {name!r} of the tools with its type (a dataclass, "
@@ -234,32 +244,8 @@ class ToolEnvironment:
         return plain
 
 
-class _State(msgspec.Struct):
-    """What a snapshot of a plain ToolEnvironment holds."""
-
-    inject: dict[str, Any]
-    opening: list[Message]
-    ends: list[str]
-    in_threads: bool
-
-
-def _restored_inject(functions: Iterable[Function], plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Injected values out of a snapshot, of the types that the tools' parameters have."""
-    found: dict[str, Any] = dict.fromkeys(plain, Any)
-    for function in functions:
-        for name, annotation in function.injected.items():
-            if found.get(name) is Any:
-                found[name] = annotation
-    try:
-        return {n: msgspec.convert(v, found[n], str_keys=True) for n, v in plain.items()}
-    except msgspec.ValidationError as problem:
-        raise SnapshotMismatch(
-            f"what the snapshot holds does not fit the tools' parameters: {problem}"
-        ) from None
-
-
 def _same(restored: Any, value: Any) -> bool:
-    """Equal and of the same types throughout: a defaultdict is equal to the dict it becomes."""
+    """Compare values and types throughout: a defaultdict equals the dict that it becomes."""
     if type(restored) is not type(value):
         return False
     if isinstance(value, dict):
@@ -272,8 +258,8 @@ def _same(restored: Any, value: Any) -> bool:
     return bool(restored == value)
 
 
-def _listed(values: Any, what: str) -> list[Any]:
-    # A text would come apart into its letters.
+def _as_list(values: Any, what: str) -> list[Any]:
+    # A text would become a list of its letters.
     if isinstance(values, str | Message) or not isinstance(values, Iterable):
         raise InvalidInput(f"{what} is a list, got {values!r:.200}")
     return list(values)

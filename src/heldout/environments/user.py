@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
-from typing import Any, Self
-
-import msgspec
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from heldout._aio import settle
 from heldout.chat.reasoning import without_reasoning
@@ -14,12 +11,11 @@ from heldout.config import Sampling
 from heldout.environment import (
     Environment,
     HasOutcome,
+    HasSnapshots,
     Reply,
     SeesCompletions,
-    restored,
-    snapshot,
 )
-from heldout.errors import EnvironmentFailed, InvalidInput, SnapshotMismatch, SnapshotNeedsMore
+from heldout.errors import EnvironmentFailed, InvalidInput
 from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint, with_retries
 from heldout.types import Completion, Message, ToolSpec
 
@@ -27,22 +23,13 @@ BEGIN = "(The conversation begins. Write your first message.)"
 
 
 class SimulatedUser:
-    """An environment in which someone talks to the policy until they are done.
+    """An environment in which a user talks to the policy until the user is done.
 
-    `user` is a function of the messages, plain or async, or an endpoint object, which stays its
-    owner's to close. It sees the conversation from its own side: `instructions` as its system
-    message, the policy's turns as those of a user and its own as the assistant's, without the
-    policy's system message, reasoning and tool traffic. What it should say next it has to tell
-    from that alone.
-
-    A message with the text `stop` in it ends the episode; what stands before is still said.
-    `tools`, an environment, answers the turns that call tools. `first_message` opens the
-    conversation; without one the user is asked for it. A user that fails, or says nothing, is an
-    error of the item.
+    The user sees the conversation from its own side: its instructions as the system message, the
+    policy's turns as those of a user and its own as the assistant's, without the policy's system
+    message, reasoning and tool calls. A user that fails, or says nothing, is an error of the
+    item.
     """
-
-    env_kind = "simulated_user"
-    version = "1.0"
 
     def __init__(
         self,
@@ -55,6 +42,22 @@ class SimulatedUser:
         sampling: Sampling | None = None,
         retries: int = 4,
     ) -> None:
+        """Make the user of one rollout.
+
+        Args:
+            user: A function of the messages, plain or async, or an endpoint object, which its owner
+                closes.
+            first_message: The first message; without one the user is asked for it.
+            instructions: The user's system message.
+            stop: A text that ends the episode when the user writes it; the text before it is still
+                said. None for a user that never ends it.
+            tools: An environment that answers the turns that call tools.
+            sampling: How a model as the user samples.
+            retries: How often a request to the user is repeated after transient errors.
+
+        Raises:
+            InvalidInput: If `user` cannot be one, or `stop` would end every episode.
+        """
         if stop == "":
             raise InvalidInput("stop is a text that ends the episode, or None; '' is in every text")
         if first_message is not None and stop is not None and stop in first_message:
@@ -79,18 +82,31 @@ class SimulatedUser:
 
     @property
     def tools(self) -> Sequence[ToolSpec]:
+        """What the policy may call."""
         return self._tools.tools if self._tools is not None else ()
 
     async def opening(self) -> Sequence[Message]:
+        """Return the opening of the tools, and the user's first message."""
         messages = list(await settle(self._tools.opening())) if self._tools is not None else []
         if self._first_message is not None:
             return [*messages, Message("user", self._first_message)]
-        said = await self._ask(messages)
-        if self._ended(said):
+        message = await self._ask(messages)
+        if self._has_stop(message):
             raise EnvironmentFailed("the simulated user ended the conversation before it began")
-        return [*messages, said]
+        return [*messages, message]
 
     async def reply(self, messages: Sequence[Message]) -> Reply:
+        """Answer the last model turn: by the tools if it calls any, by the user otherwise.
+
+        Args:
+            messages: The conversation, up to that turn.
+
+        Returns:
+            The reply.
+
+        Raises:
+            EnvironmentFailed: If the user failed.
+        """
         calls = messages[-1].tool_calls if messages else ()
         if calls and self._tools is not None:
             return await settle(self._tools.reply(messages))
@@ -101,13 +117,14 @@ class SimulatedUser:
                     for call in calls
                 )
             )
-        said = await self._ask(messages)
-        if not self._ended(said):
-            return Reply((said,))
-        last_words = said.text.partition(str(self._stop))[0].strip()
-        return Reply((Message("user", last_words),) if last_words else (), done=True)
+        message = await self._ask(messages)
+        if not self._has_stop(message):
+            return Reply((message,))
+        text = message.text.partition(str(self._stop))[0].strip()
+        return Reply((Message("user", text),) if text else (), done=True)
 
     async def close(self) -> None:
+        """Close the tools, and the threads of a function."""
         try:
             if self._tools is not None:
                 await settle(self._tools.close())
@@ -115,14 +132,14 @@ class SimulatedUser:
             if self._own is not None:
                 await self._own.close()
 
-    def _ended(self, said: Message) -> bool:
-        return self._stop is not None and self._stop in said.text
+    def _has_stop(self, message: Message) -> bool:
+        return self._stop is not None and self._stop in message.text
 
     async def _ask(self, messages: Sequence[Message]) -> Message:
-        shown = list(self._seen(messages))
+        own_view = list(self._view(messages))
 
         async def request() -> Completion:
-            return await self._user.complete(shown, self._sampling, ())
+            return await self._user.complete(own_view, self._sampling, ())
 
         try:
             answer = (await with_retries(request, self._retries)).message
@@ -132,95 +149,54 @@ class SimulatedUser:
             ) from problem
         if isinstance(answer.content, list) and answer.content:
             return Message("user", answer.content)
-        said = without_reasoning(answer.text)
-        if not said:
+        text = without_reasoning(answer.text)
+        if not text:
             raise EnvironmentFailed(
                 "the simulated user said nothing"
                 + (f"; to end the episode it says {self._stop!r}" if self._stop else "")
             )
-        return Message("user", said)
+        return Message("user", text)
 
-    def _seen(self, messages: Sequence[Message]) -> Iterator[Message]:
-        """The conversation from the user's side."""
+    def _view(self, messages: Sequence[Message]) -> Iterator[Message]:
+        """Turn the conversation around to the user's side."""
         if self._instructions:
             yield Message("system", self._instructions)
         turns = [message for message in messages if message.role in ("user", "assistant")]
         if not turns or turns[0].role == "user":
-            # Chat templates want a user's message first, and this one's own are the assistant's.
+            # Chat templates want a user message first, and this user's own are the assistant's.
             yield Message("user", BEGIN)
         for message in turns:
             if message.role == "user":
                 yield Message("assistant", message.content)
                 continue
-            said = without_reasoning(message.text)
-            if said or not message.tool_calls:
-                yield Message("user", said)
+            text = without_reasoning(message.text)
+            if text or not message.tool_calls:
+                yield Message("user", text)
 
     # --- Snapshots ---
 
-    def serialize(self) -> dict[str, Any]:
-        inner = None
-        if self._tools is not None:
-            serialize = getattr(self._tools, "serialize", None)
-            if not callable(serialize):
-                raise InvalidInput(
-                    f"the tools, a {type(self._tools).__name__}, have no serialize, so the "
-                    "conversation cannot be put in a snapshot"
-                )
-            inner = serialize()
-        return snapshot(
-            self,
-            {
-                "first_message": self._first_message,
-                "instructions": self._instructions,
-                "stop": self._stop,
-                "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
-                "retries": self._retries,
-                "tools": inner,
-            },
-        )
+    async def snapshot(self) -> dict[str, Any]:
+        """Return the tools' state; a simulated user has none besides the conversation.
 
-    @classmethod
-    def deserialize(
-        cls,
-        snapshot: Mapping[str, Any],
-        *,
-        user: AnswerFn | Endpoint | None = None,
-        tools: Callable[[Mapping[str, Any]], Environment] | None = None,
-    ) -> Self:
-        """The conversation's user again. `tools` restores the inner environment's snapshot."""
-        try:
-            state = msgspec.convert(restored(cls, snapshot), _State)
-        except msgspec.ValidationError as problem:
-            raise SnapshotMismatch(f"this is no state of {cls.__name__}: {problem}") from None
-        if user is None:
-            raise SnapshotNeedsMore(
-                f"a snapshot cannot hold the user: {cls.__name__}.deserialize(snapshot, user=…)"
+        Returns:
+            The state.
+
+        Raises:
+            NotImplementedError: The tools have no snapshots.
+        """
+        if self._tools is None:
+            return {}
+        if not isinstance(self._tools, HasSnapshots):
+            raise NotImplementedError(
+                f"the tools, a {type(self._tools).__name__}, have no snapshot() and restore()"
             )
-        if (state.tools is None) != (tools is None):
-            raise InvalidInput(
-                "the snapshot has tools in it; give what restores them, such as "
-                "tools=Calculator.deserialize"
-                if tools is None
-                else "the snapshot has no tools in it to restore; leave out tools="
-            )
-        return cls(
-            user,
-            first_message=state.first_message,
-            instructions=state.instructions,
-            stop=state.stop,
-            tools=tools(state.tools) if tools is not None and state.tools is not None else None,
-            sampling=state.sampling,
-            retries=state.retries,
-        )
+        return {"tools": await settle(self._tools.snapshot())}
 
+    async def restore(self, snapshot: dict[str, Any]) -> None:
+        """Take up the state of a snapshot.
 
-class _State(msgspec.Struct):
-    """What a snapshot holds."""
-
-    first_message: str | None
-    instructions: str
-    stop: str | None
-    sampling: Sampling
-    retries: int
-    tools: dict[str, Any] | None
+        Args:
+            snapshot: What `snapshot` returned.
+        """
+        if isinstance(self._tools, HasSnapshots):
+            await settle(self._tools.restore(snapshot["tools"]))

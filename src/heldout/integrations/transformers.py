@@ -33,7 +33,7 @@ from heldout.errors import InvalidInput
 from heldout.rollout import EvalDefinition
 from heldout.training.curve import CurvePoint
 from heldout.training.dispatcher import runs_async_evals
-from heldout.training.distributed import current_ranks
+from heldout.training.distributed import agree, current_ranks
 from heldout.training.metrics import Heartbeat, log_fields
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.runner import RunnerBuilder
@@ -290,7 +290,7 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
                     made[periodic.label] = self._row(point)
             self._logged[periodic.label] = len(periodic.history)
         if shared:
-            made = self._agreed(made, dict[str, _Row])
+            made = agree(current_ranks(), made, dict[str, _Row])
         self._rows |= made
         return {key: value for row in made.values() for key, value in row.fields.items()}
 
@@ -301,22 +301,13 @@ class HeldoutCallback(TrainerCallback):  # type: ignore[misc]
             cut = point.partial is not None or point.asked < point.of
         return _Row(point.step, log_fields(point, self._names[point.label]), cut)
 
-    def _agreed(self, mine: Any, kind: Any = bool) -> Any:
-        """Return what the first process says.
-
-        It alone knows results and stop requests, and processes that decide differently deadlock.
-        """
-        ranks = current_ranks()
-        if ranks.world == 1:
-            return mine
-        return msgspec.json.decode(ranks.from_first(msgspec.json.encode(mine)), type=kind)
-
     def _stop_if_requested(self, state: Any, control: Any) -> None:
         asked = [(periodic, periodic.stop_requested_here) for periodic in self._on]
         reasons = [
             f"{periodic.label}: {reason}" for periodic, reason in asked if reason is not None
         ]
-        if self._agreed(bool(reasons)):
+        # Processes that decide differently deadlock, and the first alone knows of all requests.
+        if agree(current_ranks(), bool(reasons), bool):
             control.should_training_stop = True
             if not self._stopped and reasons:
                 log.warning(

@@ -1,38 +1,92 @@
-"""Who answers: anything with `complete(messages, sampling, tools) -> Completion`.
+"""Models that answer: anything with `complete(messages, sampling, tools) -> Completion`.
 
-    function   a plain or async function of the messages (base.py)
-    http       an OpenAI-compatible server (http.py)
-    local      a transformers model in this process (local.py)
-    smollm2    SmolLM2-135M-Instruct from the package index (demo.py)
+`EvalConfig.endpoint`, a judge's `endpoint` and `heldout run --endpoint` take one of these forms:
 
-`open_endpoint` makes one of a config's `endpoint`; heavy packages load only there.
+    openai:MODEL                  a model of OpenAI, or of the server in OPENAI_BASE_URL (http.py)
+    openai:MODEL@http://host/v1   a model of any OpenAI-compatible server (http.py)
+    openrouter:MODEL, vllm:MODEL  … of one whose address is known (heldout/_providers.py)
+    openai-responses:MODEL        OpenAI's Responses API (responses.py)
+    anthropic:MODEL               Anthropic's Messages API (anthropic.py)
+    litellm:MODEL                 anything that the package litellm knows (litellm.py)
+    hf:PATH                       a folder or a hub name that transformers can load (local.py)
+    smollm2                       SmolLM2-135M-Instruct from the package index (demo.py)
+    a function                    of (messages) or (messages, tools), plain or async (base.py)
+    an object                     with `complete`, `describe` and `close` (base.py)
+
+Two more are made by heldout itself: `batch.py` for a policy that answers in the trainer's thread,
+`requests.py` for chat-completions requests that are replayed whole.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, cast
 
+from heldout._providers import COMPATIBLE, SERVERS
 from heldout.config import check_endpoint
-from heldout.models.base import Endpoint, FunctionEndpoint
+from heldout.models.base import AnswerFn, Endpoint, FunctionEndpoint
+
+if TYPE_CHECKING:
+    from heldout.models.http import ServerEndpoint
 
 __all__ = ["Endpoint", "FunctionEndpoint", "open_endpoint"]
 
 
-def open_endpoint(given: Any, *, max_concurrent: int) -> Endpoint:
-    check_endpoint(given)
-    if isinstance(given, str):
-        kind, _, rest = given.partition(":")
-        if kind == "openai":
-            from heldout.models.http import HTTPEndpoint
+def open_endpoint(model: str | AnswerFn | Endpoint, *, max_concurrent: int) -> Endpoint:
+    """Make the endpoint that a config names. Heavy packages are imported only here.
 
-            return HTTPEndpoint.parse(rest, max_connections=max_concurrent)
-        from heldout.models.local import LocalEndpoint
+    Args:
+        model: A model in one of the forms above.
+        max_concurrent: How many requests may be in flight at once.
 
-        if kind == "hf":
-            return LocalEndpoint.load(rest, max_batch=max_concurrent)
-        from heldout.models.demo import weights_folder
+    Returns:
+        The endpoint; the caller closes it.
 
-        return LocalEndpoint.load(weights_folder(), name="smollm2", max_batch=max_concurrent)
-    if callable(getattr(given, "complete", None)):
-        return given  # type: ignore[no-any-return]
-    return FunctionEndpoint(given)
+    Raises:
+        InvalidInput: If the form is unknown, or a package it needs is not installed.
+    """
+    check_endpoint(model)
+    if not isinstance(model, str):
+        is_endpoint = callable(getattr(model, "complete", None))
+        return cast(Endpoint, model) if is_endpoint else FunctionEndpoint(cast(AnswerFn, model))
+    kind, _, name = model.partition(":")
+    if kind in SERVERS:
+        return open_server(kind, name, max_connections=max_concurrent)
+    if kind == "litellm":
+        from heldout.models.litellm import LiteLLMEndpoint
+
+        return LiteLLMEndpoint(name)
+    from heldout.models.local import LocalEndpoint
+
+    if kind == "hf":
+        return LocalEndpoint.load(name, max_batch=max_concurrent)
+    from heldout.models.demo import weights_folder
+
+    return LocalEndpoint.load(weights_folder(), name="smollm2", max_batch=max_concurrent)
+
+
+def open_server(kind: str, name: str, *, max_connections: int) -> ServerEndpoint:
+    """Make the endpoint of a server.
+
+    Args:
+        kind: One of `heldout._providers.SERVERS`.
+        name: MODEL or MODEL@URL.
+        max_connections: How many connections are open at once.
+
+    Returns:
+        The endpoint.
+
+    Raises:
+        InvalidInput: If the address cannot be one, or the provider's key is missing.
+    """
+    if kind == "anthropic":
+        from heldout.models.anthropic import AnthropicEndpoint
+
+        return AnthropicEndpoint.parse(name, max_connections=max_connections)
+    if kind == "openai-responses":
+        from heldout.models.responses import ResponsesEndpoint
+
+        return ResponsesEndpoint.parse(name, max_connections=max_connections)
+    from heldout.models.http import HTTPEndpoint
+
+    provider = COMPATIBLE.get(kind)
+    return HTTPEndpoint.parse(name, max_connections=max_connections, provider=provider)

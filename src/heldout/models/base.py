@@ -1,4 +1,4 @@
-"""The endpoint contract, retries, and the simplest endpoint: a function."""
+"""The protocol of an endpoint, retries, and the simplest endpoint: a function."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import inspect
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import anyio
@@ -19,119 +20,171 @@ from heldout.types import Completion, Message, ToolSpec
 
 
 class Endpoint(Protocol):
+    """A model that answers chat messages."""
+
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        """One model turn. Raises an EndpointError that says whether trying again may help."""
+        """Take one model turn.
+
+        Args:
+            messages: The conversation so far.
+            sampling: How to sample; a server that lacks an option ignores it.
+            tools: What the model may call.
+
+        Returns:
+            The turn.
+
+        Raises:
+            EndpointError: If there is none; its type says whether a retry may help.
+        """
         ...
 
     def describe(self) -> dict[str, Any]:
-        """What is stored with a report: enough to know who answered, and no secret."""
+        """Describe the model for the report: enough to tell it from others, and no secret."""
         ...
 
-    async def close(self) -> None: ...
+    async def close(self) -> None:
+        """Free connections, threads and memory."""
+        ...
 
 
 class KnowsItems(Protocol):
-    """An endpoint that wants to know who takes part, and when nobody more will ask."""
+    """An endpoint that treats each attempt of a sample on its own."""
 
     def item(self, index: int, repeat: int) -> AbstractContextManager[Endpoint]:
-        """For as long as the item runs, what answers it."""
+        """Give the endpoint that answers one attempt, for as long as the attempt runs.
+
+        Args:
+            index: Which sample of the dataset.
+            repeat: Which attempt of the sample.
+        """
         ...
 
 
 def taking_part(endpoint: Endpoint, index: int, repeat: int) -> AbstractContextManager[Endpoint]:
-    known: Callable[[int, int], AbstractContextManager[Endpoint]] | None
-    known = getattr(endpoint, "item", None)
-    return known(index, repeat) if known is not None else nullcontext(endpoint)
+    """Give the endpoint that answers one attempt: its own if the endpoint `KnowsItems`.
+
+    Args:
+        endpoint: The endpoint of the eval.
+        index: Which sample of the dataset.
+        repeat: Which attempt of the sample.
+
+    Returns:
+        A context in which the attempt runs.
+    """
+    item: Callable[[int, int], AbstractContextManager[Endpoint]] | None
+    item = getattr(endpoint, "item", None)
+    return nullcontext(endpoint) if item is None else item(index, repeat)
 
 
-AnswerFn = Callable[..., str | Message | Awaitable[str | Message]]
+@dataclass(frozen=True, slots=True)
+class ItemEndpoint:
+    """An endpoint as one attempt sees it."""
+
+    whole: Endpoint
+    answer: Callable[[Sequence[Message], Sampling, Sequence[ToolSpec]], Awaitable[Completion]]
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    ) -> Completion:
+        """Take one model turn of the attempt."""
+        return await self.answer(messages, sampling, tools)
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model for the report."""
+        return self.whole.describe()
+
+    async def close(self) -> None:
+        """Leave everything open: it belongs to the whole endpoint."""
+
+
+# --- Functions ----------------------------------------------------------------------------------
+
+AnswerFn = Callable[..., str | Message | Completion | Awaitable[str | Message | Completion]]
 """(messages) or (messages, tools) -> answer"""
 
 
 class FunctionEndpoint:
-    """`(messages) -> str | Message`, or `(messages, tools)`, plain or async.
+    """A function of (messages) or (messages, tools), plain or async.
 
-    A plain function runs in a thread, since it may well block; as many at once as items do.
+    A plain function runs in a thread, since it may block.
     """
 
     def __init__(self, function: AnswerFn) -> None:
+        """Read the function's signature.
+
+        Args:
+            function: Returns the answer as a text, a `Message` or a `Completion`.
+
+        Raises:
+            InvalidInput: If it cannot be called with the messages.
+        """
         self._function = function
-        self._tools = _where_tools_go(function)
+        self._tools = _find_tools_parameter(function)
         self._is_async = is_async(function)
         self._threads = Threads()
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        call: Callable[..., Any] = self._function
+        """Call the function; `sampling` is not passed on."""
+        call: Callable[..., Any] = functools.partial(self._function, list(messages))
         if self._tools == "second":
-            call = functools.partial(call, list(messages), list(tools))
-        elif self._tools == "named":
-            call = functools.partial(call, list(messages), tools=list(tools))
-        else:
-            call = functools.partial(call, list(messages))
-        if self._is_async:
-            answer = await call()
-        else:
-            # A plain function may hand back a coroutine.
-            answer = await settle(await self._threads.run(call))
+            call = functools.partial(call, list(tools))
+        elif self._tools == "keyword":
+            call = functools.partial(call, tools=list(tools))
+        # A plain function may return a coroutine.
+        answer = await (call() if self._is_async else settle(await self._threads.run(call)))
         return Completion.of(answer)
 
     def describe(self) -> dict[str, Any]:
+        """Describe the function: its code, and the weights of the torch models that it uses."""
         return {"kind": "function", **(describe_callable(self._function, weights=True) or {})}
 
     async def close(self) -> None:
+        """End the threads."""
         self._threads.close()
 
 
-def _where_tools_go(function: AnswerFn) -> Literal["second", "named", "nowhere"]:
-    """How a function takes the tools, from its signature; one that cannot be called is refused.
+def _find_tools_parameter(function: AnswerFn) -> Literal["second", "keyword"] | None:
+    """Find how a function takes the tools, and check that it can be called.
 
-    A second parameter with a default is left alone unless it is called `tools`: in
+    A second parameter with a default is not for the tools unless it is called `tools`: in
     `lambda messages, i=i: …` it is the author's own.
     """
     try:
-        # Of what a decorator wraps, only if it hands on whatever it is given.
+        # The signature of a decorator's wrapper, unless it passes on whatever it gets.
         signature = inspect.signature(function, follow_wrapped=False)
         if any(p.kind is p.VAR_POSITIONAL for p in signature.parameters.values()):
             signature = inspect.signature(function)
     except (TypeError, ValueError):
-        return "nowhere"  # built in, and does not say
-    placed = [
-        p
-        for p in signature.parameters.values()
-        if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-    ]
-    named = signature.parameters.get("tools")
-    where: Literal["second", "named", "nowhere"] = "nowhere"
+        return None  # built in, without a signature
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = [p for p in signature.parameters.values() if p.kind in by_position]
+    tools = signature.parameters.get("tools")
     try:
-        if named is not None and named.kind in _BY_NAME and named not in placed[:1]:
-            where = "named"
+        if tools is not None and tools.kind in by_name and tools not in positional[:1]:
             signature.bind(None, tools=None)
-        elif any(p.default is p.empty or p.name == "tools" for p in placed[1:2]):
-            where = "second"
+            return "keyword"
+        if any(p.default is p.empty or p.name == "tools" for p in positional[1:2]):
             signature.bind(None, None)
-        else:
-            signature.bind(None)
+            return "second"
+        signature.bind(None)
     except TypeError as problem:
         raise InvalidInput(
             f"a function that answers takes (messages) or (messages, tools); "
             f"{getattr(function, '__qualname__', repr(function))}{signature} cannot be called "
             f"so: {problem}"
         ) from None
-    return where
-
-
-_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return None
 
 
 # --- Retries ------------------------------------------------------------------------------------
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.5, 60.0
-# Own generator: the user's random state is not ours to draw from.
-_jitter = random.Random()
+_jitter = random.Random()  # its own generator: the user's random state must not change
 
 
 async def with_retries(
@@ -140,7 +193,19 @@ async def with_retries(
     *,
     sleep: Callable[[float], Awaitable[None]] = anyio.sleep,
 ) -> Completion:
-    """What the request gives, tried again after transient failures, with growing waits."""
+    """Make a request, and repeat it after transient errors with growing waits.
+
+    Args:
+        request: Makes the request.
+        retries: How often to repeat it at most.
+        sleep: Waits so many seconds.
+
+    Returns:
+        The answer.
+
+    Raises:
+        EndpointError: The error of the last try.
+    """
     for attempt in range(retries + 1):
         try:
             return await request()
@@ -148,6 +213,6 @@ async def with_retries(
             if attempt == retries:
                 raise
             wait = min(_LONGEST_WAIT, _FIRST_WAIT * 2**attempt) * _jitter.uniform(0.5, 1.0)
-            # What the server asks for is honoured; the item's timeout is what bounds it.
+            # A wait that the server asks for is honoured; the attempt's timeout bounds it.
             await sleep(max(wait, problem.retry_after or 0.0))
     raise AssertionError("unreachable")

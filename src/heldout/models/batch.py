@@ -1,9 +1,10 @@
-"""Answers that are made in batches, by a function that is called in one thread alone.
+"""Answers in batches, from a function that runs in one thread alone.
 
 For a model in the middle of its training: it belongs to the trainer's thread, and the same weights
-must give the same answers, to the byte. So who is in a batch is not left to timing. All items that
-are under way are waited for, and then answered together in the order of the dataset: an item that
-talks to a slow tool holds up the others, and the batches are always the same ones.
+must give the same answers, to the byte. So timing must not decide which requests share a batch. The
+endpoint waits until every attempt in flight has asked, and then answers all of them in the order of
+the dataset: an attempt that talks to a slow tool delays the others, and the batches are always the
+same.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ import anyio
 from heldout._aio import Here
 from heldout.config import Sampling
 from heldout.errors import EndpointError, printable_error
+from heldout.models.base import ItemEndpoint
 from heldout.rollout import waiting_for_others
 from heldout.types import Completion, Message, ToolSpec
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One model turn that is asked for."""
+    """A request for one model turn."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
@@ -33,126 +35,128 @@ class Request:
 
 
 Answered = Completion | Message | str | Exception | None
-"""A turn; what went wrong with this one; None where time ran out before it was finished."""
+"""A turn; the error of this request; None if time ran out before the turn was complete."""
 Answer = Callable[[Sequence[Request]], Sequence[Answered]]
 
 
 @dataclass(eq=False, slots=True)
 class _Turn:
-    place: tuple[int, int]
+    key: tuple[int, int]
+    """Index and repeat: batches are sorted by it."""
     request: Request
     ready: anyio.Event
     outcome: Completion | Exception | None = None
 
 
 class BatchEndpoint:
-    """`rows` items are under way at once, of `items` in all; `serve` answers them."""
+    """An endpoint that answers all attempts in flight together.
+
+    Attributes:
+        over: Set when time has run out and no attempt can go on.
+    """
 
     def __init__(self, answer: Answer, here: Here, *, items: int, rows: int) -> None:
+        """Prepare for one eval.
+
+        Args:
+            answer: Answers a batch, in the order of its requests.
+            here: Runs a function in the thread that `answer` belongs to.
+            items: How many attempts the eval has.
+            rows: How many of them are in flight at once.
+        """
         self._answer, self._here, self._rows = answer, here, rows
         self._items = self._left = items
         self._waiting: list[_Turn] = []
         self._unanswered = 0
-        self._everyone = anyio.Event()
+        self._batch_ready = anyio.Event()
         self.over = anyio.Event()
-        """Set when time has run out, and all that was answered before has been made use of."""
 
     @property
     def done(self) -> int:
+        """How many attempts have ended."""
         return self._items - self._left
 
     def describe(self) -> dict[str, Any]:
+        """Describe the endpoint for the report; the caller adds which weights answered."""
         return {"kind": "live", "rows": self._rows}
 
     @contextmanager
-    def item(self, index: int, repeat: int) -> Iterator[_Seat]:
+    def item(self, index: int, repeat: int) -> Iterator[ItemEndpoint]:
+        """Give the endpoint of one attempt; see `KnowsItems`."""
         try:
-            yield _Seat(self, (index, repeat))
+            yield ItemEndpoint(self, partial(self._take_turn, (index, repeat)))
         finally:
             self._left -= 1
-            self._look()
+            self._check_batch()
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        raise EndpointError("a batch endpoint answers items of an eval, and this is none")
+        """Refuse: only attempts of the eval are answered, through `item`."""
+        raise EndpointError("a batch endpoint answers attempts of an eval only")
 
     async def close(self) -> None:
-        pass
+        """Do nothing: the model is its owner's."""
 
     async def serve(self) -> None:
-        """Answer batch after batch, for as long as this runs."""
+        """Answer batch after batch, until cancelled."""
         while True:
-            await self._everyone.wait()
-            self._everyone = anyio.Event()
-            turns, self._waiting = sorted(self._waiting, key=lambda turn: turn.place), []
-            requests = [turn.request for turn in turns]
-            if not requests:
+            await self._batch_ready.wait()
+            self._batch_ready = anyio.Event()
+            turns, self._waiting = sorted(self._waiting, key=lambda turn: turn.key), []
+            if not turns:
                 continue
+            requests = [turn.request for turn in turns]
             try:
-                given = list(await self._here(partial(self._answer, requests)))
-                if len(given) != len(turns):
-                    raise EndpointError(f"{len(turns)} turns were asked for, {len(given)} given")
-            except Exception as problem:  # noqa: BLE001 - it is the error of everyone in the batch
-                given = [problem] * len(turns)
-            for turn, answer in zip(turns, given, strict=True):
+                answers = list(await self._here(partial(self._answer, requests)))
+                if len(answers) != len(turns):
+                    raise EndpointError(f"{len(turns)} requests got {len(answers)} answers")
+            except Exception as problem:  # noqa: BLE001 - the error of every request in the batch
+                answers = [problem] * len(turns)
+            for turn, answer in zip(turns, answers, strict=True):
                 if answer is None:
-                    self._unanswered += 1  # time has run out: it waits until all are cancelled
+                    self._unanswered += 1  # time has run out: it waits until it is cancelled
                     continue
-                turn.outcome = _outcome(answer)
+                turn.outcome = _read_answer(answer)
                 turn.ready.set()
-            self._look()
+            self._check_batch()
 
-    async def turn(self, place: tuple[int, int], request: Request) -> Completion:
-        turn = _Turn(place, request, anyio.Event())
+    async def _take_turn(
+        self,
+        key: tuple[int, int],
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+    ) -> Completion:
+        turn = _Turn(key, Request(tuple(messages), sampling, tuple(tools)), anyio.Event())
         self._waiting.append(turn)
-        self._look()
+        self._check_batch()
         try:
             with waiting_for_others():
                 await turn.ready.wait()
         finally:
-            if turn in self._waiting:  # cancelled before it was its turn
+            if turn in self._waiting:  # cancelled before its batch began
                 self._waiting.remove(turn)
         if isinstance(turn.outcome, Exception):
             raise turn.outcome
         assert turn.outcome is not None
         return turn.outcome
 
-    def _look(self) -> None:
-        under_way = min(self._rows, self._left)
+    def _check_batch(self) -> None:
+        in_flight = min(self._rows, self._left)
         if self._unanswered:
-            if self._unanswered + len(self._waiting) >= under_way:
+            if self._unanswered + len(self._waiting) >= in_flight:
                 self.over.set()
-        elif self._waiting and len(self._waiting) >= under_way:
-            self._everyone.set()
+        elif self._waiting and len(self._waiting) >= in_flight:
+            self._batch_ready.set()
 
 
-def _outcome(answer: Completion | Message | str | Exception) -> Completion | Exception:
+def _read_answer(answer: Completion | Message | str | Exception) -> Completion | Exception:
+    if isinstance(answer, EndpointError):
+        return answer
     if isinstance(answer, Exception):
-        if isinstance(answer, EndpointError):
-            return answer
         return EndpointError(f"{type(answer).__name__}: {printable_error(answer)}")
     try:
-        return answer if isinstance(answer, Completion) else Completion.of(answer)
-    except Exception as problem:  # noqa: BLE001 - the error of this item
+        return Completion.of(answer)
+    except (TypeError, ValueError) as problem:
         return EndpointError(str(problem))
-
-
-@dataclass(frozen=True, slots=True)
-class _Seat:
-    """The endpoint as one item sees it."""
-
-    endpoint: BatchEndpoint
-    place: tuple[int, int]
-
-    async def complete(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
-    ) -> Completion:
-        request = Request(tuple(messages), sampling, tuple(tools))
-        return await self.endpoint.turn(self.place, request)
-
-    def describe(self) -> dict[str, Any]:
-        return self.endpoint.describe()
-
-    async def close(self) -> None:
-        pass

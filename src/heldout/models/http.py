@@ -1,11 +1,17 @@
-"""An OpenAI-compatible server: chat completions over HTTP.
+"""Servers: what all of their APIs share, and OpenAI-compatible chat completions.
 
-The key comes from the environment and goes into the request header, nowhere else: it is not part
-of the endpoint's description, and is cut out of whatever a server sends back. Answers are
-untrusted: bounded in size, decoded by type, redirects not followed (they would carry the key).
+The key is read from the environment and goes into the request header, nowhere else: it is not part
+of the endpoint's description, and is removed from everything that a server sends back. Answers are
+not trusted: they are bounded in size and decoded by type, and redirects are not followed (they
+would carry the key).
 
     openai:MODEL                    OPENAI_BASE_URL, or OpenAI itself
     openai:MODEL@http://host/v1     any other server
+    openrouter:MODEL and so on      providers in heldout/_providers.py
+
+`ServerEndpoint` is the base class: keys, connections, errors, streams. An API is a subclass that
+makes the body of a request and reads the reply: `HTTPEndpoint` here, `AnthropicEndpoint` in
+anthropic.py, `ResponsesEndpoint` in responses.py.
 """
 
 from __future__ import annotations
@@ -16,14 +22,16 @@ import math
 import os
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
 
 from heldout._aio import current_loop
+from heldout._providers import OPENAI, Provider
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.tool_calls import call_id, next_call_number
 from heldout.config import Sampling
@@ -38,114 +46,372 @@ from heldout.errors import (
 from heldout.models.transport import Response, Transport, open_transport
 from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
 
-DEFAULT_BASE_URL = "https://api.openai.com/v1"
+T = TypeVar("T")
+
 TRANSIENT = {408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529}
 PLACEHOLDER_LENGTH = 12
-"""Shorter keys ("EMPTY", "none") are no secret, and may well be words of an answer."""
+"""Shorter keys ("EMPTY", "none") are no secret, and may be words of an answer."""
+MAX_REMEMBERED_TURNS = 20_000
+BROKEN_OFF = {"error", "abort", "insufficient_system_resource"}
+"""Finish reasons of a turn that the server gave up in the middle: OpenRouter and Mistral, vLLM and
+SGLang, DeepSeek."""
 
 
-class HTTPEndpoint:
+class ServerEndpoint:
+    """A model behind an HTTP API; subclasses know the API.
+
+    Attributes:
+        model: The name of the model.
+        base_url: The address of the server.
+    """
+
+    kind: ClassVar[str]
+    """The form's name, for the description."""
+    path: ClassVar[str]
+    """Where requests go, below the base URL."""
+    provider: ClassVar[Provider]
+    """The default address and key."""
+    address_variable: ClassVar[str]
+    """The environment variable with another address."""
+
     def __init__(
         self,
         model: str,
         base_url: str | None = None,
         *,
-        key_variable: str = "OPENAI_API_KEY",
+        key_variable: str | None = "",
         max_connections: int = 512,
         extra: Mapping[str, Any] | None = None,
     ) -> None:
-        """`extra` goes into every request body as it is ({"reasoning_effort": "low"}, say)."""
-        base_url = (base_url or os.environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL).rstrip("/")
-        key = (os.environ.get(key_variable) or "").strip()
+        """Prepare requests; connections are opened when they are needed.
+
+        Args:
+            model: The name of the model.
+            base_url: The address, such as http://localhost:8000/v1; None for the one in the
+                environment (OPENAI_BASE_URL, ANTHROPIC_BASE_URL), or the provider's own.
+            key_variable: The environment variable with the key; "" for the provider's own, None
+                for no key.
+            max_connections: How many connections are open at once.
+            extra: Further fields of every request body, such as {"reasoning_effort": "low"}.
+
+        Raises:
+            InvalidInput: If the address or the key cannot be one.
+        """
+        base_url = (base_url or self._default_url()).rstrip("/")
+        if key_variable == "":
+            key_variable = self.provider.key_variable
+        key = (os.environ.get(key_variable) or "").strip() if key_variable else ""
         if not (key.isascii() and key.isprintable()):
             raise InvalidInput(f"{key_variable} holds characters that no key has")
         _check_address(base_url, key_variable, key)
         self.model, self.base_url = model, base_url
+        self._url = base_url + self.path
         self._key_variable, self._key = key_variable, key
         self._extra = dict(extra or {})
         self._max_connections = max_connections
         self._transport: Transport | None = None
         self._loop: Any = None
-        self._answered = False
-        self._heard = False
-        """Whether the server ever answered with something of its own."""
-        self._reasoning_field: str | None = None
-        """What the server calls reasoning, once it has sent some."""
-        self._url = base_url + "/chat/completions"
+        self._has_completed = False
+        """Whether the server has answered a request with 200."""
+        self._has_replied = False
+        """Whether the server has sent anything but failures of its own (5xx)."""
+        self._turns: OrderedDict[str, Any] = OrderedDict()
+        """Turns as the server sent them, by the id of their first tool call."""
 
     @classmethod
-    def parse(cls, text: str, *, max_connections: int) -> Self:
-        """MODEL or MODEL@URL; a model name may hold an @ of its own."""
-        # The @ before a scheme, not the last: a password in the address has one after it, and
-        # is refused with the address instead of becoming part of a model's name.
+    def parse(cls, text: str, *, max_connections: int, provider: Provider | None = None) -> Self:
+        """Make the endpoint of MODEL or MODEL@URL.
+
+        Args:
+            text: The model, whose name may contain an @, and the address.
+            max_connections: How many connections are open at once.
+            provider: Where the model is, without an address; the API's own provider by default.
+
+        Returns:
+            The endpoint.
+
+        Raises:
+            InvalidInput: If there is no model, the address cannot be one, or the provider's key
+                is missing.
+        """
+        # The @ before a scheme, not the last one: that may be behind a password in the address,
+        # which must be refused as an address and not become part of the model's name.
         at = re.search(r"@(?=[a-z][a-z0-9+.-]*://)", text, re.IGNORECASE)
         model, url = (text[: at.start()], text[at.end() :]) if at else (text, "")
-        meant = text.rpartition("@")[2] if "@" in text and not at else None
-        if meant is not None and (not meant or ":" in meant or meant.startswith("localhost")):
+        suffix = text.rpartition("@")[2] if "@" in text and not at else None
+        if suffix is not None and (not suffix or ":" in suffix or suffix.startswith("localhost")):
             raise InvalidInput(
-                f"the endpoint's address {meant!r} does not start with http:// or https://, as in "
+                f"the endpoint's address {suffix!r} does not start with http:// or https://, as in "
                 "openai:MODEL@http://localhost:8000/v1"
             )
         if not model:
             raise InvalidInput("the endpoint names no model; it is openai:MODEL@URL")
-        return cls(model, url or None, max_connections=max_connections)
+        url = url or (provider.url if provider is not None else cls._default_url())
+        provider = provider or cls.provider
+        variable = provider.key_variable
+        if url == provider.url and variable and not os.environ.get(variable, "").strip():
+            raise InvalidInput(f"{model!r} at {url} needs a key: set {variable}")
+        return cls(model, url, key_variable=variable, max_connections=max_connections)
+
+    @classmethod
+    def _default_url(cls) -> str:
+        return os.environ.get(cls.address_variable) or cls.provider.url
 
     def describe(self) -> dict[str, Any]:
+        """Describe the model for the report: its name, its address and `extra`."""
         extra = {"extra": self._extra} if self._extra else {}
-        return {"kind": "openai", "model": self.model, "base_url": self.base_url, **extra}
+        return {"kind": self.kind, "model": self.model, "base_url": self.base_url, **extra}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
-        body = self._body(messages, sampling, tools)
+        """Take one model turn; see `Endpoint`."""
+        body = self.body(messages, sampling, tools)
         return await self.send(body, next_call=next_call_number(messages))
 
+    def body(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    ) -> dict[str, Any]:
+        """Make the body of a request.
+
+        Args:
+            messages: The conversation so far.
+            sampling: How to sample.
+            tools: What the model may call.
+
+        Returns:
+            The body: the API's fields, with those of `extra` and `sampling.extra_body` over them.
+            A field that is None there is left out.
+        """
+        extra = {**self._extra, **(sampling.extra_body or {})}
+        body = {**self._fields(messages, sampling, tools, extra), **extra}
+        return {key: value for key, value in body.items() if extra.get(key, value) is not None}
+
     async def send(self, request: Mapping[str, Any], *, next_call: int = 0) -> Completion:
-        """The answer to a body that is ready to be sent; `next_call` numbers calls without ids."""
+        """Send a request body as it is.
+
+        Args:
+            request: A body of this API.
+            next_call: The number of the first tool call that comes without an id.
+
+        Returns:
+            The server's answer.
+
+        Raises:
+            EndpointError: If there is none; its type says whether a retry may help.
+        """
         loop = current_loop()
         if self._transport is None or self._loop is not loop:
-            # Connections belong to the loop they were made in; those of a past one are of no use.
+            # Connections belong to the event loop they were made in.
             self._transport, self._loop = open_transport(self._max_connections), loop
-        headers = {"content-type": "application/json", "accept": "application/json"}
-        if self._key:
-            headers["authorization"] = f"Bearer {self._key}"
+        accept = "text/event-stream" if request.get("stream") else "application/json"
+        headers = {"content-type": "application/json", "accept": accept, **self._key_headers()}
         body = msgspec.json.encode(request)
         try:
             response = await self._transport.post(self._url, body, headers)
             if response.status < 500:
-                self._heard = True
+                self._has_replied = True
             if response.status != 200:
-                raise self._problem(response)
-            completion = self._completion(response, next_call)
-            self._answered = True
+                raise self._error_for(response)
+            completion = self._read(response, next_call)
+            self._has_completed = True
             return completion
         except TransientError as problem:
-            # A line that is no HTTP is quoted by whoever could not read it, key and all.
+            # The HTTP library quotes a line that it could not parse, which may be the key.
             problem.args = (self._without_key(str(problem)),)
-            if self._heard or isinstance(problem, Unreachable):
+            if self._has_replied or isinstance(problem, Unreachable):
                 raise
-            # Some servers do not say what is wrong: `transformers serve` answers 500 to a model
-            # it cannot load. So one that never did anything but fail is no better than none.
+            # Some servers do not say what is wrong: `transformers serve` answers 500 for a model
+            # that it cannot load. So a server that has only ever failed counts as unreachable.
             raise Unreachable(
-                f"{problem} (nothing else has come from there yet; is {self.model!r} served?)",
+                f"{problem} (the server has answered nothing else yet; is {self.model!r} served?)",
                 retry_after=problem.retry_after,
             ) from None
 
     async def close(self) -> None:
+        """Close the connections."""
         if self._transport is not None:
             transport, self._transport = self._transport, None
             if self._loop is current_loop():
                 await transport.close()
 
-    def _body(
-        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    # --- What an API is ---
+
+    def _key_headers(self) -> dict[str, str]:
+        return {"authorization": f"Bearer {self._key}"} if self._key else {}
+
+    def _fields(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+        extra: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        """Make the API's own fields of a body; `extra` will be put over them."""
+        raise NotImplementedError
+
+    def _read(self, response: Response, next_call: int) -> Completion:
+        """Read an answer with status 200, whole or as a stream."""
+        raise NotImplementedError
+
+    # --- Turns that must be sent back as they came ---
+
+    def recall(self, message: Message) -> Any:
+        """Find a turn with tool calls as the server sent it, with its signed reasoning.
+
+        Args:
+            message: The turn.
+
+        Returns:
+            Its parts in the API's own form; None if they are not known.
+        """
+        key = message.tool_calls[0].id if message.tool_calls else ""
+        if key not in self._turns:
+            return None
+        self._turns.move_to_end(key)
+        return self._turns[key]
+
+    def remember(self, message: Message, turn: Any) -> None:
+        """Keep a turn with tool calls as the server sent it, for the next request.
+
+        Args:
+            message: The turn.
+            turn: Its parts in the API's own form.
+        """
+        if message.tool_calls and turn is not None:
+            self._turns[message.tool_calls[0].id] = turn
+            while len(self._turns) > MAX_REMEMBERED_TURNS:
+                self._turns.popitem(last=False)
+
+    # --- Errors ---
+
+    def _error_for(self, response: Response) -> EndpointError:
+        """Tell errors of this request, of its length, of the moment and of the whole run apart."""
+        what = f"{self._url} answered {response.status}: {self._excerpt(response)}"
+        if response.status in (400, 413, 422, 500) and _says_too_long(response.body):
+            return ContextFull(what)
+        # A 403 is about the key until a request was allowed; after that, about this request.
+        if response.status == 401 or (response.status == 403 and not self._has_completed):
+            key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
+            return FatalEndpointError(f"{what} (sent {key if self._key_variable else 'no key'})")
+        if response.status == 404 or (
+            response.status in (400, 422) and _names_unknown_model(response.body, self.model)
+        ):
+            return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
+        if response.status in (400, 422) and (name := _find_refused_field(response.body)):
+            return FatalEndpointError(
+                f"{what} (sampling.extra_body.{name}=null leaves {name} out of the request)"
+            )
+        if response.status in TRANSIENT:
+            return TransientError(what, retry_after=retry_after(response.headers))
+        if 300 <= response.status < 400:
+            return FatalEndpointError(
+                f"{what} (a redirect, which is not followed: it would carry the key along; "
+                "give the final address)"
+            )
+        return EndpointError(what)
+
+    def _unreadable(self, response: Response, problem: object) -> EndpointError:
+        """Make the error of a 200 that is no answer: with some gateways it is an error itself."""
+        try:
+            failure = _decode(response.body, _failure_decoder).error
+        except ValueError:
+            return TransientError(
+                f"{self._url} answered 200 with something that is not {self._reply_name} "
+                f"({problem}): {self._excerpt(response)}"
+            )
+        code = "" if isinstance(failure, str) else str(failure.code)
+        status = int(code) if code.isdecimal() else 500
+        return self._error_for(Response(status, response.headers, response.body))
+
+    _reply_name: ClassVar[str]
+
+    def _broken_stream(self, why: str) -> TransientError:
+        return TransientError(f"{self._url} broke off its stream: {why}")
+
+    def _decode_event(self, data: bytes) -> dict[str, Any]:
+        try:
+            return _decode(data, _event_decoder)
+        except ValueError as problem:
+            raise self._broken_stream(f"an event cannot be read ({problem})") from None
+
+    def _excerpt(self, response: Response) -> str:
+        try:
+            error = _decode(response.body, _failure_decoder).error
+            text = error if isinstance(error, str) else error.message
+        except ValueError:  # not the usual form of an error
+            text = response.body.decode("utf-8", "replace")
+        # The key goes before the text is cut, which could leave half of it.
+        return self._without_key(text)[:500].strip() or "(empty body)"
+
+    def _without_key(self, text: str) -> str:
+        return text.replace(self._key, "[key]") if self._key else text
+
+    def _without_echoed_key(self, text: str) -> str:
+        """Keep an answer as it is, unless it contains the request's own key."""
+        return text if len(self._key) < PLACEHOLDER_LENGTH else self._without_key(text)
+
+    def _clean(self, value: T) -> T:
+        """Remove the key from every text of a JSON value."""
+        return msgspec.json.decode(
+            self._without_echoed_key(msgspec.json.encode(value).decode()), type=type(value)
+        )
+
+
+def is_stream(body: bytes) -> bool:
+    """Tell a stream of events from anything else: some servers ignore `stream`."""
+    return body.lstrip().startswith((b"data:", b"event:", b"id:", b"retry:", b":"))
+
+
+def read_events(body: bytes) -> Iterator[bytes]:
+    """Split a body of server-sent events.
+
+    Args:
+        body: The body of a response of the type text/event-stream.
+
+    Yields:
+        The data of each event that ended with an empty line.
+    """
+    data: list[bytes] = []
+    for line in body.splitlines():
+        if not line:
+            if data:
+                yield b"\n".join(data)
+            data = []
+        elif line.startswith(b"data:"):
+            data.append(line[5:].removeprefix(b" "))
+
+
+# --- Chat completions ---------------------------------------------------------------------------
+
+
+class HTTPEndpoint(ServerEndpoint):
+    """A model of an OpenAI-compatible server."""
+
+    kind = "openai"
+    path = "/chat/completions"
+    provider = OPENAI
+    address_variable = "OPENAI_BASE_URL"
+    _reply_name = "a chat completion"
+
+    _reasoning_field: str | None = None
+    """The server's name for reasoning, once it has sent some."""
+
+    def _fields(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+        extra: Mapping[str, Any],
     ) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [self._message(m) for m in messages],
             "temperature": sampling.temperature,
-            "stream": False,
+            "stream": sampling.stream,
         }
+        if sampling.stream:
+            body["stream_options"] = {"include_usage": True}
         if sampling.top_p is not None:
             body["top_p"] = sampling.top_p
         if sampling.max_tokens is not None:
@@ -156,117 +422,131 @@ class HTTPEndpoint:
             body["seed"] = sampling.seed
         if tools:
             body["tools"] = [tool_to_chat_api(tool) for tool in tools]
-        return {**body, **self._extra}
+        return body
+
+    def recall(self, message: Message) -> Any:
+        """Return the server's name for the reasoning of a turn, which the next request needs."""
+        return self._reasoning_field if message.reasoning is not None else None
+
+    def remember(self, message: Message, turn: Any) -> None:
+        """Use a name for reasoning that `recall` returned."""
+        self._reasoning_field = turn or self._reasoning_field
 
     def _message(self, message: Message) -> dict[str, Any]:
         body = to_chat_api(message)
         if message.tool_calls:
             if message.content == "":
-                body["content"] = None  # as it came; some servers refuse a text that is empty
-            # Models that think between calls go on from what they thought. Only a server that
-            # sends reasoning is sent it back: others refuse the field.
+                body["content"] = None  # as it came; some servers refuse an empty text
+            # Models that reason between calls continue their reasoning. It is sent only to a
+            # server that has sent some: others refuse the field.
             if message.reasoning is not None and self._reasoning_field is not None:
                 body[self._reasoning_field] = message.reasoning
         return body
 
-    # --- What comes back ---
-
-    def _completion(self, response: Response, next_call: int) -> Completion:
-        try:
-            answer = _answer_decoder.decode(response.body)
-        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as problem:
-            raise TransientError(
-                f"{self._url} answered 200 with something that is not a chat completion "
-                f"({problem}): {self._excerpt(response)}"
-            ) from None
-        if not answer.choices:
+    def _read(self, response: Response, next_call: int) -> Completion:
+        if is_stream(response.body):
+            reply = self._join_chunks(response)
+        else:
+            try:
+                reply = _decode(response.body, _reply_decoder)
+            except ValueError as problem:
+                raise self._unreadable(response, problem) from None
+        if not reply.choices:
             raise EndpointError(f"{self._url} answered without choices: {self._excerpt(response)}")
-        said = answer.choices[0].message
-        if (said.reasoning_content or said.reasoning) is not None:
-            named = "reasoning_content" if said.reasoning_content else "reasoning"
-            self._reasoning_field = named
-        return _completion(answer, next_call, self._unechoed)
-
-    def _problem(self, response: Response) -> EndpointError:
-        """Which of four: this item's, its length, worth another try, or everybody's."""
-        said = self._excerpt(response)
-        what = f"{self._url} answered {response.status}: {said}"
-        if response.status in (400, 413, 422, 500) and _says_too_long(response.body):
-            return ContextFull(what)
-        # A 403 is about the key until something was allowed; after that, about this one request.
-        if response.status == 401 or (response.status == 403 and not self._answered):
-            key = f"the key in {self._key_variable}" if self._key else f"no {self._key_variable}"
-            return FatalEndpointError(f"{what} (sent {key})")
-        if response.status == 404 or (
-            response.status in (400, 422) and _names_unknown_model(response.body, self.model)
-        ):
-            return FatalEndpointError(f"{what} (model {self.model!r}; is it served there?)")
-        if response.status in TRANSIENT:
-            return TransientError(what, retry_after=retry_after(response.headers))
-        if 300 <= response.status < 400:
-            return FatalEndpointError(
-                f"{what} (a redirect, which is not followed: it would carry the key along; "
-                "give the final address)"
+        choice = reply.choices[0]
+        if choice.finish_reason in BROKEN_OFF:
+            raise TransientError(
+                f"{self._url} broke off its answer (finish reason {choice.finish_reason!r})"
             )
-        return EndpointError(what)
+        message = choice.message
+        if (message.reasoning_content or message.reasoning) is not None:
+            self._reasoning_field = (
+                "reasoning_content" if message.reasoning_content else "reasoning"
+            )
+        return _to_completion(reply, next_call, self._without_echoed_key)
 
-    def _excerpt(self, response: Response) -> str:
-        text = response.body.decode("utf-8", "replace")
-        try:
-            error = json.loads(response.body)["error"]
-            text = error["message"] if isinstance(error, dict) else str(error)
-        except (ValueError, KeyError, TypeError, RecursionError):
-            pass  # not the usual shape: the raw text says it as well
-        # The key goes first: a cut through the middle of it would leave the half that is kept.
-        return self._without_key(str(text))[:500].strip() or "(empty body)"
+    def _join_chunks(self, response: Response) -> _Reply:
+        """Join the chunks of a stream into the reply that would have come without one."""
+        message, usage = _Message(), None
+        calls: dict[int, _Call] = {}
+        finish_reason: str | None = None
+        for data in read_events(response.body):
+            if data == b"[DONE]":
+                break
+            try:
+                chunk = _decode(data, _chunk_decoder)
+            except ValueError as problem:
+                raise self._unreadable(Response(200, response.headers, data), problem) from None
+            usage = chunk.usage or usage
+            for choice in chunk.choices[:1]:
+                finish_reason = choice.finish_reason or finish_reason
+                _add_delta(message, calls, choice.delta)
+        if finish_reason is None:
+            raise self._broken_stream("it ended without a finish reason")
+        message.tool_calls = [calls[index] for index in sorted(calls)]
+        return _Reply([_Choice(message, finish_reason)], usage)
 
-    def _without_key(self, text: str) -> str:
-        return text.replace(self._key, "[key]") if self._key else text
 
-    def _unechoed(self, text: str) -> str:
-        """An answer is kept as it is, unless it is the request's own header come back."""
-        return text if len(self._key) < PLACEHOLDER_LENGTH else self._without_key(text)
+def _add_delta(message: _Message, calls: dict[int, _Call], delta: _Delta) -> None:
+    for name in ("content", "refusal", "reasoning_content", "reasoning"):
+        if (text := getattr(delta, name)) is not None:
+            setattr(message, name, (getattr(message, name) or "") + text)
+    for part in delta.tool_calls or ():
+        # Where a server does not number its calls, a new id begins the next one.
+        index = part.index if part.index is not None else len(calls) - (part.id is None)
+        call = calls.setdefault(index, _Call(_Function("", "")))
+        call.id = call.id or part.id
+        call.function.name += part.function.name or ""
+        call.function.arguments += part.function.arguments or ""
 
 
-def _check_address(url: str, key_variable: str, key: str) -> None:
+def _check_address(url: str, key_variable: str | None, key: str) -> None:
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
     except ValueError:  # a port that is no number, brackets that do not close
-        usable = False
-    if not usable or not url.isprintable() or " " in url:
-        # What follows an @ that cannot be read may have a password before it.
-        given = "one with an @ in it" if "@" in url else repr(url)
+        is_address = False
+    if not is_address or not url.isprintable() or " " in url:
+        # There may be a password before an @.
+        shown = "one with an @ in it" if "@" in url else repr(url)
         raise InvalidInput(
-            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {given}"
+            f"an endpoint's address is like http://host:8000/v1 or https://host/v1, got {shown}"
         )
     holds_key = len(key) >= PLACEHOLDER_LENGTH and key in url
     if "@" in parts.netloc or parts.query or parts.fragment or holds_key:
         raise InvalidInput(
             "the endpoint's address holds a user, password, key or query; keys do not belong "
-            f"there, since it is stored with the report. Set {key_variable} instead"
+            "there, since it is stored with the report. "
+            f"Set {key_variable or OPENAI.key_variable} instead"
         )
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """The wait a server asked for, in seconds: milliseconds, seconds, or a date."""
+    """Read how long a server asks to wait: in milliseconds, in seconds, or until a date.
+
+    Args:
+        headers: The headers of its answer, with names in lower case.
+
+    Returns:
+        Seconds; None if it does not say, or not readably.
+    """
     for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
         try:
             seconds = float(headers.get(name, "")) * unit
         except ValueError:
-            continue  # then it is a date, or nothing readable
+            continue  # a date, or nothing readable
         if math.isfinite(seconds):
             return max(0.0, seconds)
     try:
         date = email.utils.parsedate_to_datetime(headers.get("retry-after", ""))
-        # A date of no zone, which "-0000" makes, is in UTC.
+        # A date without a zone ("-0000") is in UTC.
         return max(0.0, date.replace(tzinfo=date.tzinfo or UTC).timestamp() - time.time())
     except (ValueError, TypeError, OverflowError):
         return None
 
 
 def _names_unknown_model(body: bytes, model: str) -> bool:
-    """Whether a 400 is about the model and not about this one request."""
+    """Tell whether a 400 is about the model instead of this one request."""
     text = body[:2000].decode("utf-8", "replace").lower()
     if "model_not_found" in text or "invalid_model" in text:
         return True
@@ -276,6 +556,22 @@ def _names_unknown_model(body: bytes, model: str) -> bool:
         for phrase in ("not exist", "not found", "unknown model", "invalid model",
                        "not a valid model", "no such model")
     )  # fmt: skip
+
+
+_REFUSED_FIELD = re.compile(
+    r"(?:unsupported|unrecognized|unknown|extra inputs?|extra_forbidden|not supported"
+    r"|does not support|deprecated|removed|may only be set|not permitted|not allowed)"
+)
+_OWN_FIELDS = ("temperature", "top_p", "max_tokens", "seed", "stop", "stream_options")
+
+
+def _find_refused_field(body: bytes) -> str | None:
+    """Find which of the fields that heldout sends a model does not take, if an error says so."""
+    text = body[:2000].decode("utf-8", "replace").lower()
+    if _REFUSED_FIELD.search(text) is None:
+        return None
+    named = (re.search(rf"[`'\"\\]{name}[`'\"\\]", text) for name in _OWN_FIELDS)
+    return next((match[0][1:-1] for match in named if match), None)
 
 
 # How servers say that the conversation does not fit: OpenAI and most others; vLLM; SGLang;
@@ -294,40 +590,64 @@ def _says_too_long(body: bytes) -> bool:
 
 
 def completion_of(reply: Any) -> Completion:
-    """A chat completion as somebody stored it, already decoded; InvalidInput where it is none."""
+    """Read a chat completion that was stored.
+
+    Args:
+        reply: The decoded JSON of the server's answer.
+
+    Returns:
+        The completion.
+
+    Raises:
+        InvalidInput: If it is none.
+    """
     try:
-        answer = msgspec.convert(reply, _Answer)
-    except (msgspec.MsgspecError, RecursionError) as problem:
+        parsed = msgspec.convert(reply, _Reply)
+    except msgspec.ValidationError as problem:
         raise InvalidInput(f"not a chat completion: {problem}") from None
-    if not answer.choices:
+    if not parsed.choices:
         raise InvalidInput("a chat completion without choices")
-    return _completion(answer, 0, str)
+    return _to_completion(parsed, 0, str)
 
 
-def _completion(answer: _Answer, next_call: int, kept: Callable[[str], str]) -> Completion:
-    """What is read of a reply; every text of it goes through `kept`."""
-    choice = answer.choices[0]
-    reasoning = choice.message.reasoning_content or choice.message.reasoning
+def _to_completion(reply: _Reply, next_call: int, clean: Callable[[str], str]) -> Completion:
+    """Convert a reply; every text of it goes through `clean`."""
+    choice = reply.choices[0]
+    content, thinking = _split_content(choice.message.content)
+    reasoning = choice.message.reasoning_content or choice.message.reasoning or thinking
     message = Message(
         "assistant",
-        kept(choice.message.content or ""),
+        clean(content or choice.message.refusal or ""),
         tool_calls=tuple(
             ToolCall(
-                kept(call.id or call_id(next_call + i)),
-                kept(call.function.name),
-                kept(_as_text(call.function.arguments)),
+                clean(call.id or call_id(next_call + i)),
+                clean(call.function.name),
+                clean(_as_text(call.function.arguments)),
             )
             for i, call in enumerate(choice.message.tool_calls or ())
         ),
-        reasoning=reasoning if reasoning is None else kept(reasoning),
+        reasoning=reasoning if reasoning is None else clean(reasoning),
     )
     usage = None
-    used = answer.usage
-    if used is not None:
-        counts = used.prompt_tokens, used.completion_tokens
-        if counts[0] is not None and counts[1] is not None:  # half of it would count as 0
-            usage = Usage(counts[0], counts[1])
+    if reply.usage is not None:
+        prompt, completion = reply.usage.prompt_tokens, reply.usage.completion_tokens
+        if prompt is not None and completion is not None:  # half of it would count as 0
+            usage = Usage(prompt, completion)
     return Completion(message, choice.finish_reason, usage)
+
+
+def _split_content(content: str | list[dict[str, Any]] | None) -> tuple[str, str | None]:
+    """Return text and reasoning; Mistral's reasoning models send both as parts of the content."""
+    if not isinstance(content, list):
+        return content or "", None
+    texts = [str(part.get("text", "")) for part in content if part.get("type") == "text"]
+    thinking = [
+        inner["text"] if isinstance(inner, dict) and "text" in inner else str(inner)
+        for part in content
+        if part.get("type") == "thinking"
+        for inner in (part.get("thinking") or ())
+    ]
+    return "".join(texts), "".join(thinking) or None
 
 
 def _as_text(arguments: Any) -> str:
@@ -336,13 +656,13 @@ def _as_text(arguments: Any) -> str:
     return json.dumps({} if arguments is None else arguments, ensure_ascii=False)
 
 
-# --- The shape of an answer, as far as it is read -----------------------------------------------
+# --- The parts of an answer that are read --------------------------------------------------------
 
 
 class _Function(msgspec.Struct):
     name: str
     arguments: Any = None
-    """JSON as text; some servers send it as it is, and a model may have written no object."""
+    """JSON in a text; some servers send the value itself."""
 
 
 class _Call(msgspec.Struct):
@@ -351,7 +671,8 @@ class _Call(msgspec.Struct):
 
 
 class _Message(msgspec.Struct):
-    content: str | None = None
+    content: str | list[dict[str, Any]] | None = None
+    refusal: str | None = None
     tool_calls: list[_Call] | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
@@ -367,9 +688,57 @@ class _Usage(msgspec.Struct):
     completion_tokens: int | None = None
 
 
-class _Answer(msgspec.Struct):
+class _Reply(msgspec.Struct):
     choices: list[_Choice]
     usage: _Usage | None = None
 
 
-_answer_decoder = msgspec.json.Decoder(_Answer)
+class _FunctionPart(msgspec.Struct):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _CallPart(msgspec.Struct):
+    function: _FunctionPart = msgspec.field(default_factory=_FunctionPart)
+    index: int | None = None
+    id: str | None = None
+
+
+class _Delta(msgspec.Struct):
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_CallPart] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class _ChunkChoice(msgspec.Struct):
+    delta: _Delta = msgspec.field(default_factory=_Delta)
+    finish_reason: str | None = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_ChunkChoice]
+    usage: _Usage | None = None
+
+
+class _Error(msgspec.Struct):
+    message: str
+    code: int | str | None = None
+
+
+class _Failure(msgspec.Struct):
+    error: _Error | str
+
+
+_reply_decoder = msgspec.json.Decoder(_Reply)
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+_failure_decoder = msgspec.json.Decoder(_Failure)
+_event_decoder = msgspec.json.Decoder(dict[str, Any])
+
+
+def _decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+        raise ValueError(str(problem)) from None

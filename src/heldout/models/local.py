@@ -1,7 +1,8 @@
-"""A transformers model in this process. Requests that wait are answered in one batch.
+"""A transformers model in this process. Waiting requests are answered in one batch.
 
-The model lives in a thread of its own, which takes what has queued up and has it decoded together
-(`decoding/`); a row that is done is answered at once, and one whose item gave up leaves the batch.
+The model runs in a thread of its own, which takes the requests in its queue and decodes them
+together (`heldout.decoding`). A row that is done is answered at once, and a row whose attempt was
+cancelled leaves the batch.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from heldout.weights import fingerprint
 log = logging.getLogger("heldout")
 
 LINGER_SECONDS = 0.01
-"""How long a batch that is not full waits for requests that are just being made."""
+"""How long a batch that is not full waits for more requests."""
 
 
 @dataclass(eq=False, slots=True)
@@ -44,17 +45,26 @@ class _Request:
     tools: tuple[ToolSpec, ...]
     ready: anyio.Event
     wake: Callable[[Callable[[], object]], None]
-    """Into the event loop that waits for it."""
+    """Calls a function in the event loop that waits for the answer."""
     cancelled: bool = False
     completion: Completion | None = None
     problem: Exception | None = None
 
 
 class LocalEndpoint:
+    """A transformers model."""
+
     def __init__(
         self, model: Any, tokenizer: Any, *, name: str = "local", max_batch: int = 16
     ) -> None:
-        """For a model that is already in memory; `LocalEndpoint.load` for one on disk."""
+        """Use a model that is already in memory; `LocalEndpoint.load` is for one on disk.
+
+        Args:
+            model: A causal language model of transformers.
+            tokenizer: Its tokenizer.
+            name: What to call it in reports and messages.
+            max_batch: How many requests are answered at once.
+        """
         self._name, self._max_batch = name, max_batch
         self._source: str | None = None
         self._version: str | None = None
@@ -65,7 +75,19 @@ class LocalEndpoint:
 
     @classmethod
     def load(cls, path: str, *, name: str | None = None, max_batch: int = 16) -> Self:
-        """Weights are read with the first request, so a refusal before it costs nothing."""
+        """Use a model on disk. Its weights are read with the first request.
+
+        Args:
+            path: A folder, or a name on the hub.
+            name: What to call it in reports and messages; `path` by default.
+            max_batch: How many requests are answered at once.
+
+        Returns:
+            The endpoint.
+
+        Raises:
+            InvalidInput: If torch or transformers is not installed.
+        """
         try:
             import torch  # noqa: F401
             import transformers  # noqa: F401
@@ -79,22 +101,27 @@ class LocalEndpoint:
         return endpoint
 
     def describe(self) -> dict[str, Any]:
-        """`version` is a hash of the model's files, or of the weights of one in memory; `unknown`
-        says why there is none."""
+        """Describe the model for the report.
+
+        Returns:
+            Among others its `version`, a hash of its files or of its weights in memory; or
+            `unknown`, why there is none.
+        """
         if self._source is None:
             self._version = fingerprint(self._model)
         elif self._version is None:
             self._version = version_on_disk(self._source)
-        known: dict[str, Any] = {"version": self._version}
+        identity: dict[str, Any] = {"version": self._version}
         if self._source is None:
-            known |= describe_tokenizer(self._tokenizer)
+            identity |= describe_tokenizer(self._tokenizer)
         if self._version is None:
-            known = {"unknown": f"the weights of {self._name} cannot be read"}
-        return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **known}
+            identity = {"unknown": f"the weights of {self._name} cannot be read"}
+        return {"kind": "local", "model": self._name, "max_batch": self._max_batch, **identity}
 
     async def complete(
         self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
     ) -> Completion:
+        """Take one model turn; see `Endpoint`."""
         if self._closing:
             raise EndpointError(f"{self._name} is being closed")
         if self._thread is None:
@@ -105,7 +132,7 @@ class LocalEndpoint:
         try:
             await request.ready.wait()
         finally:
-            request.cancelled = True  # no effect on one that is done
+            request.cancelled = True  # without effect once it is done
         if request.problem is not None:
             raise request.problem
         if request.completion is None:
@@ -113,13 +140,14 @@ class LocalEndpoint:
         return request.completion
 
     async def close(self) -> None:
+        """End the model's thread; the next request starts another."""
         thread = self._thread
         if thread is None:
             return
         if not self._closing:
             self._closing = True
             self._queue.put(None)
-        with anyio.CancelScope(shield=True):  # half closed, it could never be used again
+        with anyio.CancelScope(shield=True):  # half closed, it could not be used again
             await anyio.to_thread.run_sync(thread.join)
         if self._thread is thread:
             self._thread, self._closing = None, False
@@ -132,7 +160,7 @@ class LocalEndpoint:
                 if not self._closing:
                     self._load()
                     self._answer(batch)
-            except Exception as problem:  # noqa: BLE001 - reported to everyone who waits
+            except Exception as problem:  # noqa: BLE001 - the error of every request in the batch
                 for request in batch:
                     if request.completion is None and request.problem is None:
                         request.problem = _as_endpoint_error(problem, self._name)
@@ -146,13 +174,13 @@ class LocalEndpoint:
         batch, deadline = [first], time.monotonic() + LINGER_SECONDS
         while len(batch) < self._max_batch:
             try:
-                more = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
+                request = self._queue.get(timeout=max(0.0, deadline - time.monotonic()))
             except queue.Empty:
                 break
-            if more is None:
+            if request is None:
                 self._queue.put(None)
                 break
-            batch.append(more)
+            batch.append(request)
         return batch
 
     def _notify(self, request: _Request) -> None:
@@ -174,37 +202,37 @@ class LocalEndpoint:
             tokenizer = AutoTokenizer.from_pretrained(self._source)
             model = AutoModelForCausalLM.from_pretrained(self._source, dtype="auto")
             model = model.to(device).eval()
-        except Exception as problem:  # noqa: BLE001 - no request can be answered, whatever it is
-            first = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            raise FatalEndpointError(f"cannot load a model from {self._source}: {first}") from None
+        except Exception as problem:  # noqa: BLE001 - whatever it is, no request can be answered
+            reason = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            raise FatalEndpointError(f"cannot load a model from {self._source}: {reason}") from None
         self._version = version_on_disk(self._source)
         if before not in (None, self._version):
             raise FatalEndpointError(
-                f"the model in {self._source} was replaced after this run had noted its version"
+                f"the model in {self._source} was replaced after this run had recorded its version"
             )
         self._model, self._tokenizer = model, tokenizer
 
     def _answer(self, batch: list[_Request]) -> None:
-        def answered(place: int, given: Completion | Exception) -> None:
-            request = batch[place]
-            if isinstance(given, Exception):
-                request.problem = _as_endpoint_error(given, self._name)
+        def answer_row(row: int, answer: Completion | Exception) -> None:
+            request = batch[row]
+            if isinstance(answer, Exception):
+                request.problem = _as_endpoint_error(answer, self._name)
             else:
-                request.completion = given
-            self._notify(request)  # at once: its item need not wait for the slowest of the batch
+                request.completion = answer
+            self._notify(request)  # at once, without waiting for the slowest row of the batch
 
         answer_all(
             self._chat,
             self._decoder,
             batch,
-            answered,
+            answer_row,
             keep_going=lambda: not self._closing,
-            wanted=lambda place: not batch[place].cancelled,
+            wanted=lambda row: not batch[row].cancelled,
         )
 
     @cached_property
     def _decoder(self) -> Decoder:
-        """Only the model's thread has it, and only once the model is loaded; so the next."""
+        # Made by the model's thread, once the model is loaded.
         return Decoder(self._model, self._tokenizer, rows=self._max_batch)
 
     @cached_property
@@ -212,18 +240,22 @@ class LocalEndpoint:
         return ChatModel(self._model, self._tokenizer, self._name)
 
 
-# --- Which model is that? -----------------------------------------------------------------------
+# --- Versions -----------------------------------------------------------------------------------
 
 _READ = (".json", ".safetensors", ".bin", ".pt", ".pth", ".model", ".txt", ".jinja", ".py")
-# What a trainer writes beside a model, to go on from there.
+# Files that a trainer writes next to a model, to resume from.
 _NOT_READ = ("optimizer", "scheduler", "rng_state", "training_args", "trainer_state", "scaler")
 
 
 def version_on_disk(source: str) -> str | None:
-    """A hash of the files that a model is loaded from; None where it cannot be known.
+    """Hash the files that a model is loaded from.
 
-    Of a model on the hub it is the commit that is in the cache. An adapter's has the version of the
-    model that it is for.
+    Args:
+        source: A folder, or a name on the hub. An adapter's version includes that of its base
+            model.
+
+    Returns:
+        The hash; the commit in the cache for a name on the hub; None if it cannot be known.
     """
     folder = Path(source)
     try:
@@ -237,23 +269,25 @@ def version_on_disk(source: str) -> str | None:
                 pool.submit(_digest, str(f), s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
                 for f, s in keys
             ]
-        found = [
+        hashes = [
             [str(f.relative_to(folder)), d.result()] for f, d in zip(read, digests, strict=True)
         ]
         if (adapter := folder / "adapter_config.json").exists():
             base = version_on_disk(json.loads(adapter.read_bytes())["base_model_name_or_path"])
             if base is None:
                 return None
-            found.append(["base", base])
+            hashes.append(["base", base])
     except (OSError, ValueError, KeyError, TypeError) as problem:
         log.debug("%s has no version: %s: %s", source, type(problem).__name__, problem)
         return None
-    return hashlib.blake2b(json.dumps(found).encode(), digest_size=8).hexdigest() if found else None
+    if not hashes:
+        return None
+    return hashlib.blake2b(json.dumps(hashes).encode(), digest_size=8).hexdigest()
 
 
 @lru_cache(maxsize=1024)
 def _digest(path: str, *stat: int) -> str:
-    """Read once for as long as its inode, size and times stay the same."""
+    """Hash a file, once for as long as its inode, size and times stay the same."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -27,7 +27,7 @@ from typing import Any, Literal
 
 from heldout.chat.messages import to_chat_api, tool_to_chat_api
 from heldout.chat.reasoning import is_reasoning_tag
-from heldout.chat.tool_calls import BROKEN, call_id, loaded, parse_tool_calls
+from heldout.chat.tool_calls import INVALID, call_id, parse_json, parse_tool_calls
 from heldout.errors import InvalidInput
 from heldout.rendering.segments import common_suffix
 from heldout.types import Message, ToolCall, ToolSpec
@@ -123,7 +123,16 @@ class ChatRenderer:
         add_generation_prompt: bool,
         tools: Sequence[ToolSpec] = (),
     ) -> str:
-        """Render a conversation as text; the arguments are those of a call."""
+        """Render a conversation as text.
+
+        Args:
+            messages: The conversation.
+            add_generation_prompt: Whether the next turn is the model's.
+            tools: The tools it may call.
+
+        Returns:
+            The text.
+        """
         # Without tools there is nothing to detect, and templates can be slow.
         dialect = self.dialect if _uses_tools(messages, tools) else _WITHOUT_TOOLS
         chat = dialect.convert(messages, tools)
@@ -133,6 +142,13 @@ class ChatRenderer:
         """Render the prompt of a turn, with calls and results as text if the template refuses them.
 
         Not for rollouts: a turn that was rendered natively may be text in the next prompt.
+
+        Args:
+            messages: The conversation.
+            tools: The tools that the model may call.
+
+        Returns:
+            The ids.
         """
         try:
             return self(messages, True, tools)
@@ -321,7 +337,7 @@ def _uses_tools(messages: Sequence[Message], tools: Sequence[ToolSpec]) -> bool:
 
 
 def describe_tools(tools: Sequence[ToolSpec]) -> str:
-    """Describe tools to a model whose chat template does not, in the Hermes convention."""
+    """Describe tools to a model whose chat template does not, in the Hermes format."""
     described = "\n".join(json.dumps(tool_to_chat_api(t), ensure_ascii=False) for t in tools)
     return (
         "# Tools\n\nThese functions are at your service, one a line, each with the JSON schema of "
@@ -334,8 +350,8 @@ def describe_tools(tools: Sequence[ToolSpec]) -> str:
 
 
 def write_tool_call(call: ToolCall) -> str:
-    """Write a call in the convention of `describe_tools`, a malformed one as the model wrote it."""
-    malformed = loaded(call.arguments) is BROKEN and call.name in call.arguments
+    """Write a call in the format of `describe_tools`, a malformed one as the model wrote it."""
+    malformed = parse_json(call.arguments) is INVALID and call.name in call.arguments
     name = json.dumps(call.name, ensure_ascii=False)
     body = call.arguments if malformed else f'{{"name": {name}, "arguments": {call.arguments}}}'
     return f"<tool_call>\n{body}\n</tool_call>"
@@ -350,8 +366,8 @@ class Dialect:
     """What a chat template supports of tools.
 
     The rest is written into the messages: the tools into the system message, calls into the text
-    of the model's turn, results into a user message. Where tools are written, calls and results
-    are too, in the convention that was asked for.
+    of the model's turn, results into a user message. If the tools are written there, calls and
+    results are too.
     """
 
     tools: bool
@@ -365,7 +381,14 @@ class Dialect:
 
     @classmethod
     def detect(cls, apply: ApplyTemplate) -> Dialect:
-        """Find out by rendering probes."""
+        """Detect the dialect of a template by rendering probes.
+
+        Args:
+            apply: Renders messages and tools.
+
+        Returns:
+            The dialect.
+        """
         schema = {"type": "object", "properties": {"probe_x": {"type": "string"}}}
         probe = [tool_to_chat_api(ToolSpec("probe_tool", "A probe.", schema))]
         user = {"role": "user", "content": "probe_question"}
@@ -423,13 +446,22 @@ class Dialect:
         )
 
     def convert_tools(self, tools: Sequence[ToolSpec]) -> list[dict[str, Any]] | None:
+        """Convert tools to chat-API form; None if the template does not take any."""
         # Llama's templates explain how to call tools even for an empty list.
         return [tool_to_chat_api(tool) for tool in tools] or None if self.tools else None
 
     def convert(
         self, messages: Sequence[Message], tools: Sequence[ToolSpec]
     ) -> list[dict[str, Any]]:
-        """Convert a conversation to chat-API messages that the template supports."""
+        """Convert a conversation to chat-API messages that the template supports.
+
+        Args:
+            messages: The conversation.
+            tools: The tools that the model may call.
+
+        Returns:
+            The messages, with what the template does not support written as text.
+        """
         if tools and not self.tools and self != self.text_only():
             return self.text_only().convert(messages, tools)
         chat: list[dict[str, Any]] = []
@@ -465,7 +497,7 @@ class Dialect:
             body["content"] = f"{message.text}\n{calls}".strip()
         elif message.tool_calls and self.calls == "mapping":
             for call in body["tool_calls"]:
-                arguments = loaded(call["function"]["arguments"])
+                arguments = parse_json(call["function"]["arguments"])
                 if isinstance(arguments, dict):
                     call["function"]["arguments"] = arguments
         return body

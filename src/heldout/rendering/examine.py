@@ -56,7 +56,7 @@ class Examination:
     """The tokens that ended the model's turns."""
 
     def allows(self, segments: Segments) -> bool:
-        """Whether this mode works for all kinds of conversation that the template supports."""
+        """Tell whether a mode works for all kinds of conversation that the template supports."""
         results = [finding.ok for finding in self.findings if finding.segments == segments]
         return True in results and False not in results
 
@@ -151,7 +151,15 @@ CONVERSATIONS = (
 
 
 def examine(render: Render, decode: Decode | None = None) -> Examination:
-    """Try all kinds of conversation in both modes; without `decode`, findings have no texts."""
+    """Try all kinds of conversation in both modes.
+
+    Args:
+        render: The chat template.
+        decode: Ids to text; without it the findings have no texts.
+
+    Returns:
+        The findings.
+    """
     findings: list[Finding] = []
     ends: dict[int, None] = {}
     for conversation in CONVERSATIONS:
@@ -176,7 +184,7 @@ _Ids = Callable[[Sequence[Message], bool], list[int]]
 
 
 class _Unsupported(Exception):
-    pass
+    """The template does not support a kind of conversation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +241,9 @@ def _render_turn(ids: _Ids, turn: Message, reply: Sequence[Message]) -> tuple[li
     if turn != _without_reasoning(turn) and final == ids([_without_reasoning(turn)], False):
         # It drops reasoning at once. The model has written it all the same, and its tokens can be
         # had as the text of a user.
-        said, other = (ids([turn, Message("user", t)], False) for t in (_REASONING, "?"))
-        tail = common_suffix(said, other)
-        written = said[common_prefix(said, other) : len(said) - tail] + written
+        quoted, other = (ids([turn, Message("user", t)], False) for t in (_REASONING, "?"))
+        tail = common_suffix(quoted, other)
+        written = quoted[common_prefix(quoted, other) : len(quoted) - tail] + written
     # What follows a turn follows turns of any text.
     marks = [Message("assistant", mark) for mark in ("1", "x", ".")]
     closing = shared_tail([ids([mark], False) for mark in marks])

@@ -94,7 +94,14 @@ class Template:
         self._by_tools: dict[bytes, TemplateWithTools] = {}
 
     def with_tools(self, tools: Sequence[ToolSpec]) -> TemplateWithTools:
-        """Return this template for a model that may call these tools."""
+        """Bind this template to the tools that a model may call.
+
+        Args:
+            tools: The tools.
+
+        Returns:
+            The template for these tools; always the same object for the same tools.
+        """
         key = msgspec.json.encode(tools)
         if key not in self._by_tools:
             self._by_tools[key] = TemplateWithTools(self, tuple(tools))
@@ -111,41 +118,61 @@ class Template:
         tools: Sequence[ToolSpec],
         add_generation_prompt: bool = True,
     ) -> list[int]:
+        """Render a conversation.
+
+        Args:
+            messages: The conversation.
+            tools: The tools that the model may call.
+            add_generation_prompt: Whether the next turn is the model's.
+
+        Returns:
+            The ids.
+        """
         if self._takes_tools:
             return list(self._render(list(messages), add_generation_prompt, tools=tools))
         return list(self._render(list(messages), add_generation_prompt))
 
     def read(
         self,
-        written: str | Message | None,
+        turn: str | Message | None,
         ids: Sequence[int],
         *,
         first: int = 0,
         tools: Sequence[ToolSpec] = (),
         prompt: Sequence[int] = (),
     ) -> tuple[Message, Message]:
-        """Read a model's turn: its text, or its ids where `written` is None.
+        """Parse a model's turn.
 
-        `first` is the number of its first tool call, `prompt` the ids that it follows. Returns the
-        parsed message, and the message that renders to what was written.
+        Args:
+            turn: A message, or the text of the turn; None to decode `ids`.
+            ids: The ids of the turn.
+            first: The number of its first tool call.
+            tools: The tools that it may call.
+            prompt: The ids that it follows.
+
+        Returns:
+            The parsed message, and the message that renders to the turn as it was written.
+
+        Raises:
+            InvalidInput: If there is no text, and nothing to decode the ids with.
         """
-        if isinstance(written, Message):
-            return written, written
-        if written is None:
+        if isinstance(turn, Message):
+            return turn, turn
+        if turn is None:
             if self.decode is None:
                 raise InvalidInput(
                     "the engine returned tokens without their text, and there is no `decode` to "
                     "read them with: return Generated(ids, logprobs, text), or pass decode="
                 )
-            written = self.decode(ids)
-        raw = Message("assistant", written)
-        opened = opened_reasoning(self.spell(prompt[-TAG_TOKENS:])) if self.spell else ""
-        text = opened + before_stop(written, self.stop)
+            turn = self.decode(ids)
+        raw = Message("assistant", turn)
+        tag = opened_reasoning(self.spell(prompt[-TAG_TOKENS:])) if self.spell else ""
+        text = tag + before_stop(turn, self.stop)
         if self.parse is None:
             return Message("assistant", text), raw
-        known = {"first": first, "tools": tools, "prompt": prompt}
-        taken = {name: value for name, value in known.items() if name in self._parse_keywords}
-        return self.parse(text, **taken), raw
+        keywords = {"first": first, "tools": tools, "prompt": prompt}
+        keywords = {name: keywords[name] for name in keywords if name in self._parse_keywords}
+        return self.parse(text, **keywords), raw
 
     def ends_early(self, ids: Sequence[int]) -> int | None:
         """Return how many ids it takes for their text to contain a stop; None if it does not."""
@@ -169,7 +196,7 @@ class _Boundary(NamedTuple):
 
 
 class TemplateWithTools:
-    """A template with its tools, and what has been found out about it."""
+    """A template with its tools, and the boundaries of its turns."""
 
     def __init__(self, template: Template, tools: tuple[ToolSpec, ...]) -> None:
         self._template, self.tools = template, tools
@@ -179,6 +206,17 @@ class TemplateWithTools:
         """The roles of replies that the template is known to render."""
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
+        """Render the opening of a conversation, up to the model's first turn.
+
+        Args:
+            messages: The opening messages.
+
+        Returns:
+            The ids.
+
+        Raises:
+            RenderMismatch: If there are none.
+        """
         ids = self._ids(messages)
         if not ids:
             raise RenderMismatch("the opening messages render to no tokens at all")
@@ -193,13 +231,21 @@ class TemplateWithTools:
         *,
         truncated: bool = False,
     ) -> list[int]:
-        """Return the ids between the model's last turn, which ends `so_far`, and its next one.
+        """Make the ids between a model's turn and its next one.
 
-        `seen` has that turn as it was written, `parsed` is the same as it was parsed, and `new` the
-        reply. The ids include the generation prompt.
+        Args:
+            seen: The conversation up to that turn, which is there as it was written.
+            new: The environment's reply.
+            so_far: The ids of the conversation, up to the end of that turn.
+            parsed: That turn as it was parsed.
+            truncated: Whether that turn was cut off.
+
+        Returns:
+            The ids of the reply, with all that the template puts around it, and of the generation
+            prompt.
 
         Raises:
-            RenderMismatch: They cannot be found without guessing.
+            RenderMismatch: If they cannot be found without guessing.
         """
         if self._template.segments == "suffix":
             segment = self._suffix(seen, new, so_far)
@@ -362,7 +408,7 @@ class TemplateWithTools:
 
 
 class _LeftOut(RenderMismatch):
-    pass
+    """The template leaves the model's turn out."""
 
 
 def _changed(message: Message) -> Message:
@@ -383,20 +429,23 @@ def _answered_calls(turn: Message, reply: Sequence[Message]) -> tuple[ToolCall, 
 
 
 def before_stop(text: str, stops: Sequence[str]) -> str:
-    """Return the text up to the first stop in it."""
+    """Cut a text off before the first of some stops in it."""
     return text[: min((p for s in stops if (p := text.find(s)) >= 0), default=len(text))]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Count the ids that two sequences have in common at their start."""
     pairs = zip(a, b, strict=False)
     return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
 def common_suffix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Count the ids that two sequences have in common at their end."""
     return common_prefix(a[::-1], b[::-1])
 
 
 def shared_tail(renders: Sequence[list[int]]) -> list[int]:
+    """Return the ids that all of some sequences end with."""
     length = min(common_suffix(a, b) for a, b in combinations(renders, 2))
     return renders[0][len(renders[0]) - length :]
 

@@ -1,11 +1,10 @@
 """Ready-made graders, and one way to compose them. Names are loaded when they are first used.
 
-rubrics       Rubric, part: named functions with weights, as one score function
-answers       what a model answered: the last statement in its last words
-choices, numbers, texts, lists, mathematics, patterns, schemas, formats, calls    graders
-triggers      tool calls over a set of responses
+rubric        Rubric, part: named functions with weights, as one score function
+answers       the answer of a reply, and what it states
+choice, number, text, lists, math, regex, json_schema, formats, tool_calls    graders
 judges        a model as grader
-workers       processes for work that must be killable
+process_pool  processes for work that must be killable
 """
 
 from __future__ import annotations
@@ -15,10 +14,8 @@ from typing import TYPE_CHECKING
 from heldout._lazy import lazy
 
 if TYPE_CHECKING:
-    from heldout.scoring.answers import final_answer, stated_answer
-    from heldout.scoring.calls import grade_calls, read_calls, same_calls
-    from heldout.scoring.choices import grade_choice, shuffled
-    from heldout.scoring.codeblocks import code_blocks, last_code_block
+    from heldout.scoring.answers import code_blocks, final_answer, last_code_block, stated_answer
+    from heldout.scoring.choice import grade_choice, shuffled
     from heldout.scoring.formats import (
         has_boxed,
         has_code_block,
@@ -28,41 +25,41 @@ if TYPE_CHECKING:
         is_one_line,
     )
     from heldout.scoring.grades import Grade, grader
+    from heldout.scoring.json_schema import grade_json
     from heldout.scoring.judges import Criterion, Judge
     from heldout.scoring.lists import grade_list, grade_set, grade_spans
-    from heldout.scoring.mathematics import grade_math, grade_math_sync
-    from heldout.scoring.numbers import grade_number
-    from heldout.scoring.patterns import grade_captured, grade_pattern
-    from heldout.scoring.rubrics import Part, Rubric, part
-    from heldout.scoring.schemas import grade_json
-    from heldout.scoring.texts import (
+    from heldout.scoring.math import grade_math, grade_math_sync
+    from heldout.scoring.number import grade_number
+    from heldout.scoring.regex import grade_captured, grade_pattern
+    from heldout.scoring.rubric import Part, Rubric, part
+    from heldout.scoring.text import (
         grade_exact,
         grade_f1,
         grade_includes,
         grade_match,
         grade_rouge_l,
     )
-    from heldout.scoring.triggers import compare_calls
+    from heldout.scoring.tool_calls import compare_calls, grade_calls, read_calls, same_calls
 
 _HOME = {
-    "heldout.scoring.rubrics": ("Part", "Rubric", "part"),
+    "heldout.scoring.rubric": ("Part", "Rubric", "part"),
     "heldout.scoring.grades": ("Grade", "grader"),
-    "heldout.scoring.answers": ("final_answer", "stated_answer"),
-    "heldout.scoring.codeblocks": ("code_blocks", "last_code_block"),
-    "heldout.scoring.choices": ("grade_choice", "shuffled"),
-    "heldout.scoring.numbers": ("grade_number",),
-    "heldout.scoring.texts": (
+    "heldout.scoring.answers": (
+        "code_blocks", "final_answer", "last_code_block", "stated_answer",
+    ),
+    "heldout.scoring.choice": ("grade_choice", "shuffled"),
+    "heldout.scoring.number": ("grade_number",),
+    "heldout.scoring.text": (
         "grade_exact", "grade_f1", "grade_includes", "grade_match", "grade_rouge_l",
     ),
     "heldout.scoring.lists": ("grade_list", "grade_set", "grade_spans"),
-    "heldout.scoring.mathematics": ("grade_math", "grade_math_sync"),
-    "heldout.scoring.patterns": ("grade_captured", "grade_pattern"),
-    "heldout.scoring.schemas": ("grade_json",),
+    "heldout.scoring.math": ("grade_math", "grade_math_sync"),
+    "heldout.scoring.regex": ("grade_captured", "grade_pattern"),
+    "heldout.scoring.json_schema": ("grade_json",),
     "heldout.scoring.formats": (
         "has_boxed", "has_code_block", "has_length", "has_tags", "is_json", "is_one_line",
     ),
-    "heldout.scoring.calls": ("grade_calls", "read_calls", "same_calls"),
-    "heldout.scoring.triggers": ("compare_calls",),
+    "heldout.scoring.tool_calls": ("compare_calls", "grade_calls", "read_calls", "same_calls"),
     "heldout.scoring.judges": ("Criterion", "Judge"),
 }  # fmt: skip
 

@@ -1,12 +1,9 @@
-r"""Is the answer in the form that was asked for? Says nothing about whether it is right.
+r"""Checks of an answer's form, which say nothing about whether it is right.
 
-Each check returns a `Grade` of 1.0 or 0.0 with what it saw and, for a 0.0, why. No answer follows
-no format, not even "at most 10 words": a cut-off generation must not earn a reward for being short.
-
-Checks of the answer leave its reasoning aside, as every grader does. `has_tags`, which is about
-the tags of the reasoning too, takes the turn's whole text (`text` in a rubric).
-
-All are single scans: a megabyte takes milliseconds.
+Each returns a `Grade` of 1.0 or 0.0 with what it saw and, for a 0.0, why. No answer follows no
+format, not even "at most 10 words": a truncated generation must not earn a reward for being short.
+Reasoning is left aside, as in every grader; `has_tags`, which is about the tags of the reasoning
+too, takes the turn's whole text (`text` in a rubric). All are single scans.
 """
 
 from __future__ import annotations
@@ -18,9 +15,7 @@ from typing import Any, Literal, get_args
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text
-from heldout.scoring.boxes import last_box
-from heldout.scoring.codeblocks import code_blocks
+from heldout.scoring.answers import answer_text, code_blocks, last_box
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
 
 DEEPEST = 128
@@ -47,10 +42,19 @@ class NotJSON(ValueError):
 
 
 def parse_json(text: str) -> Any:
-    """The value that the text is the JSON of, or `NotJSON`.
+    """Parse JSON strictly.
 
-    By the letter: no NaN or Infinity, no number that a float cannot hold, no trailing comma, no
-    comment, no half of a surrogate pair, nothing before or behind the value.
+    There is no NaN or Infinity, no number that a float cannot hold, no trailing comma, no comment,
+    no lone surrogate, and nothing before or behind the value.
+
+    Args:
+        text: The JSON text.
+
+    Returns:
+        The value.
+
+    Raises:
+        NotJSON: The text is not JSON, or more of it than is read.
     """
     if len(text) > LONGEST:
         raise NotJSON(f"{len(text)} characters; at most {LONGEST} are read as JSON")
@@ -92,7 +96,15 @@ def _check_kind(*, kind: str = "any") -> None:
 
 @grader(version=1, check=_check_kind)
 def is_json(answer: str | None, *, kind: Kind = "any") -> Grade:
-    """The whole answer is one JSON value: of any kind, or an object, or a list."""
+    """Grade 1 where the whole answer is one JSON value.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+        kind: "any" value, an "object" or a "list".
+
+    Returns:
+        The grade, with the JSON text.
+    """
     _check_kind(kind=kind)
     text = answer_text(answer)
     if text is None:
@@ -111,7 +123,15 @@ def is_json(answer: str | None, *, kind: Kind = "any") -> Grade:
 
 @grader(version=1)
 def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
-    """There is a fenced block that closes and is not empty (of that language); the last is seen."""
+    """Grade 1 where there is a fenced code block that closes and is not empty.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+        language: The language that the block names; any by default.
+
+    Returns:
+        The grade, with the code of the last such block.
+    """
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -131,11 +151,18 @@ def has_code_block(answer: str | None, *, language: str | None = None) -> Grade:
 
 @grader(version=1)
 def has_boxed(answer: str | None) -> Grade:
-    r"""The last `\boxed{…}` closes and is not empty. An earlier one does not make up for it."""
+    r"""Grade 1 where the last `\boxed{…}` closes and is not empty.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+
+    Returns:
+        The grade, with what is in the box.
+    """
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
-    box = last_box(text, exactly=True)
+    box = last_box(text)
     if box is None:
         return Grade(0.0, None, r"no \boxed{}")
     if box.inside is None:
@@ -147,7 +174,14 @@ def has_boxed(answer: str | None) -> Grade:
 
 @grader(version=1)
 def is_one_line(answer: str | None) -> Grade:
-    """One line of text, whatever blank space is around it."""
+    """Grade 1 where the answer is one line of text, whatever blank space is around it.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+
+    Returns:
+        The grade, with the text.
+    """
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
@@ -171,8 +205,19 @@ def _check_length(
 def has_length(
     answer: str | None, *, unit: Unit = "characters", at_least: int = 1, at_most: int | None = None
 ) -> Grade:
-    """As long as asked for; blank space around it does not count, nor do blank lines, nor what has
-    no width."""
+    """Grade 1 where the answer is as long as asked for.
+
+    Blank space around it, blank lines and characters without width do not count.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+        unit: "characters", "words" or "lines".
+        at_least: The minimum.
+        at_most: The maximum; none by default.
+
+    Returns:
+        The grade, with the length.
+    """
     _check_length(unit=unit, at_least=at_least, at_most=at_most)
     text = answer_text(answer)
     if text is None:
@@ -195,9 +240,15 @@ def _check_tags(*, tags: Sequence[str] = ("answer",), nothing_else: bool = False
 
 @grader(version=1, check=_check_tags)
 def has_tags(text: str | None, *, tags: Sequence[str], nothing_else: bool = False) -> Grade:
-    """Each of the tags opens and closes exactly once, one after another in that order.
+    """Grade 1 where each of the tags opens and closes exactly once, in this order.
 
-    `nothing_else`: only blank space stands outside of them. What is seen is inside the last one.
+    Args:
+        text: The whole text of the turn, reasoning included.
+        tags: Names of tags, such as ["think", "answer"].
+        nothing_else: Whether only blank space may stand outside of them.
+
+    Returns:
+        The grade, with what is inside the last tag.
     """
     _check_tags(tags=tags)
     if text is None or not text.strip():

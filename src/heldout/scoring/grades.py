@@ -1,14 +1,16 @@
-"""What a grader says: a value, what it read the answer to be, and by which rules it did."""
+"""What a grader returns, and what a score function may return."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any, TypeVar
 
 from heldout._fingerprint import set_version
 from heldout._format import cut
-from heldout.types import Metric
+from heldout.types import Metric, Score
 
 LONGEST_KEPT = 2000
 """Characters of what was extracted that a metric keeps: the trajectory has the rest."""
@@ -18,21 +20,57 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class Grade:
+    """The verdict of a grader, with what it was based on."""
+
     value: float
     extracted: str | None
-    """What was taken for the answer; None: there was none."""
+    """What was taken for the answer; None where there was none."""
     note: str = ""
     """Why, where the value alone does not say it."""
 
     def metric(self, name: str, weight: float = 0.0) -> Metric:
-        """As a metric, which carries what was extracted so that a person can see why."""
-        read = None if self.extracted is None else cut(self.extracted, LONGEST_KEPT)
-        seen = {"extracted": read} | ({"note": self.note} if self.note else {})
-        return Metric(name, self.value, weight, seen, rate=0 <= self.value <= 1)
+        """Return the grade as a metric, with what was extracted and the note as its metadata."""
+        extracted = None if self.extracted is None else cut(self.extracted, LONGEST_KEPT)
+        metadata = {"extracted": extracted} | ({"note": self.note} if self.note else {})
+        return Metric(name, self.value, weight, metadata, rate=0 <= self.value <= 1)
 
 
 NO_ANSWER = Grade(0.0, None, "no answer")
-"""What every grader says where there is nothing to grade."""
+"""What every grader returns where there is nothing to grade."""
+
+
+def as_score(value: Any, function: Callable[..., Any]) -> Score:
+    """Turn what a score function returned into a Score.
+
+    Args:
+        value: A Score, or a number, a bool or a Grade, which is one metric of weight 1.
+        function: The score function, after which that metric is named.
+
+    Returns:
+        The score.
+
+    Raises:
+        TypeError: The value is none of these.
+    """
+    if isinstance(value, Score):
+        return value
+    function = inspect.unwrap(function)
+    while hasattr(function, "func"):  # a partial
+        function = function.func
+    name = getattr(function, "__name__", type(function).__name__)
+    name = name if name.isidentifier() else "score"  # a lambda
+    if isinstance(value, Grade):
+        return Score((value.metric(name, 1.0),))
+    if is_number(value):
+        return Score((Metric(name, value, 1.0),))
+    hint = "; is there a return?" if value is None else ""
+    raise TypeError(f"score_fn returns a Score, a number or a bool, got {value!r:.200}{hint}")
+
+
+def is_number(value: Any) -> bool:
+    """Tell whether a value is a number or a bool of Python, numpy or torch."""
+    # numpy's and torch's scalars have no type in common.
+    return isinstance(value, Real) or getattr(value, "shape", None) == ()
 
 
 _CHECK = "__heldout_check__"
@@ -41,10 +79,18 @@ _CHECK = "__heldout_check__"
 def grader(
     version: int | Callable[[], int | str], *, check: Callable[..., object] | None = None
 ) -> Callable[[F], F]:
-    """Marks a ready-made grader. `version` goes up with every change of what it extracts or holds
-    equal: reports of two versions are not compared by accident, while a change that changes no
-    verdict keeps reports comparable. `check` is given the grader's options, as far as they are
-    known, and raises for those that no answer could be graded with."""
+    """Mark a function as a ready-made grader.
+
+    Args:
+        version: Goes up with every change of what the grader extracts or holds equal: reports of
+            two versions are not compared by accident, while a change that changes no verdict keeps
+            reports comparable.
+        check: A function of the grader's options, as far as they are known, that raises for those
+            with which no answer could be graded.
+
+    Returns:
+        A decorator.
+    """
 
     def mark(function: F) -> F:
         set_version(function, version)
@@ -56,7 +102,15 @@ def grader(
 
 
 def check_options(function: Callable[..., Any], options: Mapping[str, Any]) -> None:
-    """Before anything is paid for: a regex that is none, a package that is missing."""
+    """Refuse a grader's options before anything is paid for, by its own check.
+
+    Args:
+        function: The grader.
+        options: Its options by name.
+
+    Raises:
+        InvalidInput: No answer could be graded with them.
+    """
     check = getattr(function, _CHECK, None)
     if check is not None:
         check(**options)

@@ -1,30 +1,23 @@
-"""Lists against lists: in order, as sets, or aligned span by span as DROP does.
-
-The items of an answer are normalised like any text (`texts.tokens`). They are looked for in what
-is stated, else in the whole text, if that has at most 20 x `TOKEN_LIMIT` characters. Where `and`
-may join the last two items or belong to one (`Queen, Simon and Garfunkel`), or `100,200` may be one
-number or two, the reading that suits the target counts.
-
-The alignment of spans is optimal up to `SPAN_LIMIT` on either side and greedy beyond (the note says
-so); all else is linear.
-"""
+"""Lists against lists: in order, as sets, or span by span as DROP has it."""
 
 from __future__ import annotations
 
 import math
 import re
+import string
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.answers import answer_text, last_statement, shown
-from heldout.scoring.codeblocks import last_code_block
+from heldout.scoring.answers import answer_text, last_code_block, last_statement, shown
 from heldout.scoring.grades import NO_ANSWER, Grade, grader
-from heldout.scoring.texts import TOKEN_LIMIT, rouge_l, token_f1, tokens
+from heldout.scoring.text import rouge_l, token_f1, tokens
 
-SPAN_LIMIT = 32
+MAX_CHARACTERS = 200_000
+MAX_SPANS = 200
+"""Spans of an answer that are still aligned with the target's."""
 
 Spans = Sequence[str | int | float]
 
@@ -42,10 +35,15 @@ _decode = msgspec.json.Decoder(list[str | int | float]).decode
 
 
 def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
-    """The items of a list as written: JSON, lines with bullets or numbers, or commas and `and`.
+    """Split a list into its items: JSON, lines with bullets or numbers, or commas and `and`.
 
-    Where some lines have bullets or numbers, the others are no items. Without `conjunctions`, an
-    `and` is part of its item.
+    Args:
+        text: The list as it was written. Where some lines have bullets or numbers, the others are
+            no items.
+        conjunctions: Whether `and` separates items, or is part of one.
+
+    Returns:
+        The items.
     """
     text = text.strip()
     if "```" in text and (block := (last_code_block(text) or "").strip()):
@@ -61,7 +59,7 @@ def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
         lines = text.split("\n")
         marked = [line[mark.end() :] for line in lines if (mark := _ITEM.match(line))]
         return tuple(line.strip() for line in marked or lines if line.strip())
-    parts = text.split(";") if ";" in text else _at_commas(text)
+    parts = text.split(";") if ";" in text else _split_at_commas(text)
     if conjunctions:
         last = parts.pop().strip()
         leading = _LEADING.match(last) if parts else None  # "x, y, and z"
@@ -70,7 +68,7 @@ def split_list(text: str, *, conjunctions: bool = True) -> tuple[str, ...]:
     return tuple(item for part in parts if (item := part.strip(_AROUND)))
 
 
-def _at_commas(text: str) -> list[str]:
+def _split_at_commas(text: str) -> list[str]:
     """Split at commas, except those that separate thousands."""
     parts: list[str] = []
     for part in re.split(r",\s+|,(?=\D)", text):
@@ -81,28 +79,20 @@ def _at_commas(text: str) -> list[str]:
     return parts
 
 
-Readings = tuple[tuple[str, ...], ...]
-
-
-def _found(answer: str | None) -> Readings | Grade:
-    """The items of an answer, in the ways they can be read; or why it has none."""
+def _read_items(answer: str | None) -> tuple[tuple[str, ...], ...] | Grade:
+    """Read the items of an answer in the ways they can be read; or say why it has none."""
     text = answer_text(answer)
     if text is None:
         return NO_ANSWER
-    if "  " in text or "\t" in text:
-        text = _SPACES.sub(" ", text)  # so that blank space can hide nothing
+    text = _SPACES.sub(" ", text)  # so that blank space can hide nothing
     statement = last_statement(text)
     if statement:
         if statement.value is None:
             return NO_ANSWER
-        # A list below `Answer:` goes on to its own end.
-        line = text.find("\n", statement.start) if statement.kind == "words" else -1
-        head = text[statement.start : line].rstrip("*_ \t") if line >= 0 else ""
-        below = text[line:].strip() if head.endswith((":", "：")) else ""
-        text = _first_list(below) if _ITEM.match(below) else statement.value
+        text = _list_below(text[statement.start :]) or statement.value
     text = text.strip()
-    if len(text) > 20 * TOKEN_LIMIT:
-        return Grade(0.0, shown(text), f"a list has at most {20 * TOKEN_LIMIT} characters")
+    if len(text) > MAX_CHARACTERS:
+        return Grade(0.0, shown(text), f"a list has at most {MAX_CHARACTERS} characters")
     if _EMPTY.fullmatch(text):
         return ((),)
     items = split_list(text)
@@ -115,13 +105,17 @@ def _found(answer: str | None) -> Readings | Grade:
     return items, split_list(text, conjunctions=False)
 
 
-def _first_list(text: str) -> str:
-    """The lines of a list up to the first line at the margin that is no item."""
-    lines = text.split("\n")
+def _list_below(text: str) -> str:
+    """Return the list below `Answer:`, up to the first line at the margin that is no item."""
+    head, _, below = text.partition("\n")
+    below = below.strip()
+    if not head.rstrip("*_ \t").endswith((":", "：")) or not _ITEM.match(below):
+        return ""
+    lines = below.split("\n")
     for place, line in enumerate(lines):
         if line.strip() and not line[0].isspace() and not _ITEM.match(line):
             return "\n".join(lines[:place])
-    return text
+    return below
 
 
 # --- Lists and sets -----------------------------------------------------------------------------
@@ -129,62 +123,84 @@ def _first_list(text: str) -> str:
 Compare = Callable[[Sequence[str], Sequence[str]], float]
 
 
-@grader(version=1)
+@grader(version=2)
 def grade_list(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
-    """1.0 where the items are the target's, normalised, in the same order.
+    """Grade a list whose items have to be the target's, in the same order.
 
-    `partial` gives the F1 of the longest common subsequence of items instead.
+    It reads the stated answer, or the whole text where none is stated, as JSON, lines with bullets
+    or numbers, or items separated by commas and `and`. Items are compared as `grade_match` compares
+    texts. Where `and` may join two items or be part of one, and where `100,200` may be one number
+    or two, the reading that suits the target counts. `[]` is the empty list.
+
+    Args:
+        answer: The reply.
+        target: The items.
+        partial: Whether to give the F1 of the longest common subsequence of items instead.
+
+    Returns:
+        1.0 where the lists are the same, else 0.0; `extracted` has the items.
+
+    Raises:
+        InvalidInput: The target is not a list of texts or numbers.
     """
 
-    def same(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return float(list(found) == list(wanted))
+    def overlap(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return rouge_l(prediction, reference) if prediction or reference else 1.0
 
-    return _graded(answer, target, _both_empty(rouge_l) if partial else same)
-
-
-@grader(version=1)
-def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
-    """1.0 where the items are the target's, normalised, in any order and however often.
-
-    `partial` gives the F1 of the two sets instead.
-    """
-
-    def same(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return float(set(found) == set(wanted))
-
-    def overlap(found: Sequence[str], wanted: Sequence[str]) -> float:
-        return token_f1(sorted(set(found)), sorted(set(wanted)))
+    def same(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return float(list(prediction) == list(reference))
 
     return _graded(answer, target, overlap if partial else same)
 
 
-def _both_empty(compare: Compare) -> Compare:
-    """Two lists of nothing are the same list."""
-    return lambda found, wanted: compare(found, wanted) if found or wanted else 1.0
+@grader(version=2)
+def grade_set(answer: str | None, target: Spans, *, partial: bool = False) -> Grade:
+    """Grade a list whose items have to be the target's, in any order and however often.
+
+    It reads items as `grade_list` does.
+
+    Args:
+        answer: The reply.
+        target: The items.
+        partial: Whether to give the F1 of the two sets instead.
+
+    Returns:
+        1.0 where the sets are the same, else 0.0; `extracted` has the items.
+
+    Raises:
+        InvalidInput: The target is not a list of texts or numbers.
+    """
+
+    def same(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return float(set(prediction) == set(reference))
+
+    def overlap(prediction: Sequence[str], reference: Sequence[str]) -> float:
+        return token_f1(sorted(set(prediction)), sorted(set(reference)))
+
+    return _graded(answer, target, overlap if partial else same)
 
 
 def _graded(answer: str | None, target: Any, compare: Compare) -> Grade:
     if not isinstance(target, list | tuple):
         raise InvalidInput(f"the target (ground_truth) is a list of texts, got {target!r:.100}")
-    wanted = [_folded(item) for item in _texts(target)]
-    readings = _found(answer)
+    reference = [" ".join(tokens(item)) for item in _texts(target)]
+    readings = _read_items(answer)
     if isinstance(readings, Grade):
         return readings
-    graded = [(compare([_folded(one) for one in items], wanted), items) for items in readings]
+    graded = [
+        (compare([" ".join(tokens(item)) for item in items], reference), items)
+        for items in readings
+    ]
     value, items = max(graded, key=lambda pair: pair[0])
     return Grade(value, shown("; ".join(items)))
 
 
-def _folded(item: str) -> str:
-    return " ".join(tokens(item))
-
-
 def _texts(target: Sequence[Any]) -> list[str]:
-    """The items of a target as texts; a number is its digits."""
+    """Return the items of a target as texts; a number is its digits."""
     items: list[str] = []
     for item in target:
-        number = isinstance(item, int | float) and not isinstance(item, bool)
-        if number and math.isfinite(item):
+        is_number = isinstance(item, int | float) and not isinstance(item, bool)
+        if is_number and math.isfinite(item):
             items.append(repr(item))
         elif isinstance(item, str) and item.strip():
             items.append(item)
@@ -198,103 +214,124 @@ def _texts(target: Sequence[Any]) -> list[str]:
 
 # --- DROP ---------------------------------------------------------------------------------------
 
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
-@grader(version=1)
+
+@grader(version=2)
 def grade_spans(
     answer: str | None, target: Spans | Sequence[Spans], *, exact: bool = False
 ) -> Grade:
-    """DROP's F1: spans aligned one to one so that their token F1 is largest, over the longer list.
+    """Grade spans as DROP's script does: F1 under the best one-to-one alignment.
 
-    `target` is the list of spans, or several such lists that are all right. Spans with different
-    numbers do not match at all. `exact` gives DROP's exact match instead: 1.0 where both have the
-    same normalised spans, in any order.
+    It reads spans as `grade_list` reads items. The spans are normalised, aligned and compared as
+    in DROP's script, whose F1 this is before it is rounded to two decimals: spans with different
+    numbers do not match at all, and the sum is divided by the longer list.
+
+    Args:
+        answer: The reply.
+        target: The spans, or several such lists that are all right, of which the best counts.
+        exact: Whether to give DROP's exact match instead: 1.0 where both have the same normalised
+            spans, and as many.
+
+    Returns:
+        The F1; `extracted` has the spans.
+
+    Raises:
+        InvalidInput: The target is not a list of spans, or of such lists.
     """
     lists = _span_lists(target)
-    readings = _found(answer)
+    readings = _read_items(answer)
     if isinstance(readings, Grade):
         return readings
+    if len(readings[0]) > MAX_SPANS:
+        text = shown("; ".join(readings[0]))
+        return Grade(0.0, text, f"an answer has at most {MAX_SPANS} spans")
     measure = span_match if exact else span_f1
-    graded = [(measure(items, wanted), items) for items in readings for wanted in lists]
+    graded = [(measure(items, reference), items) for items in readings for reference in lists]
     value, items = max(graded, key=lambda pair: pair[0])
-    aligned_greedily = not exact and len(items) > SPAN_LIMIT
-    note = f"more than {SPAN_LIMIT} spans are aligned greedily" if aligned_greedily else ""
-    return Grade(value, shown("; ".join(items)), note)
+    return Grade(value, shown("; ".join(items)))
 
 
 def _span_lists(target: Any) -> list[list[str]]:
     if isinstance(target, list | tuple) and target:
-        nested = [one for one in target if isinstance(one, list | tuple)]
+        nested = [spans for spans in target if isinstance(spans, list | tuple)]
         if not nested:
             return [_texts(target)]
         if len(nested) == len(target) and all(nested):
-            return [_texts(one) for one in nested]
+            return [_texts(spans) for spans in nested]
     raise InvalidInput(
         "the target (ground_truth) is a list of spans, or a list of such lists, none empty, got "
         f"{target!r:.100}"
     )
 
 
-def span_match(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """1.0 where both have the same normalised spans, and as many."""
-    same = {_folded(one) for one in found} == {_folded(one) for one in wanted}
-    return float(same and len(found) == len(wanted))
+def normalise_span(text: str) -> str:
+    """Normalise a span word by word, as DROP's script does."""
+    words = (_normalise_word(word) for word in re.split(r"[ -]", text.lower()))
+    return " ".join(word for word in words if word)
 
 
-def span_f1(found: Sequence[str], wanted: Sequence[str]) -> float:
-    """The mean token F1 of spans under the best one-to-one alignment, over the longer list."""
-    if not found or not wanted:
-        return float(not found and not wanted)
-    ours = [tokens(span)[:TOKEN_LIMIT] for span in found[: 8 * SPAN_LIMIT]]
-    theirs = [tokens(span)[:TOKEN_LIMIT] for span in wanted[: 8 * SPAN_LIMIT]]
-    table = [[_span_value(one, other) for other in theirs] for one in ours]
-    total = _aligned(table) if max(len(ours), len(theirs)) <= SPAN_LIMIT else _greedy(table)
-    return total / max(len(found), len(wanted))
+def _normalise_word(word: str) -> str:
+    if _is_number(word):
+        return str(float(word))
+    bare = word.translate(_PUNCTUATION)
+    bare = str(float(bare)) if _is_number(bare) else bare
+    return " ".join(_ARTICLES.sub(" ", bare).split())
 
 
-_A_NUMBER = re.compile(r"-?\d+(?:/\d+)?%?")  # as tokens have it
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
 
 
-def _span_value(one: list[str], other: list[str]) -> float:
-    numbers = {word for word in other if _A_NUMBER.fullmatch(word)}
-    if numbers and not numbers & set(one):
+def span_match(prediction: Sequence[str], reference: Sequence[str]) -> float:
+    """Return 1.0 where both have the same normalised spans, and as many."""
+    same = set(map(normalise_span, prediction)) == set(map(normalise_span, reference))
+    return float(same and len(prediction) == len(reference))
+
+
+def span_f1(prediction: Sequence[str], reference: Sequence[str]) -> float:
+    """Return the mean F1 of spans under the best one-to-one alignment, over the longer list."""
+    if not prediction or not reference:
+        return float(not prediction and not reference)
+    ours = [set(normalise_span(span).split()) for span in prediction]
+    theirs = [set(normalise_span(span).split()) for span in reference]
+    table = [[_bag_f1(bag, reference_bag) for reference_bag in theirs] for bag in ours]
+    return _aligned(table) / max(len(prediction), len(reference))
+
+
+def _bag_f1(prediction: set[str], reference: set[str]) -> float:
+    numbers = set(filter(_is_number, reference))
+    if numbers and not numbers & prediction:
         return 0.0
-    return token_f1(one, other)
-
-
-def _greedy(table: list[list[float]]) -> float:
-    pairs = sorted(
-        ((value, i, j) for i, row in enumerate(table) for j, value in enumerate(row) if value),
-        key=lambda pair: (-pair[0], pair[1], pair[2]),
-    )
-    rows: set[int] = set()
-    columns: set[int] = set()
-    total = 0.0
-    for value, i, j in pairs:
-        if i not in rows and j not in columns:
-            rows.add(i)
-            columns.add(j)
-            total += value
-    return total
+    common = len(prediction & reference)
+    precision = common / len(prediction) if prediction else 1.0
+    recall = common / len(reference) if reference else 1.0
+    return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
 
 
 def _aligned(table: list[list[float]]) -> float:
-    """The largest sum of values with no row and no column used twice.
+    """Find the largest sum of values with no row and no column used twice.
 
     Rows are assigned one after the other, each along the cheapest path of reassignments, with
-    prices on rows and columns that keep all reduced costs at 0 or more.
+    prices on rows and columns that keep all reduced costs at 0 or more (the Hungarian method).
     """
     if len(table) > len(table[0]):
         table = [list(column) for column in zip(*table, strict=True)]
     height, width = len(table), len(table[0])
     row_price, column_price = [0.0] * (height + 1), [0.0] * (width + 1)
-    row_of = [0] * (width + 1)  # rows and columns count from 1; 0 is nobody
+    row_of = [0] * (width + 1)  # rows and columns count from 1; 0 is none
     for start in range(1, height + 1):
         row_of[0], column = start, 0
-        cheapest, came_from = [float("inf")] * (width + 1), [0] * (width + 1)
+        cheapest, came_from = [math.inf] * (width + 1), [0] * (width + 1)
         done = [False] * (width + 1)
         while row_of[column]:
             done[column] = True
-            row, step, following = row_of[column], float("inf"), 0
+            row, step, following = row_of[column], math.inf, 0
             for j in range(1, width + 1):
                 if done[j]:
                     continue

@@ -1,46 +1,53 @@
 """Error bars, comparisons and verdicts: pure functions over numbers, numpy only.
 
-summaries    means with clustered errors and intervals, from a stream
-passk        pass@k and pass^k
-resampling   interquartile mean and its kin, over runs x tasks, by stratified bootstrap
-paired       a difference on the same items; unpaired: on different ones; slices: many at once
-power        how many samples and repeats it takes to see a difference
+intervals    intervals of rates, means and medians; Student's t
+moments      means with clustered standard errors, from a stream
+summary      results to a summary: every denominator is decided there
+differences  a difference on the same items, on other items, in many slices
+pass_rates   pass@k and pass^k
+power        how many samples and repeats detect a difference
+resampling   interquartile mean and others over runs x tasks, by stratified bootstrap
 sequential   verdicts on a curve of evals, at every evaluation point
-winner       the best of several, with an interval that knows it was picked
+winner       the best of several checkpoints, corrected for having been picked
 agreement    verdicts against labels: Cohen's kappa, balanced F1
-
-clustered    the error of a mean over clusters of any sizes
-given        what is asked of the numbers that come in
-student      Student's t distribution
 """
 
 from __future__ import annotations
 
-from heldout.stats.agreement import (
-    Agreement,
-    ClassAgreement,
-    Estimate,
-    agreement_of,
-    agreement_of_table,
-    rate_of,
+from heldout.stats.agreement import Agreement, ClassAgreement, Estimate, agreement_of, rate_of
+from heldout.stats.differences import (
+    PairedDifference,
+    SliceDifference,
+    UnpairedDifference,
+    holm,
+    paired_difference,
+    paired_slices,
+    slice_differences,
+    unpaired_difference,
 )
-from heldout.stats.paired import PairedDifference, paired_difference
-from heldout.stats.passk import PassRate, pass_at_k, pass_hat_k
+from heldout.stats.intervals import (
+    CONFIDENCE,
+    Floats,
+    Interval,
+    Ints,
+    Rate,
+    independent_rate,
+    median_interval,
+    t_quantile,
+    wilson,
+)
+from heldout.stats.moments import Moments
+from heldout.stats.pass_rates import PassRate, pass_at_k, pass_hat_k
 from heldout.stats.power import (
     DifferenceVariance,
-    PairedComponents,
     RequiredSamples,
     VarianceComponents,
     detectable_rate_difference,
     expected_difference,
     measured_difference,
     minimum_detectable,
-    paired_components,
-    required_repeats,
-    samples_for,
     variance_components,
 )
-from heldout.stats.rates import Rate, independent_rate
 from heldout.stats.resampling import (
     BootstrapEstimate,
     Statistic,
@@ -48,23 +55,9 @@ from heldout.stats.resampling import (
     bootstrap_improvement,
     improvement_probability,
     interquartile_mean,
-    mean_over_tasks,
-    median_over_tasks,
     optimality_gap,
 )
 from heldout.stats.sequential import Advice, Verdict, advise, monitor
-from heldout.stats.slices import SliceDifference, holm, paired_slices, slice_differences
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import (
-    CONFIDENCE,
-    Floats,
-    Interval,
-    Ints,
-    Moments,
-    median_interval,
-    wilson,
-)
-from heldout.stats.unpaired import UnpairedDifference, unpaired_difference
 from heldout.stats.winner import Winner, best_of
 
 __all__ = [
@@ -79,7 +72,6 @@ __all__ = [
     "Interval",
     "Ints",
     "Moments",
-    "PairedComponents",
     "PairedDifference",
     "PassRate",
     "Rate",
@@ -92,7 +84,6 @@ __all__ = [
     "Winner",
     "advise",
     "agreement_of",
-    "agreement_of_table",
     "best_of",
     "bootstrap",
     "bootstrap_improvement",
@@ -102,21 +93,16 @@ __all__ = [
     "improvement_probability",
     "independent_rate",
     "interquartile_mean",
-    "mean_over_tasks",
     "measured_difference",
     "median_interval",
-    "median_over_tasks",
     "minimum_detectable",
     "monitor",
     "optimality_gap",
-    "paired_components",
     "paired_difference",
     "paired_slices",
     "pass_at_k",
     "pass_hat_k",
     "rate_of",
-    "required_repeats",
-    "samples_for",
     "slice_differences",
     "t_quantile",
     "unpaired_difference",

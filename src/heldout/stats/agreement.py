@@ -1,4 +1,4 @@
-"""How far two sets of verdicts on the same items agree: a judge's and people's, or a judge's own.
+"""Agreement of two sets of verdicts on the same items: a judge's and people's, or a judge's own.
 
     agreement     the share of items with the same verdict on both sides
     kappa         (agreement - chance) / (1 - chance), with chance the agreement of two sides that
@@ -18,8 +18,8 @@ answer) are clusters, and their errors are added up before they are squared.
 
 The interval is not the estimate plus and minus errors: near 1 that is far too short (64% instead of
 95% for a kappa of 0.96 at 50 items, 39% for one of 0.98). It is a score interval at the number of
-yes/no trials that would be as uncertain, as for other means (`summaries.py`), on the scale from the
-least possible value to 1. How uncertain that is, is asked of the table with one further item spread
+yes/no trials that would be as uncertain, as for other means (`moments.py`), on the scale from the
+least possible value to 1. The uncertainty is that of the table with one further item spread
 evenly over its cells, so that a table without a single disagreement has an interval, too.
 
 What the intervals cover, by enumeration (30 and 50 items) and simulation: 91% to 97% with 50, 100
@@ -34,16 +34,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.given import Ids, check_confidence, cluster_codes
-from heldout.stats.rates import Rate
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import CONFIDENCE, Floats, Interval, Ints, Moments, score_interval
+from heldout.stats._input import Ids, check_confidence, cluster_codes
+from heldout.stats.intervals import (
+    CONFIDENCE,
+    Floats,
+    Interval,
+    Ints,
+    Rate,
+    score_interval,
+    t_quantile,
+)
+from heldout.stats.moments import Moments
 
 Statistic = Callable[[Floats, NDArray[np.bool_]], tuple[float, Floats] | None]
 """(proportions, which classes labels have) -> the value and its gradient; None: not defined."""
@@ -51,7 +57,13 @@ Statistic = Callable[[Floats, NDArray[np.bool_]], tuple[float, Floats] | None]
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """None where it is not defined; `stderr` and `interval` also where one cluster is all."""
+    """A statistic with its interval.
+
+    Attributes:
+        value: None where it is not defined.
+        stderr: Its standard error; None also for fewer than two clusters.
+        interval: Its interval; None likewise.
+    """
 
     value: float | None = None
     stderr: float | None = None
@@ -60,21 +72,39 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class ClassAgreement:
-    """One class: how many verdicts of it were right, and how many of its labels were found."""
+    """The agreement on one class.
+
+    Attributes:
+        name: The class.
+        precision: Verdicts of this class that are right.
+        recall: Labels of this class that were found.
+        f1: Their F1; None where no label is of this class.
+    """
 
     name: Hashable
     precision: Rate
     recall: Rate
     f1: float | None
-    """None where no label is of this class: there was nothing to find."""
 
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
+    """How far labels and verdicts agree.
+
+    Attributes:
+        categories: The classes that either side has, in the order of rows and columns.
+        table: The confusion table: rows are labels, columns are verdicts.
+        n: Items.
+        clusters: Clusters of items.
+        agreement: The share of items with the same verdict on both sides.
+        kappa: Cohen's kappa.
+        balanced_f1: The mean of the classes' F1.
+        classes: The agreement on each class.
+        confidence: Of the intervals.
+    """
+
     categories: tuple[Hashable, ...]
-    """Those that either side has, in the order of rows and columns."""
     table: tuple[tuple[int, ...], ...]
-    """Rows are labels, columns are verdicts."""
     n: int
     clusters: int
     agreement: Rate
@@ -92,10 +122,21 @@ def agreement_of(
     clusters: Ids | None = None,
     confidence: float = CONFIDENCE,
 ) -> Agreement:
-    """Of labels and verdicts, one of each for every item.
+    """Measure the agreement of labels and verdicts.
 
-    `categories` gives the order of rows, and what may occur; without it, classes come in the order
-    in which they are first seen. `clusters` says which items belong together.
+    Args:
+        labels: The label of each item.
+        verdicts: The verdict on each item.
+        categories: The order of rows, and what may occur; None: classes come in the order of their
+            first occurrence.
+        clusters: The cluster of each item; None: each is independent.
+        confidence: Of the intervals.
+
+    Returns:
+        The agreement.
+
+    Raises:
+        InvalidInput: There are no items, or labels and verdicts are not aligned, or of no category.
     """
     check_confidence(confidence)
     n = len(labels)
@@ -104,86 +145,67 @@ def agreement_of(
     if n == 0:
         raise InvalidInput("no items; agreement needs at least one")
     known = list(dict.fromkeys([*labels, *verdicts] if categories is None else categories))
-    places = {name: place for place, name in enumerate(known)}
-    for name, given in (("labels", labels), ("verdicts", verdicts)):
-        for position, value in enumerate(given):
-            if value not in places:
+    index = {name: i for i, name in enumerate(known)}
+    for name, side in (("labels", labels), ("verdicts", verdicts)):
+        for position, value in enumerate(side):
+            if value not in index:
                 raise InvalidInput(
                     f"{name}[{position}] is {value!r:.80}, which is none of {known!r:.200}"
                 )
-    codes = [
-        np.array([places[value] for value in side], dtype=np.int64) for side in (labels, verdicts)
-    ]
+    rows, columns = (
+        np.array([index[value] for value in side], dtype=np.int64) for side in (labels, verdicts)
+    )
     groups = np.arange(n) if clusters is None else cluster_codes(clusters, n)
-    return _agreement(codes[0], codes[1], known, groups, confidence)
-
-
-def agreement_of_table(
-    table: ArrayLike,
-    *,
-    categories: Sequence[Hashable] | None = None,
-    confidence: float = CONFIDENCE,
-) -> Agreement:
-    """The same of a confusion table: rows are labels, columns verdicts, each item on its own."""
-    check_confidence(confidence)
-    counts: NDArray[Any] = np.asarray(table)
-    if counts.ndim != 2 or counts.shape[0] != counts.shape[1]:
-        raise InvalidInput(
-            f"a confusion table has as many rows as columns; this one has the shape {counts.shape}"
-        )
-    if counts.dtype.kind not in "iu" or (counts.size and counts.min() < 0):
-        raise InvalidInput("a confusion table is made of counts: whole numbers, at least 0")
-    known = list(range(len(counts)) if categories is None else categories)
-    if len(known) != len(counts):
-        raise InvalidInput(f"{len(known)} categories for a table of {len(counts)} rows")
-    if counts.sum() == 0:
-        raise InvalidInput("the table has no items; agreement needs at least one")
-    cells = np.repeat(np.arange(counts.size), counts.reshape(-1).astype(np.int64))
-    row, column = cells // len(counts), cells % len(counts)
-    return _agreement(row, column, known, np.arange(len(cells)), confidence)
+    return _measure_agreement(rows, columns, known, groups, confidence)
 
 
 def rate_of(
     hits: ArrayLike, *, clusters: Ids | None = None, confidence: float = CONFIDENCE
 ) -> Rate:
-    """How many of these are true, with the interval of a mean."""
+    """Return the share of hits, with the interval of a mean.
+
+    Args:
+        hits: Whether each item is a hit.
+        clusters: The cluster of each item; None: each is independent.
+        confidence: Of the interval.
+    """
     values: NDArray[np.bool_] = np.asarray(hits, dtype=np.bool_)
     n = len(values)
     groups = np.arange(n) if clusters is None or not n else cluster_codes(clusters, n)
-    found = Moments.of(values.astype(np.float64), groups).interval(confidence, bounded=True)
-    return Rate(int(values.sum()), n, found)
+    interval = Moments.of(values.astype(np.float64), groups).interval(confidence, bounded=True)
+    return Rate(int(values.sum()), n, interval)
 
 
-def _agreement(
+def _measure_agreement(
     row: Ints, column: Ints, known: list[Hashable], groups: Ints, confidence: float
 ) -> Agreement:
     used = np.union1d(row, column)
     row, column = np.searchsorted(used, row), np.searchsorted(used, column)
-    names, size = [known[place] for place in used.tolist()], len(used)
+    names, size = [known[i] for i in used.tolist()], len(used)
     table = np.bincount(row * size + column, minlength=size * size).reshape(size, size)
     same = row == column
 
     def rate(which: NDArray[np.bool_]) -> Rate:
         return rate_of(same[which], clusters=groups[which], confidence=confidence)
 
-    places = _Places(row, column, groups, table)
-    totals, labelled = table.sum(axis=0) + table.sum(axis=1), places.labelled
+    items = _Items(row, column, groups, table)
+    totals, labelled = table.sum(axis=0) + table.sum(axis=1), items.labelled
     return Agreement(
         categories=tuple(names),
         table=tuple(tuple(line) for line in table.tolist()),
         n=len(row),
-        clusters=places.clusters,
+        clusters=items.clusters,
         agreement=rate(np.ones(len(row), dtype=np.bool_)),
-        kappa=_estimate(_kappa, places, -1.0, confidence),
-        balanced_f1=_estimate(_balanced_f1, places, 0.0, confidence),
+        kappa=_estimate(_kappa, items, -1.0, confidence),
+        balanced_f1=_estimate(_balanced_f1, items, 0.0, confidence),
         classes=tuple(
             ClassAgreement(
                 name,
-                precision=rate(column == place),
-                recall=rate(row == place),
-                f1=float(2 * table[place, place] / totals[place]) if labelled[place] else None,
+                precision=rate(column == i),
+                recall=rate(row == i),
+                f1=float(2 * table[i, i] / totals[i]) if labelled[i] else None,
             )
-            for place, name in enumerate(names)
+            for i, name in enumerate(names)
         ),
         confidence=confidence,
     )
@@ -193,7 +215,7 @@ def _agreement(
 
 
 def _kappa(p: Floats, labelled: NDArray[np.bool_]) -> tuple[float, Floats] | None:
-    """None where both sides know one class only: there is nothing that chance could miss."""
+    """Return kappa and its gradient; None where both sides know one class only."""
     rows, columns = p.sum(axis=1), p.sum(axis=0)
     seen, chance = float(np.trace(p)), float(rows @ columns)
     room = 1 - chance
@@ -219,8 +241,8 @@ def _balanced_f1(p: Floats, labelled: NDArray[np.bool_]) -> tuple[float, Floats]
 # --- Errors and intervals -----------------------------------------------------------------------
 
 
-class _Places:
-    """Where each item stands in the table, and to which cluster it belongs."""
+class _Items:
+    """The row, the column and the cluster of each item in a confusion table."""
 
     def __init__(self, row: Ints, column: Ints, groups: Ints, table: Ints) -> None:
         self.row, self.column, self.groups, self.table = row, column, groups, table
@@ -228,37 +250,37 @@ class _Places:
         self.labelled: NDArray[np.bool_] = table.sum(axis=1) > 0
 
     def variance(self, gradient: Floats) -> float:
-        """Of the estimate: what each cluster adds to it, squared."""
+        """Return the variance of the estimate: what each cluster adds to it, squared."""
         own = gradient[self.row, self.column]
         sums = np.bincount(self.groups, weights=own - own.mean())
         return float(sums @ sums) / self.n**2 * self.clusters / (self.clusters - 1)
 
 
-def _estimate(statistic: Statistic, places: _Places, least: float, confidence: float) -> Estimate:
-    n, size = places.n, len(places.table)
-    found = statistic(places.table / n, places.labelled)
-    if found is None:
+def _estimate(statistic: Statistic, items: _Items, least: float, confidence: float) -> Estimate:
+    n, size = items.n, len(items.table)
+    made = statistic(items.table / n, items.labelled)
+    if made is None:
         return Estimate()
-    value, gradient = found
-    if places.clusters < 2 or size < 2:
+    value, gradient = made
+    if items.clusters < 2 or size < 2:
         return Estimate(value)
-    variance = places.variance(gradient)
+    variance = items.variance(gradient)
     # With an item more, spread over all cells: no cell is impossible because it was not seen.
-    p = (places.table + 1 / size**2) / (n + 1)
-    smoothed = statistic(p, places.labelled)
+    p = (items.table + 1 / size**2) / (n + 1)
+    smoothed = statistic(p, items.labelled)
     assert smoothed is not None, "no cell of it is 0"
     near, slope = smoothed
     plain = _multinomial(p, slope) / n
-    # How much more uncertain clusters make it than as many items of their own would be. Where all
-    # clusters are alike that is not to be seen, and each counts as one item.
-    alone = _multinomial(places.table / n, gradient) / (n - 1)
-    clustered = n / places.clusters
+    # How much more uncertain clusters make it than independent items. Where all clusters are alike
+    # that does not show, and each counts as one item.
+    alone = _multinomial(items.table / n, gradient) / (n - 1)
+    clustered = n / items.clusters
     if variance > 1e-12 * alone > 0:
         clustered = max(1.0, variance / alone)
     width = 1 - least
     rate = (near - least) / width
     effective = rate * (1 - rate) * width**2 / (plain * clustered)
-    quantile = t_quantile((1 + confidence) / 2, places.clusters - 1)
+    quantile = t_quantile((1 + confidence) / 2, items.clusters - 1)
     scaled = min(1.0, max(0.0, (value - least) / width))
     around = score_interval(scaled, effective, quantile)
     interval = Interval(least + width * around.low, least + width * around.high)

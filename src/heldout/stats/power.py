@@ -1,12 +1,12 @@
-"""How many samples and repeats it takes to see a difference: pure functions, numpy only.
+"""How many samples and repeats detect a difference.
 
 A score varies for two reasons. Questions differ in how hard they are (the variance *between*
 questions), and one question answered again can score otherwise (the variance *within* a question).
 More repeats average out the second and never the first; more questions average out both.
 
 `variance_components` estimates them from a run's own repeats. `expected_difference` (of one run)
-and `measured_difference` (of two) say how much a comparison would vary, and so how many samples and
-repeats it needs; `minimum_detectable` says what a comparison that was made could have seen.
+and `measured_difference` (of two) return how much a comparison would vary, and so how many samples
+and repeats it needs; `minimum_detectable` returns what a comparison that was made could detect.
 
 Reference: E. Miller, "Adding Error Bars to Evals" (arXiv 2411.00640).
 """
@@ -21,14 +21,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats.given import Ids, checked_values, cluster_codes
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import Floats, Ints
+from heldout.stats._input import Ids, check_values, cluster_codes, factorize
+from heldout.stats.intervals import Floats, Ints, t_quantile
 
 ALPHA = 0.05
 POWER = 0.8
-MOST = 1e12
-LARGE = 10_000
+USABLE_SAMPLES = 1e12
+"""More are no plan; the arithmetic of smaller numbers is exact."""
+NORMAL_SAMPLES = 10_000
 """Samples from which Student's t is the normal distribution, for all that matters here."""
 
 
@@ -39,58 +39,80 @@ class VarianceComponents:
     With one answer a question only the sum is known. For 0/1 scores with mean p it is p (1 - p)
     whatever the questions are like: each always passed or always failed (nothing within), all
     equally hard (nothing between), or anything in the middle. Only repeats tell these apart.
+
+    Attributes:
+        samples: Questions.
+        repeated: Questions with two answers or more, which `within` is estimated from.
+        total: Variance of a single answer to a random question: between + within.
+        between: Variance of the questions' expected scores. Unbiased, so it can come out below 0
+            where the truth is near it; None where no question was repeated.
+        within: Mean over questions of the variance of a question's answers; None likewise.
     """
 
     samples: int
     repeated: int
-    """Samples with two answers or more, which `within` is estimated from."""
     total: float
-    """Variance of a single answer to a random question: between + within."""
     between: float | None
-    """Variance of the questions' expected scores. Unbiased, so it can come out below 0 where the
-    truth is near it; None where no question was repeated."""
     within: float | None
-    """Mean over questions of the variance of a question's answers; None likewise."""
 
 
 @dataclass(frozen=True, slots=True)
 class PairedComponents:
-    """Where the variance of a difference of two runs on the same questions comes from."""
+    """Where the variance of a difference of two runs on the same questions comes from.
+
+    Attributes:
+        samples: Questions.
+        between: w^2, the variance of the questions' expected differences; None without repeats in
+            both runs.
+        within_a: Mean over questions of the variance of a question's answers in a; None without
+            repeats.
+        within_b: The same in b.
+        differences: Variance of the questions' mean differences as measured, noise included.
+    """
 
     samples: int
     between: float | None
-    """w^2: the variance of the questions' expected differences; None without repeats in both."""
     within_a: float | None
     within_b: float | None
     differences: float
-    """Of the questions' mean differences as they were measured, noise included."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequiredSamples:
+    """The samples that a comparison needs.
+
+    Attributes:
+        samples: Samples that are enough, whatever is not known.
+        at_least: Fewer are never enough. The same as `samples` where repeats tell the variance
+            within questions from that between them.
+    """
+
     samples: int
-    """Enough, whatever is not known."""
     at_least: int
-    """Fewer are never enough. The same as `samples` where the run's repeats tell its variance
-    within questions from that between them."""
-    repeats: int
-    detect: float
-    power: float
-    alpha: float
 
 
 # --- From a run ---------------------------------------------------------------------------------
 
 
 def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponents:
-    """Variance between and within questions, from one run's repeats; unbiased.
+    """Estimate the variance between and within questions from one run's repeats; unbiased.
 
-    `samples` names the question of each value, in any order. Within is the mean of the questions'
-    sample variances. The variance of the questions' means holds within / K of noise, which is taken
-    off to leave between (one-way analysis of variance; Miller 2024, resampling). Questions may
-    have different numbers of repeats, as long as that has nothing to do with how they score.
+    Within is the mean of the questions' sample variances. The variance of the questions' means
+    holds within / K of noise, which is taken off to leave between (one-way analysis of variance;
+    Miller 2024, resampling). Questions may have different numbers of repeats, as long as that is
+    independent of how they score.
+
+    Args:
+        values: The scores.
+        samples: The question of each score, in any order.
+
+    Returns:
+        The components.
+
+    Raises:
+        InvalidInput: There are fewer than two questions.
     """
-    numbers = checked_values(values, "values")
+    numbers = check_values(values, "values")
     codes = cluster_codes(samples, len(numbers), "samples")
     questions = _questions(numbers, codes)
     n = len(questions.means)
@@ -107,29 +129,23 @@ def variance_components(values: ArrayLike, *, samples: Ids) -> VarianceComponent
 def paired_components(
     a: ArrayLike, b: ArrayLike, *, samples_a: Ids, samples_b: Ids
 ) -> PairedComponents:
-    """The same for a difference: w^2 from two runs with repeats on the same questions; unbiased.
+    """Estimate the variance of a difference from two runs on the same questions; unbiased.
 
     The variance of the differences of the questions' means, less both runs' noise in them. Runs may
-    have different numbers of repeats (Miller 2024). Ids must be the same on both sides.
+    have different numbers of repeats (Miller 2024).
     """
-    values_a, values_b = checked_values(a, "a"), checked_values(b, "b")
-    for name, ids, count in (
-        ("samples_a", samples_a, len(values_a)),
-        ("samples_b", samples_b, len(values_b)),
-    ):
-        if len(ids) != count:
-            raise InvalidInput(f"{name} has {len(ids)} ids for {count} values; each value has one")
-    codes = cluster_codes(
-        [*_listed(samples_a), *_listed(samples_b)], len(values_a) + len(values_b), "samples"
-    )
-    codes_a, codes_b = codes[: len(values_a)], codes[len(values_a) :]
-    n = int(codes.max()) + 1
-    in_a, in_b = (np.bincount(side, minlength=n) > 0 for side in (codes_a, codes_b))
-    if not (in_a & in_b).all():
+    values_a, values_b = check_values(a, "a"), check_values(b, "b")
+    names_a, codes_a = factorize(samples_a, len(values_a), "samples_a")
+    names_b, codes_b = factorize(samples_b, len(values_b), "samples_b")
+    index = {name: i for i, name in enumerate(names_a)}
+    only_a, only_b = {*names_a} - {*names_b}, {*names_b} - {*names_a}
+    if only_a or only_b:
         raise InvalidInput(
-            f"{int((in_a & ~in_b).sum())} samples are only in a and {int((in_b & ~in_a).sum())} "
-            "only in b; leave out what both do not have"
+            f"{len(only_a)} samples are only in a and {len(only_b)} only in b; leave out what both "
+            "do not have"
         )
+    codes_b = np.array([index[name] for name in names_b], dtype=np.int64)[codes_b]
+    n = len(names_a)
     if n < 2:
         raise InvalidInput(f"variance between questions needs at least 2 of them, got {n}")
     of_a, of_b = _questions(values_a, codes_a), _questions(values_b, codes_b)
@@ -144,8 +160,8 @@ class _Questions:
     means: Floats
     repeated: int
     within: float | None
+    # Mean over questions of the variance of a question's mean, given the question.
     noise: float | None
-    """Mean over questions of the variance of a question's mean, given the question."""
 
 
 def _questions(values: Floats, codes: Ints) -> _Questions:
@@ -166,46 +182,69 @@ def _variance(values: Floats) -> float:
     return float(np.var(values, ddof=1))
 
 
-def _listed(ids: Ids) -> list[object]:
-    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
-
-
 # --- How many -----------------------------------------------------------------------------------
 
 
 def samples_for(
     between: float,
-    within_a: float,
+    within: float,
     *,
-    within_b: float,
     detect: float,
-    repeats_a: int = 1,
-    repeats_b: int = 1,
+    repeats: int = 1,
     power: float = POWER,
     alpha: float = ALPHA,
 ) -> int:
-    """Questions that a paired comparison needs in order to see a difference of `detect`.
+    """Return the questions that a paired comparison needs in order to detect a difference.
 
-    n = (z_{a/2} + z_b)^2 (w^2 + s_A^2 / K_A + s_B^2 / K_B) / d^2 (Miller 2024, power analysis).
-    `between` is w^2, the variance of the questions' expected differences, and `within_a` and
-    `within_b` the mean variances of one question's answers. Two-sided, with Student's t for z: of
-    few questions the comparison's own error is uncertain, too. At least 2.
+    n = (z_{a/2} + z_b)^2 (w^2 + s^2 / K) / d^2 (Miller 2024, power analysis), with w^2 the variance
+    `between` of the questions' expected differences and s^2 the mean variance `within` of one
+    question's answers, both runs' together. Two-sided, with Student's t for z: of few questions the
+    comparison's own error is uncertain, too. At least 2.
     """
-    _check_repeats(repeats_a, repeats_b)
-    _check_variances(between, within_a, within_b)
-    variance = max(0.0, between) + within_a / repeats_a + within_b / repeats_b
-    ratio = variance / _checked_detect(detect) / detect
-    if not ratio < MOST:
+    if repeats < 1:
+        raise InvalidInput(f"each sample is answered at least once, got repeats of {repeats!r}")
+    _check_variances(between, within)
+    _check_detect(detect)
+    ratio = (max(0.0, between) + within / repeats) / detect / detect
+    if not ratio < USABLE_SAMPLES:
         raise InvalidInput(
-            f"to detect {detect:g} takes more than {MOST:g} samples: ask for a larger difference"
+            f"to detect {detect:g} takes more than {USABLE_SAMPLES:g} samples: ask for a larger "
+            "difference"
         )
-    samples = max(2, math.ceil(_z(power, alpha) ** 2 * ratio * (1 - 1e-12)))
-    if samples >= LARGE:
+    samples = max(2, math.ceil(_z_sum(power, alpha) ** 2 * ratio * (1 - 1e-12)))
+    if samples >= NORMAL_SAMPLES:
         return samples
     # t asks for a few more, and with those for a little less.
     while _t_sum(samples - 1, power, alpha) ** 2 * ratio * (1 - 1e-12) > samples:
         samples += 1
     return samples
+
+
+def required_repeats(
+    between: float,
+    within: float,
+    *,
+    detect: float,
+    samples: int,
+    power: float = POWER,
+    alpha: float = ALPHA,
+) -> int | None:
+    """Return the repeats of each question, in both runs, that so many samples need.
+
+    The formula of `samples_for`, solved for K: repeats average out the variance within questions,
+    and where w^2 alone is too much for these samples, no number of them helps: None.
+    """
+    if samples < 2:
+        raise InvalidInput(f"a comparison needs at least 2 samples, got {samples!r}")
+    _check_variances(between, within)
+    _check_detect(detect)
+    allowed = samples * detect**2 / _t_sum(samples - 1, power, alpha) ** 2
+    left = allowed - max(0.0, between)
+    if within == 0:
+        return 1 if left >= -1e-12 * allowed else None
+    if left <= 0:
+        return None
+    return max(1, math.ceil(within / left * (1 - 1e-12)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,70 +254,105 @@ class DifferenceVariance:
     With K answers it is between + within / K. `splits` are the pairs (between, within) that are
     possible: one where repeats told them apart, else the extremes. What follows from them is
     linear in the split, so nothing lies beyond what the extremes give.
+
+    Attributes:
+        splits: The possible pairs of variances, between and within questions.
     """
 
     splits: tuple[tuple[float, float], ...]
 
     def times(self, factor: float) -> DifferenceVariance:
+        """Return a variance so many times as large.
+
+        Args:
+            factor: The factor.
+        """
         return DifferenceVariance(tuple((b * factor, w * factor) for b, w in self.splits))
 
     def at_least(self, single: float) -> DifferenceVariance:
-        """Where the difference of two single answers is known to vary by so much at least."""
+        """Return the variance where the difference of two single answers varies at least so much.
+
+        Args:
+            single: The variance of that difference.
+        """
         return DifferenceVariance(tuple((b, max(w, single - max(0.0, b))) for b, w in self.splits))
 
     def at(self, repeats: float) -> tuple[float, float]:
-        """The least and the largest that it can be."""
-        found = [max(0.0, between) + within / repeats for between, within in self.splits]
-        return min(found), max(found)
+        """Return the least and the largest that it can be.
+
+        Args:
+            repeats: Answers to each question.
+        """
+        possible = [max(0.0, between) + within / repeats for between, within in self.splits]
+        return min(possible), max(possible)
 
     def required(
         self, *, detect: float, repeats: int = 1, power: float = POWER, alpha: float = ALPHA
     ) -> RequiredSamples:
-        _check_repeats(repeats)
-        found = [
-            samples_for(
-                between,
-                within,
-                within_b=0.0,
-                detect=detect,
-                repeats_a=repeats,
-                power=power,
-                alpha=alpha,
-            )
+        """Return the samples that a comparison needs.
+
+        Args:
+            detect: The true difference to detect.
+            repeats: Answers to each question.
+            power: The probability of detecting it.
+            alpha: Detected is p below this.
+
+        Raises:
+            InvalidInput: As for `samples_for`.
+        """
+        needed = [
+            samples_for(between, within, detect=detect, repeats=repeats, power=power, alpha=alpha)
             for between, within in self.splits
         ]
-        return RequiredSamples(max(found), min(found), repeats, detect, power, alpha)
+        return RequiredSamples(max(needed), min(needed))
 
     def repeats_for(
         self, samples: int, *, detect: float, power: float = POWER, alpha: float = ALPHA
     ) -> int | None:
-        """Repeats that so many samples need; None where none suffice, in one split or another."""
-        found = [
+        """Return the repeats that so many samples need.
+
+        Args:
+            samples: The questions.
+            detect: The true difference to detect.
+            power: The probability of detecting it.
+            alpha: Detected is p below this.
+
+        Returns:
+            The repeats; None where no number suffices, in one split or another.
+
+        Raises:
+            InvalidInput: As for `required_repeats`.
+        """
+        needed = [
             required_repeats(
-                between,
-                within,
-                within_b=0.0,
-                detect=detect,
-                samples=samples,
-                power=power,
-                alpha=alpha,
+                between, within, detect=detect, samples=samples, power=power, alpha=alpha
             )
             for between, within in self.splits
         ]
-        known = [each for each in found if each is not None]
-        return max(known) if len(known) == len(found) else None
+        known = [repeats for repeats in needed if repeats is not None]
+        return max(known) if len(known) == len(needed) else None
 
 
 def expected_difference(
     run: VarianceComponents, *, correlation: float = 0.0, other: float | None = None
 ) -> DifferenceVariance:
-    """Between this run and one that is not there yet, on the same questions.
+    """Return the variance of the difference between a run and one that does not exist yet.
 
-    One run does not know the other: it is taken to vary as much, or with a variance of `other` for
-    a single answer (a rate that is to rise from 5% varies more), and its questions' expected
-    scores to have `correlation` with this run's, so w^2 = 2 between (1 - correlation). 0 is
-    cautious; two checkpoints of one training are usually far above it. Without repeats in the run,
-    between and within are not known, only their sum.
+    The questions' expected scores in the other run have `correlation` with this run's, so
+    w^2 = 2 between (1 - correlation). Without repeats in the run, between and within are not known,
+    only their sum.
+
+    Args:
+        run: The components of the run.
+        correlation: 0 is cautious; two checkpoints of one training run are usually far above it.
+        other: The variance of a single answer in the other run (a rate that is to rise from 5%
+            varies more); None: the same as in this run.
+
+    Returns:
+        The variance of a question's difference.
+
+    Raises:
+        InvalidInput: The correlation is not between -1 and 1.
     """
     if not -1 <= correlation <= 1:
         raise InvalidInput(f"correlation is between -1 and 1, got {correlation!r}")
@@ -298,59 +372,55 @@ def expected_difference(
 def measured_difference(
     a: ArrayLike, b: ArrayLike, *, samples_a: Ids, samples_b: Ids
 ) -> DifferenceVariance:
-    """Between two runs that are there, on the same questions; no correlation has to be guessed.
+    """Return the variance of the difference between two runs on the same questions.
 
     Where either has no repeats, only the variance of the questions' differences is known, which
     is between + within / K for the numbers of repeats that were run.
+
+    Args:
+        a: The scores of a.
+        b: The scores of b.
+        samples_a: The question of each score of a, in any order.
+        samples_b: The question of each score of b; the same questions.
+
+    Returns:
+        The variance of a question's difference.
+
+    Raises:
+        InvalidInput: As for `paired_components`.
     """
-    found = paired_components(a, b, samples_a=samples_a, samples_b=samples_b)
-    if found.between is not None and found.within_a is not None and found.within_b is not None:
-        return DifferenceVariance(((found.between, found.within_a + found.within_b),))
-    counts = [len(ids) / found.samples for ids in (samples_a, samples_b)]
-    total = found.differences
+    components = paired_components(a, b, samples_a=samples_a, samples_b=samples_b)
+    between, within_a, within_b = components.between, components.within_a, components.within_b
+    if between is not None and within_a is not None and within_b is not None:
+        return DifferenceVariance(((between, within_a + within_b),))
+    counts = [len(ids) / components.samples for ids in (samples_a, samples_b)]
+    total = components.differences
     return DifferenceVariance(
         ((total, 0.0), (0.0, total * min(counts)), (0.0, total * max(counts)))
     )
 
 
-def required_repeats(
-    between: float,
-    within_a: float,
-    *,
-    within_b: float,
-    detect: float,
-    samples: int,
-    power: float = POWER,
-    alpha: float = ALPHA,
-) -> int | None:
-    """Repeats of each question, in both runs, that so many samples need; None where none suffice.
-
-    The formula of `samples_for`, solved for K = K_A = K_B: repeats average out the variance within
-    questions, and where w^2 alone is too much for these samples, no number of them helps.
-    """
-    if samples < 2:
-        raise InvalidInput(f"a comparison needs at least 2 samples, got {samples!r}")
-    _check_variances(between, within_a, within_b)
-    allowed = samples * _checked_detect(detect) ** 2 / _t_sum(samples - 1, power, alpha) ** 2
-    left, within = allowed - max(0.0, between), within_a + within_b
-    if within == 0:
-        return 1 if left >= -1e-12 * allowed else None
-    if left <= 0:
-        return None
-    return max(1, math.ceil(within / left * (1 - 1e-12)))
-
-
 def minimum_detectable(
     stderr: float | None, clusters: float, *, power: float = POWER, alpha: float = ALPHA
 ) -> float | None:
-    """The smallest true difference that a comparison with this standard error would usually see.
+    """Return the minimum detectable effect of a comparison with this standard error.
 
-    (t_{a/2} + t_b) times the standard error of the difference, the pairs' own, clustered, with
-    (clusters - 1) degrees of freedom (Miller 2024, which has z for t; H. S. Bloom 1995,
-    Evaluation Review 19). "Usually" is with probability `power`, "see" is p < `alpha`, two-sided.
-    None where the pairs say nothing about their spread: fewer than two clusters, or all alike.
+    (t_{a/2} + t_b) times the standard error, with (clusters - 1) degrees of freedom (Miller 2024,
+    which has z for t; H. S. Bloom 1995, Evaluation Review 19).
+
+    Args:
+        stderr: The standard error of the difference, clustered.
+        clusters: Clusters of pairs.
+        power: The probability of detecting the effect.
+        alpha: Detected is p below this, two-sided.
+
+    Returns:
+        The effect; None where the pairs show no spread: fewer than two clusters, or all alike.
+
+    Raises:
+        InvalidInput: A number is out of range.
     """
-    _z(power, alpha)
+    _z_sum(power, alpha)
     if stderr is not None and not (math.isfinite(stderr) and stderr >= 0):
         raise InvalidInput(f"a standard error is a number of at least 0, got {stderr!r}")
     if not stderr or clusters < 2:
@@ -361,28 +431,40 @@ def minimum_detectable(
 def detectable_rate_difference(
     losses: float, discordant: float, pairs: float, *, power: float = POWER, alpha: float = ALPHA
 ) -> float | None:
-    """The smallest true difference of paired rates that McNemar's test would usually see.
+    """Return the minimum detectable difference of paired rates by McNemar's test.
 
-    `losses` and `discordant` are the shares of pairs that were lost, and that differ. The power is
-    that of R. S. Connor (1987, Biometrics 43, 207-211), where a difference of d needs a share of
-    at least d of pairs that differ: few of them in the data do not make small differences visible.
-    None where even the largest difference, 1, would not be seen.
+    The power is that of R. S. Connor (1987, Biometrics 43, 207-211), where a difference of d needs
+    a share of at least d of pairs that differ: few of them in the data do not make small
+    differences detectable.
+
+    Args:
+        losses: The share of pairs that were lost.
+        discordant: The share of pairs that differ.
+        pairs: Pairs.
+        power: The probability of detecting the difference.
+        alpha: Detected is p below this, two-sided.
+
+    Returns:
+        The difference; None where even the largest, 1, would not be detected.
+
+    Raises:
+        InvalidInput: Power or alpha are out of range.
     """
-    _z(power, alpha)
+    _z_sum(power, alpha)
     normal = NormalDist()
     z_alpha, z_beta = normal.inv_cdf(1 - alpha / 2), normal.inv_cdf(power)
 
-    def seen(difference: float) -> bool:
+    def is_detected(difference: float) -> bool:
         share = min(1.0, max(discordant, 2 * losses + difference, difference))
         needed = z_alpha * math.sqrt(share) + z_beta * math.sqrt(share - difference**2)
         return difference * math.sqrt(pairs) >= needed
 
-    if not seen(1.0):
+    if not is_detected(1.0):
         return None
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (low, middle) if seen(middle) else (middle, high)
+        low, high = (low, middle) if is_detected(middle) else (middle, high)
     return high
 
 
@@ -390,8 +472,8 @@ def _t_sum(degrees: float, power: float, alpha: float) -> float:
     return t_quantile(1 - alpha / 2, degrees) + t_quantile(power, degrees)
 
 
-def _z(power: float, alpha: float) -> float:
-    """z_{alpha/2} + z_beta."""
+def _z_sum(power: float, alpha: float) -> float:
+    """Return z_{alpha/2} + z_beta."""
     if not 0 < alpha < 1:
         raise InvalidInput(f"alpha is between 0 and 1, such as 0.05; got {alpha!r}")
     if not 0.5 < power < 1:
@@ -400,22 +482,14 @@ def _z(power: float, alpha: float) -> float:
     return normal.inv_cdf(1 - alpha / 2) + normal.inv_cdf(power)
 
 
-def _checked_detect(detect: float) -> float:
-    if not (math.isfinite(detect) and detect > 0):
+def _check_detect(detect: float) -> None:
+    if not 0 < detect < math.inf:
         raise InvalidInput(f"the difference to detect is a number above 0, got {detect!r}")
-    return detect
 
 
-def _check_repeats(*repeats: int) -> None:
-    for each in repeats:
-        if each < 1:
-            raise InvalidInput(f"each sample is answered at least once, got repeats of {each!r}")
-
-
-def _check_variances(between: float, *within: float) -> None:
-    for each in (between, *within):
-        if not math.isfinite(each):
-            raise InvalidInput(f"a variance is a finite number, got {each!r}")
-    for each in within:
-        if each < 0:
-            raise InvalidInput(f"a variance within questions is at least 0, got {each!r}")
+def _check_variances(between: float, within: float) -> None:
+    if not (math.isfinite(between) and 0 <= within < math.inf):
+        raise InvalidInput(
+            "variances are finite, and the one within questions at least 0; got "
+            f"{between!r} and {within!r}"
+        )

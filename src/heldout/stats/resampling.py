@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.given import check_confidence
-from heldout.stats.summaries import CONFIDENCE, Floats, Interval
+from heldout.stats._input import check_confidence
+from heldout.stats.intervals import CONFIDENCE, Floats, Interval
 
 Statistic = Literal["interquartile_mean", "mean", "median", "optimality_gap"]
 Counts = NDArray[np.unsignedinteger[Any]]
@@ -33,19 +33,24 @@ REPETITIONS = 50_000
 TRIMMED = 0.25
 """The share of all scores that an interquartile mean leaves out on each side."""
 
-WIDEST = 4096
-"""So many resamples at a time, at most: their counts are meant to stay in the cache."""
-CACHED = 2**21
+CHUNK_WIDTH = 4096
+"""Resamples at a time: their counts should stay in the cache."""
+CACHE_BYTES = 2**21
 BLOCK = 64
-"""So many rows of counts are looked at before it is known whether they matter."""
+"""Rows of counts that are summed before it is known whether they matter."""
 
 
 @dataclass(frozen=True, slots=True)
 class BootstrapEstimate:
-    """A statistic of the scores as they are, and the interval from resampling them.
+    """A statistic of scores, with the interval from resampling them.
 
-    `interval` is None where no task has two different scores to draw from, as with one run: all
-    resamples are the same then, and say nothing about the next run.
+    Attributes:
+        value: The statistic of the scores as they are.
+        interval: None where no task has two different scores to draw from, as with one run: all
+            resamples are the same then, and say nothing about the next run.
+        confidence: Of the interval.
+        repetitions: Resamples.
+        seed: Of the draws.
     """
 
     value: float
@@ -59,9 +64,15 @@ class BootstrapEstimate:
 
 
 def interquartile_mean(scores: ArrayLike) -> float:
-    """The mean of the middle half of all scores, pooled over runs and tasks (Agarwal 2021, 4.3).
+    """Return the mean of the middle half of all scores, pooled over runs and tasks.
 
-    A quarter of the scores, rounded down, is left out on each side.
+    A quarter of the scores, rounded down, is left out on each side (Agarwal 2021, 4.3).
+
+    Args:
+        scores: Runs x tasks.
+
+    Raises:
+        InvalidInput: The scores are no finite matrix.
     """
     ordered = np.sort(_score_matrix(scores), axis=None)
     cut = int(TRIMMED * len(ordered))
@@ -69,26 +80,55 @@ def interquartile_mean(scores: ArrayLike) -> float:
 
 
 def mean_over_tasks(scores: ArrayLike) -> float:
-    """The mean over tasks of the mean over runs."""
+    """Return the mean over tasks of the mean over runs.
+
+    Args:
+        scores: Runs x tasks.
+
+    Raises:
+        InvalidInput: The scores are no finite matrix.
+    """
     return float(_score_matrix(scores).mean(axis=0).mean())
 
 
 def median_over_tasks(scores: ArrayLike) -> float:
-    """The median over tasks of the mean over runs, which is what papers call median score."""
+    """Return the median over tasks of the mean over runs, which papers call the median score.
+
+    Args:
+        scores: Runs x tasks.
+
+    Raises:
+        InvalidInput: The scores are no finite matrix.
+    """
     return float(np.median(_score_matrix(scores).mean(axis=0)))
 
 
 def optimality_gap(scores: ArrayLike, *, optimum: float = 1.0) -> float:
-    """By how much scores miss `optimum` on average; higher ones count as it (Agarwal 2021, 4.3)."""
+    """Return how much scores miss an optimum on average (Agarwal 2021, 4.3).
+
+    Args:
+        scores: Runs x tasks.
+        optimum: Higher scores count as this.
+
+    Raises:
+        InvalidInput: The scores are no finite matrix.
+    """
     return float(optimum - np.minimum(_score_matrix(scores), optimum).mean())
 
 
 def improvement_probability(x: ArrayLike, y: ArrayLike) -> float:
-    """The chance that a run of x beats one of y on the same task, mean over tasks.
+    """Return the probability that a run of x beats one of y on the same task, mean over tasks.
 
     For each task the statistic of Mann and Whitney (1947, Annals of Mathematical Statistics 18)
     over the number of pairs: a tie is half a win (Agarwal 2021, 4.3). How large a win is, it does
     not say.
+
+    Args:
+        x: Runs x tasks.
+        y: Runs x tasks, the same tasks in the same order.
+
+    Raises:
+        InvalidInput: The scores are no finite matrices, or of other tasks.
     """
     ours, theirs = _paired_tasks(x, y)
     wins = 0
@@ -111,12 +151,24 @@ def bootstrap(
     seed: int = 0,
     optimum: float = 1.0,
 ) -> BootstrapEstimate:
-    """A statistic of scores (runs x tasks) with its percentile interval (Agarwal 2021, 4.2).
+    """Return a statistic of scores with its percentile interval (Agarwal 2021, 4.2).
 
-    `optimum` is for the optimality gap. The same seed draws the same runs for every statistic.
+    Args:
+        scores: Runs x tasks.
+        statistic: The statistic.
+        repetitions: Resamples.
+        confidence: Of the interval.
+        seed: The same seed draws the same runs for every statistic.
+        optimum: Of the optimality gap.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InvalidInput: The scores are no finite matrix, or the statistic is unknown.
     """
     matrix = _score_matrix(scores)
-    values = _resampled(matrix, statistic, repetitions, seed, optimum)
+    values = resample(matrix, statistic, repetitions=repetitions, seed=seed, optimum=optimum)
     point: dict[Statistic, Callable[[Floats], float]] = {
         "interquartile_mean": interquartile_mean,
         "mean": mean_over_tasks,
@@ -135,28 +187,29 @@ def bootstrap_improvement(
     confidence: float = CONFIDENCE,
     seed: int = 0,
 ) -> BootstrapEstimate:
-    """The probability of improvement of x over y with its percentile interval (Agarwal 2021, 4.3).
+    """Return the probability of improvement of x over y with its percentile interval.
 
-    Runs of x and of y are drawn independently. Where every x beats every y, so does it in every
-    resample: the interval is then a point, and too good to be true for few runs.
+    Runs of x and of y are drawn independently (Agarwal 2021, 4.3). Where every x beats every y, so
+    does it in every resample: the interval is then a point, and too good to be true for few runs.
+
+    Args:
+        x: Runs x tasks.
+        y: Runs x tasks, the same tasks in the same order.
+        repetitions: Resamples.
+        confidence: Of the interval.
+        seed: Of the draws.
+
+    Returns:
+        The estimate.
+
+    Raises:
+        InvalidInput: The scores are no finite matrices, or of other tasks.
     """
     ours, theirs = _paired_tasks(x, y)
     values = _improvements(ours, theirs, repetitions, seed)
     interval = _percentiles(values, confidence) if _varies(ours) or _varies(theirs) else None
     value = improvement_probability(ours, theirs)
     return BootstrapEstimate(value, interval, confidence, repetitions, seed)
-
-
-def bootstrap_distribution(
-    scores: ArrayLike,
-    statistic: Statistic = "interquartile_mean",
-    *,
-    repetitions: int = REPETITIONS,
-    seed: int = 0,
-    optimum: float = 1.0,
-) -> Floats:
-    """The statistic of each resample, of which `bootstrap` takes percentiles."""
-    return _resampled(_score_matrix(scores), statistic, repetitions, seed, optimum)
 
 
 def _percentiles(values: Floats, confidence: float) -> Interval:
@@ -172,9 +225,10 @@ def _varies(matrix: Floats) -> bool:
 # --- Resampling ---------------------------------------------------------------------------------
 
 
-def _resampled(
-    matrix: Floats, statistic: Statistic, repetitions: int, seed: int, optimum: float
+def resample(
+    matrix: Floats, statistic: Statistic, *, repetitions: int, seed: int = 0, optimum: float = 1.0
 ) -> Floats:
+    """Return the statistic of each resample of a finite matrix."""
     if statistic == "interquartile_mean":
         return _interquartile_means(matrix, repetitions, seed)
     if statistic == "mean":
@@ -188,7 +242,7 @@ def _resampled(
 
 
 def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
-    """The interquartile mean of each resample, from the counts of the pooled, sorted scores."""
+    """Return each resample's interquartile mean, from the counts of the pooled, sorted scores."""
     runs, tasks = matrix.shape
     pooled = matrix.T.ravel()
     order = np.argsort(pooled, kind="stable")
@@ -210,7 +264,7 @@ def _interquartile_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
 
 
 def _trimmed_sums(counts: Counts, gaps: Floats, cut: int) -> Floats:
-    """The sum of what trimming keeps, each score less the middle one, for each column of counts.
+    """Sum what trimming keeps, each score less the middle one, for each column of counts.
 
     With C(i) the number drawn of the i + 1 lowest scores, clip(C(i), cut, size - cut) - cut of
     those are kept. Summed by parts, sum w(i) v(i) becomes a sum over the gaps between neighbours,
@@ -241,13 +295,13 @@ def _trimmed_sums(counts: Counts, gaps: Floats, cut: int) -> Floats:
 
 
 def _accumulate(start: NDArray[Any], counts: Counts, out: NDArray[Any]) -> None:
-    """Running sums down the rows. `np.cumsum` goes column by column, many times slower."""
+    """Sum down the rows. `np.cumsum` goes column by column, many times slower."""
     for above, row, target in zip([start, *out[:-1]], counts, out, strict=True):
         np.add(above, row, out=target, dtype=out.dtype)
 
 
 def _task_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
-    """The mean of each task (a row) in each resample (a column)."""
+    """Return the mean of each task (a row) in each resample (a column)."""
     runs, tasks = matrix.shape
     center = matrix.mean(axis=0)
     distance = matrix - center
@@ -261,7 +315,7 @@ def _task_means(matrix: Floats, repetitions: int, seed: int) -> Floats:
 
 
 def _improvements(ours: Floats, theirs: Floats, repetitions: int, seed: int) -> Floats:
-    """The probability of improvement in each resample.
+    """Return the probability of improvement in each resample.
 
     With the runs of y in order, the number drawn of those below a score is a cumulative count; a
     score between `left` and `right` of them ties with the rest, and a tie is half a win.
@@ -312,15 +366,15 @@ class _Chunks:
 def _chunks(repetitions: int, bytes_each: int) -> _Chunks:
     if repetitions < 1:
         raise InvalidInput(f"repetitions is {repetitions}; an interval needs at least one")
-    width = min(WIDEST, max(BLOCK, CACHED // bytes_each), repetitions)
+    width = min(CHUNK_WIDTH, max(BLOCK, CACHE_BYTES // bytes_each), repetitions)
     return _Chunks(width, -(-repetitions // width) * width)
 
 
 class _Draw:
-    """Called, says how often each run (a row) is among as many draws with replacement.
+    """A function that draws as many runs as there are, with replacement.
 
-    For `width` resamples (the columns) of one task. What it returns is overwritten by the next
-    call: fresh memory for every step would cost more than the steps do.
+    It returns how often each run (a row) was drawn in each of `width` resamples (the columns) of
+    one task. The next call overwrites that: fresh memory would cost more than the draws do.
     """
 
     def __init__(self, rng: np.random.Generator, runs: int, width: int) -> None:
@@ -336,7 +390,7 @@ class _Draw:
     def __call__(self) -> Counts:
         runs, width = self.counts.shape
         if runs <= 2**12:
-            self._few()
+            self._draw_small()
             self._product *= np.uint32(width)
             np.add(self._product, self._columns, out=self._product)
             self._cells[...] = self._product
@@ -348,8 +402,8 @@ class _Draw:
         np.add.at(self.counts.reshape(-1), self._cells.reshape(-1), self.counts.dtype.type(1))
         return self.counts
 
-    def _few(self) -> None:
-        """Whole numbers below `runs`, all exactly equally likely.
+    def _draw_small(self) -> None:
+        """Draw whole numbers below `runs`, all exactly equally likely.
 
         Sixteen random bits times `runs`, of which the upper half counts: D. Lemire (2019), "Fast
         Random Integer Generation in an Interval", ACM TOMACS 29. Those that would make some
@@ -366,7 +420,7 @@ class _Draw:
         product[again] = self.rng.integers(0, self.runs, size=len(again))
 
 
-# --- What was given -----------------------------------------------------------------------------
+# --- Input --------------------------------------------------------------------------------------
 
 
 def _score_matrix(scores: ArrayLike, what: str = "scores") -> Floats:

@@ -33,10 +33,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from heldout.errors import InvalidInput
-from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
-from heldout.stats.given import Ids, cluster_codes
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import Floats, Interval, Ints
+from heldout.stats._input import Ids, cluster_codes
+from heldout.stats.intervals import Floats, Interval, Ints, t_quantile
+from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
 Kind = Literal["improving", "regressing", "plateau", "inconclusive"]
 
@@ -65,27 +64,33 @@ claim costs no alpha."""
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The latest points against a reference, paired by sample."""
+    """A comparison of the latest points with a reference, paired by sample.
+
+    Attributes:
+        reference: What they are compared with.
+        old: First and last point of the reference.
+        new: First and last of the latest points.
+        n: Samples compared.
+        estimate: Mean gain; None for fewer than two clusters, or where all rewards are alike and
+            there are no `bounds`: nothing shows then how much they could differ.
+        interval: The interval of the gain.
+        stderr: Its standard error, with the floor that few samples need (see `gain_interval`).
+        alpha: The error rate of this interval alone, both ends together.
+        alpha_share: Its share of the curve's alpha: its error rate where the point before did not
+            err.
+        minimum_detectable: The gain that this interval detects with 80% power.
+    """
 
     reference: Reference
     old: tuple[int, int]
-    """First and last point compared with."""
     new: tuple[int, int]
-    """First and last of the latest points."""
     n: int
-    """Samples compared."""
     estimate: float | None
-    """Mean gain; None with fewer than two clusters, or where all rewards ever seen are alike and
-    `bounds` are not given: nothing says then how much they could differ."""
     interval: Interval | None
     stderr: float | None
-    """Of the gain, with the floor that few samples need (see `gain_interval`)."""
     alpha: float
-    """The error rate of this interval alone, both ends together."""
     alpha_share: float
-    """Its share of the curve's alpha: its error rate where the point before did not err."""
     minimum_detectable: float | None
-    """The gain that this interval tells from zero with 80% power."""
 
     @property
     def sign(self) -> int:
@@ -102,21 +107,26 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The verdict at an evaluation point."""
+    """The verdict at an evaluation point.
+
+    Attributes:
+        kind: The verdict.
+        index: The point, from 0.
+        effect: A plateau means no gain as large from the older to the newer half of the window.
+        alpha_spent: Alpha spent by all comparisons of all points up to this one.
+        comparisons: The comparisons of this point.
+        decided: The comparison behind the verdict; where it is inconclusive, the one with the
+            window's older half, or the rise that `against` contradicts.
+        against: The fall that contradicts a rise; None where nothing does.
+    """
 
     kind: Kind
     index: int
-    """Of the point, from 0."""
     effect: float
-    """A plateau means no gain as large from the older to the newer half of the window."""
     alpha_spent: float
-    """Over all comparisons of all points up to this one."""
     comparisons: tuple[Comparison, ...] = ()
     decided: Comparison | None = None
-    """The comparison behind the verdict; where it is inconclusive, the one with the window's older
-    half, or the rise that `against` contradicts."""
     against: Comparison | None = None
-    """The fall that contradicts a rise; None where nothing does."""
 
     @property
     def since(self) -> int | None:
@@ -125,43 +135,57 @@ class Verdict:
 
     @property
     def reference(self) -> Reference | None:
+        """What the deciding comparison was with; None where nothing was compared."""
         return self.decided.reference if self.decided else None
 
     @property
     def estimate(self) -> float | None:
+        """The gain of the deciding comparison."""
         return self.decided.estimate if self.decided else None
 
     @property
     def interval(self) -> Interval | None:
+        """The interval of that gain."""
         return self.decided.interval if self.decided else None
 
     @property
     def minimum_detectable(self) -> float | None:
+        """The gain that the deciding comparison detects with 80% power."""
         return self.decided.minimum_detectable if self.decided else None
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """An interim analysis: its verdict, and what the next one needs to know."""
+    """An interim analysis: its verdict, and what the next one needs.
+
+    Attributes:
+        verdict: The verdict.
+        errors: What the next comparison with each reference needs.
+        counts: Comparisons made so far, by reference.
+    """
 
     verdict: Verdict
     errors: Mapping[Reference, _Errors] = field(repr=False)
     counts: Mapping[Reference, int]
-    """Comparisons made so far, by reference."""
 
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Whether to stop training, from verdicts alone."""
+    """Whether to stop training, from verdicts alone.
+
+    Attributes:
+        stop: Whether to stop.
+        because: The latest verdict.
+        since: The point since which that has been the verdict.
+        in_a_row: How many verdicts in a row were that one.
+        needed: Verdicts in a row that mean stop; None for a kind that never does.
+    """
 
     stop: bool
     because: Kind
-    """The latest verdict's kind."""
     since: int
-    """The point since which that has been the verdict."""
     in_a_row: int
     needed: int | None
-    """Verdicts in a row that would mean stop; None for a kind that never does."""
 
 
 # --- Verdicts -----------------------------------------------------------------------------------
@@ -363,23 +387,25 @@ _Block = tuple[int, int]
 
 
 def _blocks(table: Floats, window: int) -> dict[Reference, tuple[_Block, _Block, int]]:
-    """The older and the newer points of each comparison, and how many blocks the older one was
-    picked from. Shorter ones while the curve is shorter than its windows."""
+    """Return the older and newer points of each comparison, and the candidates for the older.
+
+    Blocks are shorter while the curve is shorter than its windows.
+    """
     points = len(table)
     last, half = points - 1, min(window, points) // 2
-    found: dict[Reference, tuple[_Block, _Block, int]] = {}
+    blocks: dict[Reference, tuple[_Block, _Block, int]] = {}
     if half:
-        found["previous"] = (points - 2 * half, last - half), (points - half, last), 1
+        blocks["previous"] = (points - 2 * half, last - half), (points - half, last), 1
     start = max(0, points - TREND_WINDOWS * window)
     # Of contrasts of two equal blocks, thirds lose least against the slope of least squares: 8/9 of
     # its efficiency for a steady trend (Bartlett 1949, Biometrics 5).
     third = (points - start) // 3
     if third:
-        found["trend"] = (start, start + third - 1), (points - third, last), 1
+        blocks["trend"] = (start, start + third - 1), (points - third, last), 1
     if half > 1:
         size = half // 2
-        found["peak"] = *_peak(table[-2 * half :], points, size), 2 * (half - size) + 1
-    return found
+        blocks["peak"] = *_peak(table[-2 * half :], points, size), 2 * (half - size) + 1
+    return blocks
 
 
 def _peak(recent: Floats, points: int, size: int) -> tuple[_Block, _Block]:
@@ -434,9 +460,9 @@ class Gain:
 def gain_interval(
     differences: Floats, clusters: Ints | None = None, *, alpha: float, scale: float
 ) -> Gain | None:
-    """Mean of paired differences with a t interval that few samples do not break.
+    """Return the mean of paired differences with a t interval that few samples do not break.
 
-    The standard error is clustered (see `clustered.py`). To its square is added
+    The standard error is clustered (see `moments.py`). To its square is added
     2 (scale * largest cluster / n)^2: the spread of two more samples, one that rose all the way and
     one that fell (after Agresti and Min 2005, Statistics in Medicine 24). When none of n samples
     changed, or all by the same little, the spread seen is zero and says nothing about changes too
@@ -504,7 +530,7 @@ class _Errors:
 
 
 def spending_share(analysis: int) -> float:
-    """The part of alpha that the given interim analysis (from 1) may use; the parts sum to 1.
+    """Return the part of alpha that an interim analysis (from 1) may use; the parts sum to 1.
 
     h / ((t + h - 1) (t + h)) with h = `HALF_SPENT`: after t analyses t / (t + h) is spent, and
     never all. The choice of shares is free (Lan and DeMets 1983, Biometrika 70; the sum of the
@@ -532,7 +558,7 @@ def _critical_value(
 
 @lru_cache(maxsize=65536)
 def critical_value(alpha: float, *, correlation: float = 0.0, previous: float = math.inf) -> float:
-    """The c with P(|Z| > c and |Y| <= previous) = alpha, rounded up to hundredths.
+    """Return the c with P(|Z| > c and |Y| <= previous) = alpha, rounded up to hundredths.
 
     Z is this analysis' standardized error and Y that of the one before, normal with a correlation
     of at least `correlation`. The chance that any analysis errs is at most the sum over all of the
@@ -572,7 +598,7 @@ _LEGENDRE = np.polynomial.legendre.leggauss(64)
 
 
 def least_correlation(now: Floats, before: Floats, groups: Ints | None) -> float:
-    """A lower 95% bound for how the errors of two comparisons correlate (Fisher 1921), on a grid.
+    """Return a lower 95% bound of how the errors of two comparisons correlate (Fisher 1921).
 
     Over the samples that both have; by cluster, where there are some.
     """

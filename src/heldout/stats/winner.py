@@ -19,37 +19,42 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from heldout.errors import InvalidInput
-from heldout.stats.clustered import degrees_of_sizes, leave_out_weights
-from heldout.stats.given import Ids, cluster_codes
-from heldout.stats.student import t_quantile
-from heldout.stats.summaries import CONFIDENCE, Floats, Interval
+from heldout.stats._input import Ids, cluster_codes
+from heldout.stats.intervals import CONFIDENCE, Floats, Interval, t_quantile
+from heldout.stats.moments import degrees_of_sizes, leave_out_weights
 
 DRAWS = 10_000
 SELECTION_SHARE = 0.1
-"""The part of the error that may go into who the contenders are."""
+"""The part of the error rate that goes into picking the contenders."""
 
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The checkpoint with the highest mean."""
+    """The checkpoint with the highest mean.
+
+    Attributes:
+        index: Its row; the first of equals.
+        raw: Its mean as measured, which overstates it.
+        estimate: The mean less the bias of picking the maximum.
+        bias: raw - estimate.
+        interval: The interval of the true mean of the checkpoint that was picked.
+        simultaneous: One that holds for all checkpoints at once, clear losers included, to compare
+            with.
+        contenders: Checkpoints that the interval allows for, the winner included.
+        candidates: Checkpoints.
+        n: Samples that the winner has a reward for.
+        confidence: Of the intervals.
+    """
 
     index: int
-    """Its row; the first of equals."""
     raw: float
-    """Its mean as measured, which overstates it."""
     estimate: float
-    """The mean less the luck that picking the maximum brings."""
     bias: float
-    """raw - estimate."""
     interval: Interval
-    """For the true mean of the checkpoint that was picked."""
     simultaneous: Interval
-    """One that holds for all checkpoints at once, clear losers included, to compare with."""
     contenders: int
-    """Checkpoints that the interval had to allow for, the winner included."""
     candidates: int
     n: int
-    """Samples that the winner has a reward for."""
     confidence: float
 
 
@@ -62,20 +67,33 @@ def best_of(
     draws: int = DRAWS,
     bounds: tuple[float, float] | None = None,
 ) -> Winner:
-    """The best row of `rewards` (checkpoints x samples; NaN where an item errored).
+    """Pick the checkpoint with the highest mean, and correct its mean for having been picked.
 
-    A checkpoint's mean is over the samples it has a reward for: errors are taken to strike
-    regardless of the reward. `bounds` are the least and the largest reward possible; None takes
-    those seen. The same seed gives the same numbers.
+    A checkpoint's mean is over the samples it has a reward for: errors are taken to be independent
+    of the reward.
 
     The interval is locally simultaneous (Zrnic and Fithian 2022, arXiv 2212.09009; their zoom
     correction, 2024, arXiv 2411.18569, has the same aim). A tenth of the error goes to q, which no
     difference between two checkpoints' errors exceeds; what the samples do to all checkpoints
     alike cancels in it. Then the winner is one of those truly within q of the best, and each of
     those is seen within 2 q of the winner. The lower end allows for an error upwards of any of
-    these contenders, so a clear winner pays for no others. The upper end pays for none: whoever
-    wins came out above the truly best one, so its error is at least that one's, which nobody
-    picked. Half of the error is for each end.
+    these contenders, so a clear winner pays for no others. The upper end pays for none: the winner
+    came out above the truly best one, so its error is at least that one's, which was not picked.
+    Half of the error is for each end.
+
+    Args:
+        rewards: Checkpoints x samples, NaN where an item errored.
+        clusters: The cluster of each sample; None: samples are independent.
+        seed: The same seed gives the same numbers.
+        confidence: Of the intervals.
+        draws: Draws of the noise.
+        bounds: The least and the largest possible reward; None takes those seen.
+
+    Returns:
+        The winner.
+
+    Raises:
+        InvalidInput: The rewards are no finite table, or too few for an error.
     """
     table = np.asarray(rewards, dtype=np.float64)
     if table.ndim != 2 or 0 in table.shape:
@@ -92,7 +110,7 @@ def best_of(
             "needed to know its error"
         )
     means: Floats = np.where(present, table, 0.0).sum(axis=1) / counts
-    plain, noise = _noise(table, means, clusters, seed, confidence, draws, bounds)
+    plain, noise = _draw_noise(table, means, clusters, seed, confidence, draws, bounds)
 
     index = int(np.argmax(means))
     bias = _picking_bias(means, plain)
@@ -120,7 +138,7 @@ def best_of(
     )
 
 
-def _noise(
+def _draw_noise(
     table: Floats,
     means: Floats,
     clusters: Ids | None,
@@ -129,7 +147,7 @@ def _noise(
     draws: int,
     bounds: tuple[float, float] | None,
 ) -> tuple[Floats, Floats]:
-    """Draws of the errors of all means together, draws x checkpoints: as estimated, and widened.
+    """Draw the errors of all means together, draws x checkpoints: as estimated, and widened.
 
     Normal, with the clustered covariance of the means: what a Gaussian multiplier bootstrap over
     clusters gives (Chernozhukov, Chetverikov and Kato 2013, Annals of Statistics 41), at a cost
@@ -157,10 +175,10 @@ def _noise(
     degrees = degrees_of_sizes(sizes)
     widen = t_quantile(tail, degrees) / NormalDist().inv_cdf(tail)
     normal = np.random.default_rng(seed).standard_normal((draws, len(table)))
-    return _drawn(normal, covariance), widen * _drawn(normal, covariance + np.diag(floor))
+    return _transform(normal, covariance), widen * _transform(normal, covariance + np.diag(floor))
 
 
-def _drawn(normal: Floats, covariance: Floats) -> Floats:
+def _transform(normal: Floats, covariance: Floats) -> Floats:
     values, vectors = np.linalg.eigh(covariance)
     return np.asarray(normal @ (vectors * np.sqrt(np.maximum(values, 0.0))).T)
 
@@ -170,7 +188,7 @@ def _quantile(values: Floats, probability: float) -> float:
 
 
 def _picking_bias(means: Floats, noise: Floats) -> float:
-    """How much picking the maximum overstates: the mean error of whoever wins a draw.
+    """Return how much picking the maximum overstates: the mean error of the winner of a draw.
 
     A parametric bootstrap (Efron and Tibshirani 1993, ch. 10). Drawn around the measured means it
     would correct too little, for those are spread by noise already: they are first drawn together

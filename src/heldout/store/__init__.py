@@ -1,10 +1,11 @@
-"""The run directory: one journal that is the truth, and files derived from it.
+"""The run directory: one journal that is the source of truth, and files derived from it.
 
     run.json         config, versions, status; replaced atomically
-    results.jsonl    the journal: a header line, then one line a result, appended as it happens
-    results.parquet  columns for slicing, in dataset order; derived
+    results.jsonl    the journal: a header line, then one line per result, appended as it happens
+    results.parquet  columns, in dataset order, of runs that are large enough; derived
     summary.json     the summary; derived
 
-`journal` writes and reads lines, `rundir` owns the directory, `columns` derives the Parquet file
-and the summary, `table` gives all items as columns, `report` is what users hold.
+`jsonl` appends to and reads files of lines, `journal` knows results as lines, `run_dir` owns the
+directory, `resume` knows what a stopped run has finished, `columns` turns results into a summary,
+slices and tables, `parquet` and `sql` are DuckDB's part of it, and `report` is what users hold.
 """

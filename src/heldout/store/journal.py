@@ -1,6 +1,6 @@
 """results.jsonl: append one line a result, read them back, survive kill -9.
 
-How lines are written, so that what was reported as done survives, is said in `lines.py`. `fsync`
+How lines are written, so that what was reported as done survives, is said in `jsonl.py`. `fsync`
 runs on a timer beside the writes: a result survives the death of the process at once, and that
 of the machine within a second.
 """
@@ -9,21 +9,30 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.store import lines as line_files
-from heldout.store.lines import LineFormat, LineWriter
+from heldout.store import jsonl
+from heldout.store.jsonl import LineFormat, LineWriter
 
 # Named here, too: a journal is what most of the store deals with.
-from heldout.store.lines import has_writer as has_writer
-from heldout.store.lines import refuse_unknown as refuse_unknown
-from heldout.store.lines import storage_error as storage_error
-from heldout.types import EvalResult, Sample, Score, Timing, Trajectory, Usage, weighted_mean
+from heldout.store.jsonl import has_writer as has_writer
+from heldout.store.jsonl import refuse_unknown as refuse_unknown
+from heldout.store.jsonl import storage_error as storage_error
+from heldout.types import (
+    EvalResult,
+    Message,
+    Sample,
+    Score,
+    Stop,
+    TokenTrace,
+    Trajectory,
+)
 
 JOURNAL = LineFormat(
     "heldout.results",
@@ -53,6 +62,7 @@ class Record(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, index: int, result: EvalResult) -> Record:
+        """Make the line of a result."""
         known = result.sample.metadata
         own = {k: v for k, v in result.metadata.items() if k not in known or known[k] is not v}
         return cls(
@@ -60,6 +70,7 @@ class Record(msgspec.Struct, omit_defaults=True):
         )
 
     def result(self) -> EvalResult:
+        """Give the result that the line is of."""
         return EvalResult(
             self.sample.id,
             self.sample,
@@ -72,10 +83,11 @@ class Record(msgspec.Struct, omit_defaults=True):
 
 
 # Summaries and columns need no conversation, and what was checked when it was written need not be
-# checked again: these decode in a third of the time a Record takes.
+# checked again: a Row decodes in a third of the time a Record takes. They hold no cycles, and the
+# garbage collector need not walk them (`gc=False`): it would take a third of the time.
 
 
-class Key(msgspec.Struct, kw_only=True):
+class Key(msgspec.Struct, kw_only=True, gc=False):
     """What orders a record."""
 
     index: Place
@@ -83,70 +95,104 @@ class Key(msgspec.Struct, kw_only=True):
     error: str | None = None
 
 
-class SampleHead(msgspec.Struct):
+class SampleHead(msgspec.Struct, gc=False):
+    """A sample with a hash of its input and ground truth, in place of these."""
+
     id: str
     metadata: dict[str, Any] = {}
+    input: dict[str, Any] | None = msgspec.field(default_factory=dict)
+    ground_truth: Any = None
+    content: int = 0
+
+    def hash_content(self) -> None:
+        """Hash what may be large, and forget it: rows wait by the thousand."""
+        self.content = content_hash(self.id, self.input, self.ground_truth)
+        self.input = self.ground_truth = None
 
 
-class MetricHead(msgspec.Struct):
+class MetricHead(msgspec.Struct, gc=False):
+    """A metric without its metadata."""
+
     name: str
     value: float
     weight: float = 0.0
     rate: bool = False
 
 
-class ScoreHead(msgspec.Struct):
+class ScoreHead(msgspec.Struct, gc=False):
+    """A score as it is stored."""
+
     metrics: list[MetricHead] = []
 
 
-class Shape(Key, kw_only=True):
-    """… and what columns it needs."""
+class StopHead(msgspec.Struct, gc=False):
+    """Why a trajectory ended."""
 
-    sample: SampleHead
-    score: ScoreHead = msgspec.field(default_factory=ScoreHead)
-    metadata: dict[str, Any] = {}
-
-
-class StopHead(msgspec.Struct):
     ended_by: str
     limit: str | None = None
     truncated: bool = False
 
 
-class TrajectoryHead(msgspec.Struct):
+class UsageHead(msgspec.Struct, gc=False):
+    """Tokens that it took."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class TimingHead(msgspec.Struct, gc=False):
+    """Time that it took."""
+
+    seconds: float
+
+
+class TrajectoryHead(msgspec.Struct, gc=False):
+    """A trajectory without its messages."""
+
     stop: StopHead
-    usage: Usage | None = None
-    timing: Timing | None = None
+    usage: UsageHead | None = None
+    timing: TimingHead | None = None
 
 
-class AskedHead(SampleHead):
-    """… with a hash of what was asked and what is right, instead of these."""
+class Row(Key, kw_only=True, gc=False):
+    """What goes into the columns of a record."""
 
-    input: msgspec.Raw = msgspec.Raw(b"{}")
-    ground_truth: msgspec.Raw = msgspec.Raw(b"null")
-    content: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.content:
-            self.content = content_hash(self.id, bytes(self.input), bytes(self.ground_truth))
-        # A Raw keeps the whole line, answer and all, and rows wait by the thousand.
-        self.input = self.ground_truth = _FORGOTTEN
-
-
-class Row(Shape, kw_only=True):
-    """… and all that goes into them."""
-
-    sample: AskedHead
+    sample: SampleHead
     trajectory: TrajectoryHead
+    score: ScoreHead = msgspec.field(default_factory=ScoreHead)
+    metadata: dict[str, Any] = {}
 
-    @property
-    def reward(self) -> float | None:
-        """None where the item errored: it has no score (clause 2)."""
-        return weighted_mean(self.score.metrics) if self.error is None else None
 
-    @property
-    def weighted(self) -> bool:
-        return any(m.weight for m in self.score.metrics)
+def row_of(index: int, result: EvalResult, content: int) -> Row:
+    """Give the row of a result as the journal would give it back.
+
+    Args:
+        index: The number of its sample in the dataset.
+        result: A result in memory.
+        content: The hash of its sample, as `content_of` gives it.
+
+    Returns:
+        The row.
+
+    Raises:
+        InvalidInput: Its metadata holds a value that JSON cannot.
+    """
+    stop, usage, timing = (getattr(result.trajectory, n) for n in ("stop", "usage", "timing"))
+    of_sample, own = metadata_of(result)
+    metrics = [MetricHead(m.name, m.value, m.weight, m.rate) for m in result.score.metrics]
+    return Row(
+        index=index,
+        repeat=result.repeat,
+        error=result.error,
+        sample=SampleHead(result.sample_id, of_sample, content=content),
+        score=ScoreHead(metrics),
+        metadata=own,
+        trajectory=TrajectoryHead(
+            StopHead(stop.ended_by, stop.limit, stop.truncated),
+            usage and UsageHead(usage.prompt_tokens, usage.completion_tokens),
+            timing and TimingHead(timing.seconds),
+        ),
+    )
 
 
 def plain_value(value: Any) -> Any:
@@ -163,32 +209,44 @@ UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionErro
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _record_decoder = msgspec.json.Decoder(Record)
 _key_decoder = msgspec.json.Decoder(Key)
+_row_decoder = msgspec.json.Decoder(Row)
 
-_FORGOTTEN = msgspec.Raw(b"")
 
+def content_hash(id: str, input: Any, ground_truth: Any) -> int:
+    """Hash what a sample asks and what is right, whatever the order of their keys.
 
-def content_hash(id: str, input: bytes, ground_truth: bytes) -> int:
-    """Of both as JSON, whatever the order of their keys; of a sample that has neither, its id's.
+    Args:
+        id: Of the sample; hashed where there is neither input nor ground truth.
+        input: Plain JSON values.
+        ground_truth: Plain JSON values.
 
-    64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
+    Returns:
+        64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
-    plain = [msgspec.json.decode(raw) for raw in (input, ground_truth)]
-    return (id_hash(id) if plain == [{}, None] else _hash(_encoder.encode(plain))) or 1
+    if ground_truth is None and not input:
+        return id_hash(id) or 1
+    return _hash(_encoder.encode((input, ground_truth))) or 1
 
 
 def id_hash(id: str) -> int:
+    """Hash the id of a sample."""
     return _hash(id.encode("utf-8", "surrogatepass"))
 
 
+_empty_hash = hashlib.blake2b(digest_size=8)
+
+
 def _hash(content: bytes) -> int:
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little", signed=True)
+    hash = _empty_hash.copy()
+    hash.update(content)
+    return int.from_bytes(hash.digest(), "little", signed=True)
 
 
 def content_of(sample: Sample) -> int:
     """The hash that its row in a journal would have."""
     try:
-        parts = _encoder.encode(sample.input), _encoder.encode(sample.ground_truth)
-        return content_hash(sample.id, *parts)
+        plain = msgspec.json.decode(_encoder.encode((sample.input, sample.ground_truth)))
+        return content_hash(sample.id, *plain)
     except UNENCODABLE as problem:
         raise InvalidInput(
             f"sample {sample.id!r} holds a value that JSON cannot: {problem}"
@@ -232,6 +290,16 @@ class JournalWriter(LineWriter):
         super().__init__(path, JOURNAL, new=new)
 
     def append(self, index: int, result: EvalResult) -> None:
+        """Append a result.
+
+        Args:
+            index: The number of its sample in the dataset, from 0.
+            result: The result.
+
+        Raises:
+            InvalidInput: It holds a value that JSON cannot, or that could not be read back.
+            RunDirectoryError: It cannot be written; what was written before is readable.
+        """
         try:
             line = _encoder.encode(Record.of(index, result)) + b"\n"
         except UNENCODABLE as problem:
@@ -239,14 +307,78 @@ class JournalWriter(LineWriter):
                 f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
                 f"{problem}"
             ) from None
-        try:
-            # One line that cannot be read would make the whole journal damaged.
-            _record_decoder.decode(line)
-        except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
-            raise InvalidInput(
-                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
-            ) from None
+        if not has_plain_types(result):
+            try:
+                # One line that cannot be read would make the whole journal damaged.
+                _record_decoder.decode(line)
+            except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
+                raise InvalidInput(
+                    f"the result of sample {result.sample_id!r} could not be read back: {problem}"
+                ) from None
         self.append_line(line)
+
+
+TEXT_OR_NONE = (str, type(None))
+ENDED_BY = frozenset(get_args(get_type_hints(Stop)["ended_by"]))
+
+
+def has_plain_types(result: EvalResult) -> bool:
+    """Check that every typed field of a result holds exactly what its type says.
+
+    The types check most of their fields when they are made; this checks the rest, so that what is
+    encoded can be read back. It takes a tenth of the time that reading back takes.
+
+    Args:
+        result: The result to be written.
+
+    Returns:
+        False where a field holds something else, which may still be readable (a NumPy integer).
+    """
+    trajectory, stop = result.trajectory, result.trajectory.stop
+    usage, timing, tokens = trajectory.usage, trajectory.timing, trajectory.tokens
+    if not (
+        type(stop.truncated) is bool
+        and stop.ended_by in ENDED_BY
+        and isinstance(stop.limit, TEXT_OR_NONE)
+        and isinstance(stop.finish_reason, TEXT_OR_NONE)
+        and isinstance(result.error, TEXT_OR_NONE)
+        and type(result.sample.metadata) is dict
+    ):
+        return False
+    for message in trajectory.messages:
+        if not (
+            type(message) is Message
+            and (type(message.content) is str or _all_are(dict, message.content))
+            and isinstance(message.tool_call_id, TEXT_OR_NONE)
+            and isinstance(message.reasoning, TEXT_OR_NONE)
+        ):
+            return False
+    for metric in result.score.metrics:
+        if type(metric.metadata) is not dict or type(metric.rate) is not bool:
+            return False
+    return (
+        (usage is None or _all_are(int, (usage.prompt_tokens, usage.completion_tokens)))
+        and (timing is None or (type(timing.requests) is int and isfinite(timing.seconds)))
+        and (trajectory.outcome is None or type(trajectory.outcome) is dict)
+        and (trajectory.model_turns is None or _all_are(int, trajectory.model_turns))
+        and (tokens is None or _has_plain_tokens(tokens))
+    )
+
+
+def _has_plain_tokens(tokens: TokenTrace) -> bool:
+    return (
+        _all_are(int, tokens.prompt_ids)
+        and _all_are(int, tokens.completion_ids)
+        and _all_are(int, tokens.env_mask)
+        and (
+            tokens.logprobs is None
+            or (_all_are(float, tokens.logprobs) and all(map(isfinite, tokens.logprobs)))
+        )
+    )
+
+
+def _all_are(kind: type, values: Iterable[object]) -> bool:
+    return {*map(type, values)} <= {kind}
 
 
 # --- Reading ------------------------------------------------------------------------------------
@@ -254,7 +386,7 @@ class JournalWriter(LineWriter):
 
 def lines(path: Path) -> Iterator[tuple[int, int, bytes]]:
     """(line number, byte offset, line) of every whole line after the header."""
-    return line_files.lines(path, JOURNAL)
+    return jsonl.lines(path, JOURNAL)
 
 
 def records(path: Path, kind: type[R]) -> Iterator[R]:
@@ -264,71 +396,92 @@ def records(path: Path, kind: type[R]) -> Iterator[R]:
         yield JOURNAL.decoded(decode, path, number, line)
 
 
-class Superseded:
-    """Finds items that were run again after an error, as the journal is read."""
-
-    def __init__(self) -> None:
-        self._errors: dict[tuple[int, int], int] = {}
-        self.stale: dict[tuple[int, int], int] = {}
-        """For each such item, how many of its records came too early."""
-
-    def see(self, record: Key) -> None:
-        item = (record.index, record.repeat)
-        errors = self._errors.get(item)
-        if errors is not None:
-            self.stale[item] = errors
-        if record.error is not None:
-            self._errors[item] = (errors or 0) + 1
-
-
 def superseded(path: Path) -> dict[tuple[int, int], int]:
-    found = Superseded()
-    for key in records(path, Key):
-        found.see(key)
-    return found.stale
+    """Find items that were run again after an error.
+
+    Args:
+        path: The journal.
+
+    Returns:
+        By (index, repeat) of each such item, how many of its records came too early.
+    """
+    errors: dict[tuple[int, int], int] = {}
+    stale: dict[tuple[int, int], int] = {}
+    if not jsonl.contains(path, JOURNAL, b'"error":'):  # as is most often so, and known soon
+        return stale
+    for number, _, line in lines(path):
+        record = decode_key(path, number, line)
+        item = (record.index, record.repeat)
+        if item in errors:
+            stale[item] = errors[item]
+        if record.error is not None:
+            errors[item] = errors.get(item, 0) + 1
+    return stale
 
 
-def in_order(
-    path: Path, repeats: int, stale: dict[tuple[int, int], int] | None = None
-) -> Iterator[Row]:
-    """Every item once, its last record, in dataset order.
+def in_order(path: Path, repeats: int) -> Iterator[Row]:
+    """Read every item once, its last record, in dataset order.
 
     Items finish nearly in order, so only those that overtook a slower one wait in memory.
-    `stale` is what `superseded` found, for a caller that has read the journal already.
+
+    Args:
+        path: The journal.
+        repeats: How often each sample is run.
+
+    Yields:
+        A row for each item.
+
+    Raises:
+        DamagedJournal: A line is not a result.
     """
-    stale = superseded(path) if stale is None else dict(stale)
+    stale = superseded(path)
     waiting: list[tuple[int, int, int, int, Row | None]] = []
     expected = (0, 0)
-    decode = msgspec.json.Decoder(Row).decode
-    with line_files.open_to_read(path) as file:
+    with jsonl.open_to_read(path) as file:
 
         def read_again(offset: int, number: int) -> Row:
             file.seek(offset)
-            return JOURNAL.decoded(decode, path, number, file.readline())
+            return _decode_row(path, number, file.readline())
 
         for number, offset, line in lines(path):
-            row = JOURNAL.decoded(decode, path, number, line)
+            row = _decode_row(path, number, line)
             item = (row.index, row.repeat)
-            if stale.get(item):
+            if stale and stale.get(item):
                 stale[item] -= 1
+                continue
+            if item == expected and not waiting:  # by far the most
+                expected = _next_item(*item, repeats)
+                yield row
                 continue
             # Behind one slow item there may be a million: then only where they stand is kept.
             held = row if len(waiting) < WAITING_ROWS else None
             heapq.heappush(waiting, (*item, offset, number, held))
             while waiting and waiting[0][:2] <= expected:
                 index, repeat, *place, ready = heapq.heappop(waiting)
-                expected = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+                expected = _next_item(index, repeat, repeats)
                 yield ready or read_again(*place)
         while waiting:
             _, _, *place, ready = heapq.heappop(waiting)
             yield ready or read_again(*place)
 
 
+def _decode_row(path: Path, number: int, line: bytes) -> Row:
+    row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
+    row.sample.hash_content()
+    return row
+
+
+def _next_item(index: int, repeat: int, repeats: int) -> tuple[int, int]:
+    return (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+
+
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:
+    """Decode a whole result."""
     return JOURNAL.decoded(_record_decoder.decode, path, number, line).result()
 
 
 def decode_key(path: Path, number: int, line: bytes) -> Key:
+    """Decode what orders a result."""
     return JOURNAL.decoded(_key_decoder.decode, path, number, line)
 
 
@@ -337,4 +490,4 @@ def decode_key(path: Path, number: int, line: bytes) -> Key:
 
 def repair(path: Path) -> list[int]:
     """Move lines that cannot be read to `results.damaged`; returns their numbers."""
-    return line_files.repair(path, JOURNAL, _record_decoder.decode)
+    return jsonl.repair(path, JOURNAL, _record_decoder.decode)

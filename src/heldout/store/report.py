@@ -6,15 +6,27 @@ import shutil
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, overload
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
-from heldout.store.columns import TOTAL, derive, slice_keys, slice_summaries, summarize_journal
+from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
+from heldout.store.columns import (
+    Selection,
+    derive,
+    make_table_batch,
+    rows_of,
+    slice_keys,
+    slice_summaries,
+    summarize_journal,
+    table_of,
+    write_parquet,
+)
 from heldout.store.journal import (
     JournalWriter,
     decode_key,
@@ -23,9 +35,8 @@ from heldout.store.journal import (
     lines,
     refuse_unknown,
 )
-from heldout.store.lines import UNREADABLE, open_to_read, read_whole
-from heldout.store.rundir import RunDir, RunInfo, now, replace_file
-from heldout.summary import EMPTY_SUMMARY, Summary
+from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
+from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
 from heldout.types import EvalResult
 
 FORMAT = "heldout.summary"
@@ -47,8 +58,9 @@ class Results(Sequence[EvalResult]):
     Iterating reads the file again each time: nothing but the places of the lines is held.
     """
 
-    def __init__(self, run: RunDir) -> None:
-        self._run = run
+    def __init__(self, run: RunDir, items: NDArray[np.bool_] | None = None) -> None:
+        """Take those of all results for which `items` is true."""
+        self._run, self._items = run, items
         self._places: tuple[Any, Any] | None = None
 
     def _line_places(self) -> tuple[Any, Any]:
@@ -66,6 +78,10 @@ class Results(Sequence[EvalResult]):
             last = np.ones(len(table), dtype=bool)
             last[:-1] = (table[1:] != table[:-1]).any(axis=1)
             order = order[last]
+            if self._items is not None:
+                if len(self._items) != len(order):
+                    raise RunDirectoryError(f"{journal} was changed while it was read")
+                order = order[self._items]
             self._places = order + 2, offsets[order]
         return self._places
 
@@ -113,6 +129,8 @@ class EvalReport:
     config: dict[str, Any]
     path: Path | None = None
     status: str = "complete"
+    selection: Selection | None = field(default=None, compare=False)
+    """Which results of the run these are, where `where` has picked some."""
 
     def __repr__(self) -> str:
         where = f", path={str(self.path)!r}" if self.path is not None else ""
@@ -142,7 +160,7 @@ class EvalReport:
         if target.exists():
             raise RunExists(f"{target.path} already holds a run; save to another path")
         target.make()
-        if self.path is not None:
+        if self.path is not None and self.selection is None:
             source = RunDir(self.path)
             for file in (source.journal, source.run, source.columns, source.summary):
                 if file.exists():
@@ -161,6 +179,65 @@ class EvalReport:
             info.status, info.asked = "interrupted", self.summary.get("n_asked")
             target.write_info(info)
 
+    def to_parquet(self, path: str | Path) -> None:
+        """Write the results as a Parquet file, one row per item, in dataset order.
+
+        Args:
+            path: The file to write, replaced where it is there.
+
+        Raises:
+            InvalidInput: There are no results, or their metadata needs too many columns.
+            RunDirectoryError: It cannot be written.
+        """
+        if not write_parquet(lambda: rows_of(self), Path(path)):
+            raise InvalidInput("there are no results, or more columns than a table holds")
+
+    def where(self, condition: str) -> EvalReport:
+        """Pick the results for which a condition holds.
+
+        Args:
+            condition: SQL over the columns of `heldout sql`, such as "metadata.level = 'hard'".
+
+        Returns:
+            A report of these. Its summary has the condition as `where`, and as `n_of` how many
+            results there were to pick from. Where the condition looks at what came out (`reward =
+            1`), it has no standard errors and no intervals: they would say nothing.
+
+        Raises:
+            InvalidQuery: The condition is not one, or no result meets it.
+        """
+        from heldout.store.sql import select_items
+
+        if self.selection is not None:
+            raise InvalidInput("these results are picked already; join the conditions with AND")
+        selection = select_items(self, condition)
+        results: Sequence[EvalResult] = (
+            [result for result, held in zip(self.results, selection.items, strict=True) if held]
+            if self.path is None
+            else Results(self._run(), selection.items)
+        )
+        picked = replace(self, results=results, selection=selection)
+        summary = summarize_batch(make_table_batch(table_of(picked)), self.pass_threshold)
+        kept: Summary = {
+            key: self.summary[key] for key in ("complete", "n_asked") if key in self.summary
+        }
+        return replace(picked, summary=picked.mark_selected({**summary, **kept}))
+
+    def mark_selected(self, summary: Summary) -> Summary:
+        """Say in a summary of these results that they were picked, and by what.
+
+        Args:
+            summary: A summary of these results, or of some of them.
+
+        Returns:
+            The summary, without errors and intervals where the results were picked by outcome.
+        """
+        if self.selection is None:
+            return summary
+        if self.selection.by_outcome:
+            summary = without_intervals(summary)
+        return {**summary, "where": self.selection.condition, "n_of": self.selection.of}
+
     @property
     def pass_threshold(self) -> float:
         """The reward from which an item counts as passed."""
@@ -174,14 +251,10 @@ class EvalReport:
 
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
         """… and the summary of all, from one reading: a live run grows between two."""
-        slices = slice_summaries(
-            self._run(),
-            by,
-            n=self.summary.get("n"),
-            repeats=repeats_of(self.config),
-            pass_threshold=self.pass_threshold,
-        )
-        total = slices.pop(TOTAL)
+        self._run()
+        slices, total = slice_summaries(self, by, self.pass_threshold)
+        slices = {values: self.mark_selected(summary) for values, summary in slices.items()}
+        total = self.mark_selected(total)
         if self.summary.get("complete") is False:
             for summary in (total, *slices.values()):
                 summary["complete"] = False
@@ -197,7 +270,12 @@ class EvalReport:
 
 def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete."""
-    summary = derive(run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config))
+    summary, columns = derive(
+        run,
+        n=asked,
+        repeats=repeats_of(info.config),
+        pass_threshold=threshold_of(info.config),
+    )
     if summary["n"] != asked:
         raise RunDirectoryError(
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
@@ -207,6 +285,7 @@ def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
     info.journal_bytes = run.journal.stat().st_size
+    info.columns_hash = columns or None
     run.write_info(info)
     return summary
 
@@ -251,11 +330,13 @@ MOST_REPEATS = 2**31 - 1
 
 
 def repeats_of(config: dict[str, Any]) -> int:
+    """Read how often each sample is run; 1 where a config does not say."""
     value = config.get("repeats", 1)
     return value if isinstance(value, int) and 1 <= value <= MOST_REPEATS else 1
 
 
 def threshold_of(config: dict[str, Any]) -> float:
+    """Read the reward that passes; 0.5 where a config does not say."""
     value = config.get("pass_threshold", 0.5)
     # An int of four hundred digits is JSON, too, and no float.
     finite = isinstance(value, int | float) and abs(value) <= sys.float_info.max

@@ -1,12 +1,12 @@
-"""For the tests of your own environments: check one against the whole contract.
+"""Checks for your own tests.
 
-    from heldout.testing import check_environment
+check_environment   an environment does everything that the turn loop relies on
+assert_neutral      evaluating does not change the training, in any bit
 
-    def test_my_environment():
-        check_environment(MyEnvironment, turns=["hello", Message("assistant", "", calls)])
+from heldout.testing import check_environment
 
-What is checked is what `heldout.environment` says, and what the turn loop and the stored results
-take for granted.
+def test_my_environment():
+    check_environment(MyEnvironment, turns=["hello", Message("assistant", "", calls)])
 """
 
 from __future__ import annotations

@@ -1,540 +1,520 @@
-"""check_environment(): the whole contract, one check after another, every violation listed."""
+"""check_environment(): every rule for environments, one after another; all violations listed."""
 
 from __future__ import annotations
 
 import copy
 import json
-import re
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from typing import Any, NamedTuple
 
 import anyio
 
 from heldout._aio import settle
-from heldout.environment import Environment, Reply
-from heldout.errors import InvalidInput, SnapshotMismatch, SnapshotNeedsMore
-from heldout.testing.turns import mistakes, plausible_turns
-from heldout.types import Message, ToolSpec
+from heldout.environment import Environment, HasSnapshots, Reply
+from heldout.errors import InvalidInput
+from heldout.types import Message, ToolCall, ToolSpec
 
 EnvironmentMaker = Callable[[], Environment | Awaitable[Environment]]
-Restore = Callable[[Mapping[str, Any]], Environment | Awaitable[Environment]]
 
-
-SHOWN = 30
-"""Violations that a message lists: one cause can have fifty."""
+MAX_LISTED = 30
+"""Violations in a message: one cause can have fifty."""
 
 
 class ContractViolation(AssertionError):
-    """An environment is not what the turn loop expects; `violations` says how, a line each."""
+    """An environment does not do what the turn loop relies on.
+
+    Attributes:
+        violations: What is wrong, one line each.
+    """
 
     def __init__(self, violations: Iterable[str]) -> None:
         self.violations = tuple(violations)
-        listed = "".join(f"\n- {violation}" for violation in self.violations[:SHOWN])
-        more = len(self.violations) - SHOWN
+        lines = "".join(f"\n- {violation}" for violation in self.violations[:MAX_LISTED])
+        more = len(self.violations) - MAX_LISTED
         rest = f"\n… and {more} more, in .violations" if more > 0 else ""
         super().__init__(
-            f"{len(self.violations)} violation(s) of the environment contract:{listed}{rest}"
+            f"{len(self.violations)} violation(s) of the environment contract:{lines}{rest}"
         )
 
 
 def check_environment(
-    factory: EnvironmentMaker,
-    *,
-    turns: Sequence[str | Message] = (),
-    restore: Restore | None = None,
+    factory: EnvironmentMaker, *, turns: Sequence[str | Message] = ()
 ) -> list[str]:
-    """Check what `factory()` makes, and return what was checked; raise `ContractViolation` if not.
+    """Check an environment against the protocol in `heldout.environment`.
 
-    `turns` are model turns to drive it with, beside those made up here: plain text, and right and
-    wrong calls of every tool, which are really made. `restore` makes an environment of a
-    snapshot, where the class's own `deserialize(snapshot)` is not enough.
+    Environments must do the same when they are made again: seed everything that is random. This
+    runs an event loop of its own, so it is called from plain code.
 
-    Environments are expected to do the same again when they are made again; seed what is random.
-    It runs an event loop of its own, so it is called from plain code.
+    Args:
+        factory: Makes a new environment.
+        turns: Model turns for an episode, as texts or messages; by default one call of every tool.
+            Plain text, and right and wrong calls of every tool, are tried in any case: tools are
+            really called.
+
+    Returns:
+        What was checked, one line each.
+
+    Raises:
+        ContractViolation: With everything that is wrong.
+        InvalidInput: If `turns` are no model turns.
     """
-    check = _Check(factory, [_turn(turn) for turn in turns], restore)
+    check = _Check(factory, [_as_turn(turn) for turn in turns])
     anyio.run(check.run)
     if check.violations:
         raise ContractViolation(check.violations)
     return check.checked
 
 
-def _turn(given: str | Message) -> Message:
-    turn = Message("assistant", given) if isinstance(given, str) else given
+def _as_turn(value: str | Message) -> Message:
+    turn = Message("assistant", value) if isinstance(value, str) else value
     if not isinstance(turn, Message) or turn.role != "assistant":
-        raise InvalidInput(f"turns are texts or assistant messages, got {given!r:.200}")
+        raise InvalidInput(f"turns are texts or assistant messages, got {value!r:.200}")
     return turn
 
 
-@dataclass
-class _Episode:
-    """What came of driving an environment."""
-
-    opening: list[Message]
-    replies: list[Any]
-    outcome: Any = None
-
-
-class _CannotGoOn(Exception):
-    """There is nothing left to check; why is among the violations."""
+class _CannotContinue(Exception):
+    """Nothing further can be checked; a violation says why."""
 
 
 _FAILED = object()
 _MEMBERS = ("tools", "opening", "reply", "close")
-_BEGIN = Message("user", "Begin.")
 
 
 class _Check:
-    def __init__(
-        self, factory: EnvironmentMaker, turns: list[Message], restore: Restore | None
-    ) -> None:
-        self.factory, self.restore = factory, restore
-        self.given = turns
-        self.turns = turns
-        self._found: dict[str, None] = {}
+    """One run of all checks."""
+
+    def __init__(self, factory: EnvironmentMaker, turns: list[Message]) -> None:
+        self.factory, self.turns = factory, turns
+        self.violations: dict[str, None] = {}
+        """In order, each once."""
         self.checked: list[str] = []
-        self._has_outcome = False
 
-    @property
-    def violations(self) -> list[str]:
-        return list(self._found)
-
-    def wrong(self, line: str) -> None:
-        self._found[line] = None
-
-    async def run(self) -> None:
-        try:
-            tools = await self.check_made()
-            self.turns = self.given or [*plausible_turns(tools), Message("assistant", "Done.")]
-            await self.check_closing()
-            await self.check_mistakes(tools)
-            await self.check_episode(tools)
-            await self.check_apart()
-            await self.check_snapshots()
-        except _CannotGoOn:
-            pass
-
-    # --- Parts ---
-
-    async def check_made(self) -> list[ToolSpec]:
-        new = "right after it was made"
-        async with self.made(new) as first, self.made(new) as second:
-            if first is second:
-                self.wrong(
-                    "factory: gave the same object twice; each rollout closes its own, so make "
-                    "a new one every time"
-                )
-                raise _CannotGoOn
-            self._has_outcome = callable(getattr(first, "outcome", None))
-            specs = self.specs(first, "tools")
-            if specs != self.specs(second, "tools"):
-                self.wrong("tools: differ between two new environments")
-        self.checked.append("factory: a new environment every time")
-        self.checked.append(f"tools: {len(specs)}, with unique names and JSON schemas of objects")
-        return specs
-
-    async def check_closing(self) -> None:
-        async with self.made("after opening only") as environment:
-            await self.open(environment)
-        self.checked.append("close: right after it was made, after opening, after an episode")
-
-    async def check_mistakes(self, tools: list[ToolSpec]) -> None:
-        """What a model may do wrong is answered, never raised."""
-        made_up = list(mistakes(tools))
-        for what, turn in made_up:
-            async with self.made(f"after {what}") as environment:
-                conversation = [_BEGIN, *await self.open(environment), turn]
-                await self.reply(environment, conversation, what)
-                await self.outcome(environment, f"after {what}")
-        self.checked.append(f"reply: to {len(made_up)} turns that a model may get wrong")
-
-    async def check_episode(self, tools: list[ToolSpec]) -> None:
-        async with self.made("after an episode") as environment:
-            episode = await self.drive(environment)
-            if self.specs(environment, "tools, after an episode") != tools:
-                self.wrong("tools: changed during an episode; a policy is told of them once")
-        self.checked.append(f"reply: to the {len(episode.replies)} turns of an episode")
-        if self._has_outcome:
-            self.checked.append("outcome: a dict of plain JSON values")
-
-    async def check_apart(self) -> None:
-        """Instances do not share state: nobody notices what is done to another one."""
-        async with self.made("after an episode") as alone:
-            expected = await self.drive(alone)
-        async with (
-            self.made("after an episode") as first,
-            self.made("after an episode") as second,
-            self.made("though nothing was done to it") as bystander,
-        ):
-            before = await self.visible(bystander)
-            driven = [_Driven(self, environment) for environment in (first, second)]
-            for one in driven:
-                await one.open()
-            for turn in self.turns:
-                for one in driven:
-                    await one.take(turn)
-            episodes = [await one.end() for one in driven]
-            if await self.visible(bystander) != before:
-                self.wrong("instances share state: one changed while another was used")
-        for episode in episodes:
-            if episode != expected:
-                self.wrong(
-                    "instances share state, or act by chance: a new environment answered the "
-                    "same turns differently than the one before it"
-                )
-        self.checked.append("instances: do not share state")
-
-    async def check_snapshots(self) -> None:
-        async with self.made("after an episode") as environment:
-            if not callable(getattr(environment, "serialize", None)):
-                self.checked.append("snapshots: none, since there is no serialize")
-                return
-            await self.open(environment)
-            taken = await self.serialized(environment, "after opening")
-            restore = self.restore or getattr(type(environment), "deserialize", None)
-            if not callable(restore):
-                self.wrong("snapshots: there is serialize, but no deserialize to restore with")
-                return
-            if taken is _FAILED or not self.is_snapshot(taken, environment):
-                return
-        if not await self.is_enough(restore, taken):
-            return
-        await self.check_refusals(restore, taken)
-        prefixes = 0
-        for done in range(len(self.turns) + 1):
-            if not await self.check_going_on(restore, done):
-                break
-            prefixes += 1
-        self.checked.append(
-            f"snapshots: JSON, refused where they do not belong, and the same episode goes on "
-            f"from {prefixes} point(s) of it"
-        )
-
-    # --- Snapshots ---
-
-    async def is_enough(self, restore: Restore, taken: dict[str, Any]) -> bool:
-        """Whether a snapshot alone can be restored: functions are in none."""
-        try:
-            restored = await settle(restore(copy.deepcopy(taken)))
-        except SnapshotNeedsMore as needed:
-            self.checked.append(f"snapshots: JSON; not restored, for want of restore=: {needed}")
-            return False
-        except Exception:  # noqa: BLE001 - found again, and reported, where it is looked into
-            return True
-        await self.attempt("close after deserialize", restored.close)
-        return True
-
-    def is_snapshot(self, taken: Any, environment: Any) -> bool:
-        if not isinstance(taken, dict) or not {"env_kind", "version", "state"} <= set(taken):
-            self.wrong(
-                "serialize: is a dict with env_kind, version and state (heldout.environment."
-                f"snapshot makes one), got {_short(taken)}"
-            )
-            return False
-        kind, version = getattr(environment, "env_kind", None), taken["version"]
-        if not isinstance(kind, str) or not kind or taken["env_kind"] != kind:
-            self.wrong(
-                f"serialize: env_kind is {_short(taken['env_kind'])}, and the environment's is "
-                f"{_short(kind)}; both are the same non-empty text"
-            )
-            return False
-        if not isinstance(version, str) or not re.fullmatch(r"\d+\.\d+", version):
-            self.wrong(f"serialize: version is major.minor, such as '1.0', got {_short(version)}")
-            return False
-        return True
-
-    async def check_refusals(self, restore: Restore, taken: dict[str, Any]) -> None:
-        kind, version = taken["env_kind"], taken["version"]
-        major, minor = map(int, version.split("."))
-        other_kind, other_major = f"not-{kind}", f"{major + 1}.0"
-        for what, change, both in (
-            ("another kind", {"env_kind": other_kind}, (kind, other_kind)),
-            ("another major version", {"version": other_major}, (version, other_major)),
-        ):
-            try:
-                strange = await settle(restore(copy.deepcopy({**taken, **change})))
-            except SnapshotMismatch as problem:
-                # One name may be part of the other, so look for it apart from that.
-                rest = str(problem).replace(both[1], "")
-                if both[1] not in str(problem) or both[0] not in rest:
-                    self.wrong(
-                        f"deserialize: refuses a snapshot of {what}, but does not name both "
-                        f"{both[0]!r} and {both[1]!r}: {problem}"
-                    )
-            except Exception as problem:  # noqa: BLE001 - reported
-                self.wrong(
-                    f"deserialize: refuses a snapshot of {what} with {_raised(problem)} instead "
-                    "of SnapshotMismatch"
-                )
-            else:
-                self.wrong(f"deserialize: takes a snapshot of {what}; it raises SnapshotMismatch")
-                await self.attempt("close after deserialize", strange.close)
-        later = copy.deepcopy({**taken, "version": f"{major}.{minor + 1}"})
-        environment = await self.attempt(
-            "deserialize, given another minor version,", restore, later
-        )
-        if environment is not _FAILED:
-            await self.attempt("close after deserialize", environment.close)
-
-    async def check_going_on(self, restore: Restore, done: int) -> bool:
-        """Whether there is such a point: an episode of which so many turns were made."""
-        where = f"after {done} turn(s)"
-        async with self.made("after an episode") as original:
-            first = _Driven(self, original)
-            await first.open()
-            for turn in self.turns[:done]:
-                await first.take(turn)
-            if first.over and done:
-                return False
-            taken = await self.serialized(original, where)
-            if taken is _FAILED:
-                return False
-            kept = json.dumps(taken)
-            given = json.loads(kept)
-            restored = await self.attempt(
-                f"deserialize of a snapshot taken {where}", restore, given
-            )
-            if restored is _FAILED:
-                return False
-            second = _Driven(self, restored, first.conversation)
-            try:
-                again = await self.serialized(restored, f"of what was restored {where}")
-                if again is not _FAILED and json.dumps(again, sort_keys=True) != json.dumps(
-                    taken, sort_keys=True
-                ):
-                    self.wrong(
-                        f"snapshots: restored {where}, it serializes to another snapshot than "
-                        "the one it was made of"
-                    )
-                first.replies.clear()
-                for turn in self.turns[done:]:
-                    await first.take(turn)
-                    await second.take(turn)
-                if json.dumps(taken) != kept:
-                    self.wrong(
-                        f"serialize: a snapshot taken {where} changed when the episode went on; "
-                        "copy what it holds"
-                    )
-                if json.dumps(given) != kept:
-                    self.wrong(
-                        f"deserialize: a snapshot taken {where} changed when what was restored "
-                        "went on; copy what it holds, since others may be restored from it"
-                    )
-                expected, got = await first.end(), await second.end()
-                if expected.replies != got.replies:
-                    self.wrong(
-                        f"snapshots: restored {where}, it replies otherwise than the original"
-                    )
-                elif expected.outcome != got.outcome:
-                    self.wrong(
-                        f"snapshots: restored {where}, it comes to another outcome than the "
-                        "original"
-                    )
-            finally:
-                await self.attempt("close after an episode that was restored", restored.close)
-        return True
-
-    async def serialized(self, environment: Any, where: str) -> Any:
-        taken = await self.attempt(f"serialize, {where},", environment.serialize)
-        if taken is not _FAILED and (problem := _not_json(taken)):
-            self.wrong(f"serialize: {problem}")
-            return _FAILED
-        return taken
-
-    # --- Steps that are looked at ---
-
-    @asynccontextmanager
-    async def made(self, closed_after: str) -> AsyncIterator[Any]:
-        environment = await self.attempt("factory", self.factory)
-        if environment is _FAILED:
-            raise _CannotGoOn
-        missing = [name for name in _MEMBERS if not _has(environment, name)]
-        if missing:
-            self.wrong(
-                f"factory: gave a {type(environment).__name__}, which has no {', '.join(missing)}"
-            )
-            raise _CannotGoOn
-        try:
-            yield environment
-        finally:
-            await self.attempt(f"close {closed_after}", environment.close)
+    def fail(self, violation: str) -> None:
+        self.violations[violation] = None
 
     async def attempt(self, what: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the environment; what it raises is a violation."""
         try:
             return await settle(function(*arguments))
         except Exception as problem:  # noqa: BLE001 - reported
-            self.wrong(f"{what} raised {_raised(problem)}")
+            self.fail(f"{what} raised {_describe(problem)}")
             return _FAILED
 
-    async def open(self, environment: Any) -> list[Message]:
-        opening = await self.attempt("opening", environment.opening)
-        if opening is _FAILED:
-            return []
-        if isinstance(opening, str | Message) or not isinstance(opening, Sequence):
-            self.wrong(f"opening: is a list of Message, got {_short(opening)}")
-            return []
-        for message in opening:
-            if not isinstance(message, Message):
-                self.wrong(f"opening: is a list of Message, with {_short(message)} in it")
-        return [message for message in opening if isinstance(message, Message)]
+    @asynccontextmanager
+    async def make(self, closed_after: str) -> AsyncIterator[_Episode]:
+        """Make an environment, and close it at the end."""
+        environment = await self.attempt("factory", self.factory)
+        if environment is _FAILED:
+            raise _CannotContinue
+        if missing := [name for name in _MEMBERS if not _has(environment, name)]:
+            kind = type(environment).__name__
+            self.fail(f"factory: returned a {kind}, which has no {', '.join(missing)}")
+            raise _CannotContinue
+        try:
+            yield _Episode(self, environment)
+        finally:
+            await self.attempt(f"close {closed_after}", environment.close)
 
-    async def reply(self, environment: Any, conversation: list[Message], what: str) -> Any:
-        shown = tuple(conversation)
-        before = copy.deepcopy(shown)
-        reply = await self.attempt(f"reply to {what}", environment.reply, shown)
-        if shown != before:
-            self.wrong(f"reply to {what}: changed the messages it was given")
-            conversation[:] = before
+    async def run(self) -> None:
+        with suppress(_CannotContinue):
+            tools = await self._check_factory()
+            if not self.turns:
+                calls = (_calling((tool.name, _plausible_json(tool))) for tool in tools)
+                self.turns = [*calls, Message("assistant", "Done.")]
+            await self._check_mistakes(tools)
+            await self._check_episode(tools)
+            await self._check_independence()
+            await self._check_snapshots()
+
+    async def _check_factory(self) -> list[ToolSpec]:
+        new = "right after it was made"
+        async with self.make(new) as first, self.make(new) as second:
+            if first.environment is second.environment:
+                self.fail(
+                    "factory: returned the same object twice; each rollout closes its own, so make "
+                    "a new one every time"
+                )
+                raise _CannotContinue
+            tools = first.tools("tools")
+            if tools != second.tools("tools"):
+                self.fail("tools: differ between two new environments")
+        async with self.make("after opening only") as episode:
+            await episode.open()
+        self.checked += [
+            "factory: a new environment every time",
+            f"tools: {len(tools)}, with unique names and JSON schemas of objects",
+            "close: right after it was made, after opening, after an episode",
+        ]
+        return tools
+
+    async def _check_mistakes(self, tools: list[ToolSpec]) -> None:
+        """Check that mistakes of a model are answered instead of raised."""
+        mistakes = list(_mistakes(tools))
+        for what, turn in mistakes:
+            async with self.make(f"after {what}") as episode:
+                await episode.open()
+                await episode.take(turn, what)
+                await episode.outcome(f"after {what}")
+        self.checked.append(f"reply: to {len(mistakes)} turns that a model may get wrong")
+
+    async def _check_episode(self, tools: list[ToolSpec]) -> None:
+        async with self.make("after an episode") as episode:
+            record = await episode.run(self.turns)
+            if episode.tools("tools, after an episode") != tools:
+                self.fail("tools: changed during an episode; a policy gets them once")
+        self.checked.append(f"reply: to the {len(record.replies)} turns of an episode")
+        if episode.has_outcome:
+            self.checked.append("outcome: a dict of plain JSON values")
+
+    async def _check_independence(self) -> None:
+        """Check that an environment does not change when others are used."""
+        async with self.make("after an episode") as alone:
+            expected = await alone.run(self.turns)
+        async with (
+            self.make("after an episode") as first,
+            self.make("after an episode") as second,
+            self.make("though nothing was done to it") as unused,
+        ):
+            before = await unused.visible_state()
+            for episode in (first, second):
+                await episode.open()
+            for turn in self.turns:
+                for episode in (first, second):
+                    await episode.take(turn)
+            records = [await episode.end() for episode in (first, second)]
+            if await unused.visible_state() != before:
+                self.fail("instances share state: one changed while another was used")
+        if any(record != expected for record in records):
+            self.fail(
+                "instances share state, or act by chance: a new environment answered the same "
+                "turns differently than the one before it"
+            )
+        self.checked.append("instances: do not share state")
+
+    # --- Snapshots ---
+
+    async def _check_snapshots(self) -> None:
+        async with self.make("after opening only") as episode:
+            environment = episode.environment
+            if not isinstance(environment, HasSnapshots):
+                for method, other in (("snapshot", "restore"), ("restore", "snapshot")):
+                    if callable(getattr(environment, method, None)):
+                        self.fail(f"snapshots: there is {method}(), but no {other}()")
+                self.checked.append("snapshots: none, since there is no snapshot()")
+                return
+            await episode.open()
+            try:
+                await settle(environment.snapshot())
+            except NotImplementedError as problem:
+                self.checked.append(f"snapshots: none: {problem}")
+                return
+            except Exception:  # noqa: BLE001 - raised again, and reported, below
+                pass
+        points = 0
+        while points <= len(self.turns) and await self._check_restoring(points):
+            points += 1
+        self.checked.append(f"snapshots: JSON, and an episode goes on from {points} point(s) of it")
+
+    async def _check_restoring(self, turns_done: int) -> bool:
+        """Continue an episode from a snapshot, beside the original.
+
+        Returns:
+            False if the episode is over before so many turns, or there is no snapshot.
+        """
+        where = f"after {turns_done} turn(s)"
+        async with (
+            self.make("after an episode") as original,
+            self.make("after an episode that was restored") as restored,
+        ):
+            await original.open()
+            for turn in self.turns[:turns_done]:
+                await original.take(turn)
+            if original.is_over and turns_done:
+                return False
+            snapshot = await original.snapshot(where)
+            if snapshot is _FAILED:
+                return False
+            text = json.dumps(snapshot)
+            passed = json.loads(text)
+            what = f"restore of a snapshot taken {where}"
+            if await self.attempt(what, restored.environment.restore, passed) is _FAILED:
+                return False
+            restored.conversation = list(original.conversation)
+            second = await restored.snapshot(f"of what was restored {where}")
+            if second is not _FAILED and second != snapshot:
+                self.fail(
+                    f"snapshots: restored {where}, it has another snapshot than the one it was "
+                    "restored from"
+                )
+            original.replies.clear()
+            for turn in self.turns[turns_done:]:
+                await original.take(turn)
+                await restored.take(turn)
+            if json.dumps(snapshot) != text:
+                self.fail(
+                    f"snapshot: one taken {where} changed when the episode went on; return a copy"
+                )
+            if json.dumps(passed) != text:
+                self.fail(
+                    f"restore: a snapshot taken {where} changed when what was restored went on; "
+                    "copy it, since others may be restored from it"
+                )
+            expected, record = await original.end(), await restored.end()
+            if expected.replies != record.replies:
+                self.fail(f"snapshots: restored {where}, it replies otherwise than the original")
+            elif expected.outcome != record.outcome:
+                self.fail(
+                    f"snapshots: restored {where}, it comes to another outcome than the original"
+                )
+        return True
+
+
+class _Record(NamedTuple):
+    """Everything that an environment said in an episode."""
+
+    opening: list[Message]
+    replies: list[Reply]
+    outcome: Any
+
+
+class _Episode:
+    """An environment and the conversation with it; every step is checked."""
+
+    def __init__(self, check: _Check, environment: Any) -> None:
+        self.check, self.environment = check, environment
+        self.conversation = [Message("user", "Begin.")]
+        self.opening: list[Message] = []
+        self.replies: list[Reply] = []
+        self.is_over = False
+
+    @property
+    def has_outcome(self) -> bool:
+        return callable(getattr(self.environment, "outcome", None))
+
+    async def run(self, turns: Iterable[Message]) -> _Record:
+        await self.open()
+        for turn in turns:
+            await self.take(turn)
+        return await self.end()
+
+    async def open(self) -> None:
+        opening = await self.check.attempt("opening", self.environment.opening)
+        if opening is _FAILED:
+            return
+        if isinstance(opening, str | Message) or not isinstance(opening, Sequence):
+            self.check.fail(f"opening: is a list of Message, got {_short(opening)}")
+            return
+        for message in opening:
+            if isinstance(message, Message):
+                self.opening.append(message)
+            else:
+                self.check.fail(f"opening: is a list of Message, with {_short(message)} in it")
+        self.conversation += self.opening
+
+    async def take(self, turn: Message, what: str | None = None) -> None:
+        """Take one model turn, unless the episode is over."""
+        if self.is_over:
+            return
+        self.conversation.append(turn)
+        calls = ", ".join(f"{call.name}({call.arguments})" for call in turn.tool_calls)
+        reply = await self._reply(what or f"the turn {_short(calls or turn.text)}")
+        self.replies.append(reply)
+        self.conversation += reply.messages
+        self.is_over = reply.done or not reply.messages
+
+    async def _reply(self, what: str) -> Reply:
+        messages = tuple(self.conversation)
+        before = copy.deepcopy(messages)
+        reply = await self.check.attempt(f"reply to {what}", self.environment.reply, messages)
+        if messages != before:
+            self.check.fail(f"reply to {what}: changed the messages that it got")
+            self.conversation = list(before)
         if reply is _FAILED:
             return Reply(done=True)
         if not isinstance(reply, Reply):
-            self.wrong(f"reply to {what}: is a Reply, got {_short(reply)}")
+            self.check.fail(f"reply to {what}: is a Reply, got {_short(reply)}")
             return Reply(done=True)
-        if not all(isinstance(message, Message) for message in reply.messages):
-            self.wrong(f"reply to {what}: has messages that are no Message")
-            return Reply(done=True)
-        self.check_answers(conversation[-1], reply, what)
+        self._check_answers(before[-1], reply, what)
         return reply
 
-    def check_answers(self, turn: Message, reply: Reply, what: str) -> None:
+    def _check_answers(self, turn: Message, reply: Reply, what: str) -> None:
         expected = [call.id for call in turn.tool_calls]
         answered = [m.tool_call_id for m in reply.messages if m.role == "tool"]
         first = [m.tool_call_id for m in reply.messages[: len(expected)] if m.role == "tool"]
         if not reply.done and expected and (first != expected or answered != expected):
-            self.wrong(
+            self.check.fail(
                 f"reply to {what}: calls {expected} were answered for {answered}; every call is "
                 "answered by a tool message with its id, in order, before anything else"
             )
         elif any(answer not in expected for answer in answered):
-            self.wrong(f"reply to {what}: answers calls {answered}, of which only {expected} exist")
+            self.check.fail(
+                f"reply to {what}: answers calls {answered}, of which only {expected} exist"
+            )
 
-    async def outcome(self, environment: Any, where: str) -> Any:
-        if not self._has_outcome:
-            return None
-        outcome = await self.attempt(f"outcome, {where},", environment.outcome)
-        if outcome is _FAILED:
-            return None
-        if not isinstance(outcome, dict):
-            self.wrong(f"outcome: is a dict, got {_short(outcome)}")
-            return None
-        if problem := _not_json(outcome):
-            self.wrong(f"outcome: {problem}")
-            return None
-        return copy.deepcopy(outcome)  # as it is now, whatever becomes of it
+    async def end(self) -> _Record:
+        return _Record(self.opening, self.replies, await self.outcome("after an episode"))
 
-    async def drive(self, environment: Any) -> _Episode:
-        driven = _Driven(self, environment)
-        await driven.open()
-        for turn in self.turns:
-            await driven.take(turn)
-        return await driven.end()
+    async def outcome(self, where: str) -> Any:
+        if not self.has_outcome:
+            return None
+        outcome = await self.check.attempt(f"outcome, {where},", self.environment.outcome)
+        return None if self._is_no_json_dict("outcome", outcome) else copy.deepcopy(outcome)
 
-    async def visible(self, environment: Any) -> Any:
-        """What can be seen of an environment from outside."""
-        seen: list[Any] = [await self.outcome(environment, "before anything happened")]
-        if callable(getattr(environment, "serialize", None)):
-            seen.append(await self.serialized(environment, "before anything happened"))
-        return copy.deepcopy([None if each is _FAILED else each for each in seen])
+    async def snapshot(self, where: str) -> Any:
+        snapshot = await self.check.attempt(f"snapshot, {where},", self.environment.snapshot)
+        return _FAILED if self._is_no_json_dict("snapshot", snapshot) else snapshot
 
-    def specs(self, environment: Any, what: str) -> list[ToolSpec]:
+    def _is_no_json_dict(self, what: str, value: Any) -> bool:
+        if value is _FAILED:
+            return True
+        problem = _not_json(value)
+        if not isinstance(value, dict):
+            problem = f"is a dict, got {_short(value)}"
+        if problem:
+            self.check.fail(f"{what}: {problem}")
+        return problem is not None
+
+    async def visible_state(self) -> list[Any]:
+        state = [await self.outcome("before anything happened")]
+        if isinstance(self.environment, HasSnapshots):
+            with suppress(Exception):  # reported when snapshots are checked
+                state.append(copy.deepcopy(await settle(self.environment.snapshot())))
+        return state
+
+    def tools(self, what: str) -> list[ToolSpec]:
+        """Check the environment's tools, and copy them, so that a later change shows."""
         try:
-            specs = list(environment.tools)
+            tools = list(self.environment.tools)
         except Exception as problem:  # noqa: BLE001 - reported
-            self.wrong(f"{what}: raised {_raised(problem)}")
+            self.check.fail(f"{what}: raised {_describe(problem)}")
             return []
         names: set[str] = set()
-        for spec in specs:
-            if not isinstance(spec, ToolSpec):
-                self.wrong(f"{what}: are ToolSpecs, with {_short(spec)} among them")
+        for tool in tools:
+            if not isinstance(tool, ToolSpec):
+                self.check.fail(f"{what}: are ToolSpecs, with {_short(tool)} among them")
                 continue
-            if not isinstance(spec.name, str) or not spec.name or spec.name in names:
-                self.wrong(f"{what}: each has a name of its own, got {spec.name!r} again or empty")
-            names.add(spec.name)
-            schema = spec.parameters
-            if not isinstance(schema, dict) or schema.get("type") != "object":
-                self.wrong(
-                    f"{what}: the parameters of {spec.name!r} are a JSON schema of type object, "
-                    f"got {_short(schema)}"
+            if not tool.name or tool.name in names:
+                self.check.fail(
+                    f"{what}: each has a name of its own, got {tool.name!r} again or empty"
                 )
+            names.add(tool.name)
+            schema, about = tool.parameters, f"{what}: the parameters of {tool.name!r}"
+            if not isinstance(schema, dict) or schema.get("type") != "object":
+                self.check.fail(f"{about} are a JSON schema of type object, got {_short(schema)}")
             elif problem_with := _not_json(schema):
-                self.wrong(f"{what}: the parameters of {spec.name!r}: {problem_with}")
-        # Copied, so that it shows if they change later.
-        return copy.deepcopy([spec for spec in specs if isinstance(spec, ToolSpec)])
-
-
-class _Driven:
-    """An environment, and the conversation had with it so far."""
-
-    def __init__(
-        self, check: _Check, environment: Any, conversation: Sequence[Message] | None = None
-    ) -> None:
-        self.check, self.environment = check, environment
-        self.conversation = list(conversation or [_BEGIN])
-        self.opening: list[Message] = []
-        self.replies: list[Any] = []
-        self.over = False
-
-    async def open(self) -> None:
-        self.opening = await self.check.open(self.environment)
-        self.conversation += self.opening
-
-    async def take(self, turn: Message) -> None:
-        if self.over:
-            return
-        self.conversation.append(turn)
-        what = f"the turn {_shown(turn)}"
-        reply = await self.check.reply(self.environment, self.conversation, what)
-        self.replies.append(reply)
-        self.conversation += reply.messages
-        self.over = reply.done or not reply.messages
-
-    async def end(self) -> _Episode:
-        outcome = await self.check.outcome(self.environment, "after an episode")
-        return _Episode(self.opening, self.replies, outcome)
-
-
-# --- Values -------------------------------------------------------------------------------------
+                self.check.fail(f"{about}: {problem_with}")
+        return copy.deepcopy([tool for tool in tools if isinstance(tool, ToolSpec)])
 
 
 def _not_json(value: Any) -> str | None:
-    """What is wrong with a value that should be plain JSON, if anything is."""
+    """Say what is wrong with a value that should be plain JSON, if anything is."""
     try:
-        back = json.loads(json.dumps(value, allow_nan=False))
+        copied = json.loads(json.dumps(value, allow_nan=False))
     except (TypeError, ValueError, RecursionError) as problem:
         return f"JSON cannot hold it: {problem}"
-    if back != value:
-        return (
-            "it is another value after a trip through JSON (a tuple, or keys that are no text): "
-            f"{_short(value)}"
-        )
-    return None
+    if copied == value:
+        return None
+    return f"JSON changes it (a tuple, or keys that are no text): {_short(value)}"
 
 
 def _short(value: Any) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= 200 else f"{shown[:200]}…"
-
-
-def _shown(turn: Message) -> str:
-    calls = ", ".join(f"{call.name}({call.arguments})" for call in turn.tool_calls)
-    return _short(calls or turn.text)
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _has(environment: Any, name: str) -> bool:
     try:
         return hasattr(environment, name)
-    except Exception:  # noqa: BLE001 - it is there, and fails; which shows when it is used
+    except Exception:  # noqa: BLE001 - a property that fails, as its use will show
         return True
 
 
-def _raised(problem: Exception) -> str:
+def _describe(problem: Exception) -> str:
     return f"{type(problem).__name__}: {problem}"[:300]
+
+
+# --- Model turns to try -------------------------------------------------------------------------
+
+_BAD_ARGUMENTS = {
+    "arguments that are not JSON": '{"a": ',
+    "no arguments text at all": "",
+    "deeply nested arguments": "[" * 10_000,
+    "arguments that are a list": "[1, 2]",
+    "arguments that are null": "null",
+    "no arguments": "{}",
+    "an unknown argument": '{"no_such_argument": 1}',
+}
+_VALUES: dict[str, Any] = {
+    "string": "text",
+    "integer": -7,
+    "number": 1.5,
+    "boolean": True,
+    "null": None,
+    "array": [1, "two"],
+    "object": {"a": 1},
+}
+
+
+def _calling(*calls: tuple[str, str]) -> Message:
+    tool_calls = (ToolCall(f"call_{i}", name, text) for i, (name, text) in enumerate(calls))
+    return Message("assistant", "", tuple(tool_calls))
+
+
+def _mistakes(tools: list[ToolSpec]) -> Iterator[tuple[str, Message]]:
+    """Make up turns that a model may get wrong, each with a name."""
+    yield "plain text", Message("assistant", "I do not know.")
+    yield "an empty turn", Message("assistant", "")
+    yield "text in parts", Message("assistant", [{"type": "text", "text": "Hm."}])
+    yield "an unknown tool", _calling(("no_such_tool", "{}"))
+    yield "two unknown tools", _calling(("no_such_tool", "{}"), ("nor_this", "{}"))
+    for tool in tools:
+        for what, text in _BAD_ARGUMENTS.items():
+            yield f"a call of {tool.name} with {what}", _calling((tool.name, text))
+        right = _plausible_json(tool)
+        for argument, schema in _properties(tool.parameters).items():
+            for kind, value in _VALUES.items():
+                if isinstance(schema, dict) and schema.get("type") == kind:
+                    continue
+                text = json.dumps({**json.loads(right), argument: value})
+                what = f"a call of {tool.name} with {argument}={json.dumps(value)}"
+                yield what, _calling((tool.name, text))
+        yield (
+            f"three calls, of {tool.name} and of an unknown tool between",
+            _calling((tool.name, right), ("no_such_tool", "{}"), (tool.name, '{"a": ')),
+        )
+
+
+def _plausible_json(tool: ToolSpec) -> str:
+    return json.dumps(_plausible(tool.parameters, tool.parameters))
+
+
+def _plausible(schema: Any, root: Any, depth: int = 0) -> Any:
+    """Make up a value that a schema may well allow."""
+    if not isinstance(schema, dict) or depth > 20:
+        return "text"
+    if "$ref" in schema:
+        definition = (root.get("$defs") or {}).get(str(schema["$ref"]).rpartition("/")[2], {})
+        return _plausible(definition, root, depth + 1)
+    for key in ("enum", "anyOf", "oneOf", "allOf"):
+        if isinstance(schema.get(key), list) and schema[key]:
+            first = schema[key][0]
+            return first if key == "enum" else _plausible(first, root, depth + 1)
+    if "const" in schema:
+        return schema["const"]
+    if schema.get("type") == "object":
+        inner, required = _properties(schema), schema.get("required") or []
+        return {name: _plausible(inner.get(name), root, depth + 1) for name in required}
+    values: dict[str, Any] = {
+        "integer": 1,
+        "number": 1.5,
+        "boolean": True,
+        "null": None,
+        "array": [],
+    }
+    return values.get(schema.get("type", ""), "text")
+
+
+def _properties(schema: Any) -> dict[str, Any]:
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    return properties if isinstance(properties, dict) else {}

@@ -1,14 +1,14 @@
-"""Does evaluating change what is trained? Train with and without it, and compare every bit.
+"""assert_neutral(): train with and without eval, and compare the results bit for bit.
 
     def train(evaluating: bool):
         torch.manual_seed(0)
-        …                                  # from its own seed, with an eval now and then or not
+        …                                  # from its own seed, with evals or without
         return model, trainer.state.log_history
 
     print(assert_neutral(train))
 
-It trains twice without eval first. If those two differ, so would any third, whatever an eval does:
-then nothing can be concluded, and the error says so.
+It trains twice without eval first. If those two differ, training is not repeatable: nothing can be
+concluded about the eval, and the error says so.
 """
 
 from __future__ import annotations
@@ -38,29 +38,31 @@ TIMINGS = frozenset(
 )
 """Metrics of trainers (transformers, TRL, stable-baselines3) that measure time."""
 
-_OF_THE_EVAL = ("eval_", "eval/", "heldout")
-_WHERE = {"step", "epoch", "global_step"}
-"""What a row of an eval holds beside its own metrics: where in training it was."""
+_EVAL_PREFIXES = ("eval_", "eval/", "heldout")
+_POSITIONS = {"step", "epoch", "global_step"}
+"""Keys of a logged row that say where in training it was made."""
 
 
 class NotNeutral(AssertionError):
-    """Training with eval ends otherwise than without; the message names what differs."""
+    """Training with eval ends differently than without; the message names what differs."""
 
 
 class NotRepeatable(AssertionError):
-    """Training differs from run to run without any eval, so nothing is known about the eval."""
+    """Training differs from run to run without eval, so nothing is known about the eval."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """What was compared, and found to be the same in every bit."""
+    """What was compared, and is the same in every bit."""
 
     weights: str | None
     """Fingerprint of the trained weights (`heldout.weights.fingerprint`)."""
     tensors: int
+    """How many tensors were compared."""
     metrics: int
-    """How many logged values."""
+    """How many logged values were compared."""
     repeats: int
+    """How many runs with eval there were."""
 
     def __str__(self) -> str:
         runs = "a run" if self.repeats == 1 else f"{self.repeats} runs"
@@ -73,49 +75,60 @@ class Neutral:
 def assert_neutral(
     train: Callable[[bool], Any], *, repeats: int = 1, ignore: Collection[str] = TIMINGS
 ) -> Neutral:
-    """Raise NotNeutral unless training ends in the same weights and metrics with eval as without.
+    """Check that training ends in the same weights and metrics with eval as without.
 
-    `train(evaluating)` trains from its own fixed seed, and returns what to compare: a torch module
-    or a state dict, or that and what was logged (a list of dicts, or anything like JSON). It runs
-    twice with False and `repeats` times with True. Of what was logged, keys in `ignore` are not
-    compared, nor those that are the eval's own: such as begin with "eval_", "eval/" or "heldout".
+    Args:
+        train: `train(evaluating)` trains from its own fixed seed. It returns a torch module or a
+            state dict, or a pair of that and what was logged (a list of dicts, or anything like
+            JSON). It runs twice with False, and `repeats` times with True.
+        repeats: How often to train with eval.
+        ignore: Logged keys that are not compared. Those of the eval itself, which begin with
+            "eval_", "eval/" or "heldout", are never compared.
+
+    Returns:
+        What was compared.
+
+    Raises:
+        NotNeutral: If a run with eval differs.
+        NotRepeatable: If the two runs without eval differ.
+        InvalidInput: If `train` returns something else.
     """
     if repeats < 1:
         raise InvalidInput(f"repeats is a whole number of at least 1, got {repeats!r}")
-    first = _outcome(train(False), ignore)
-    differences = _differences(first, _outcome(train(False), ignore), "first", "second")
+    first = _read_result(train(False), ignore)
+    differences = _compare(first, _read_result(train(False), ignore), ("first", "second"))
     if differences:
         raise NotRepeatable(
             "training is not repeatable: two runs without any eval differ, so nothing can be "
             "concluded about the eval. Seed everything that training draws from, in every run"
-            + _listed(differences)
+            + _bullets(differences)
         )
     for _ in range(repeats):
-        differences = _differences(first, _outcome(train(True), ignore), "without", "with")
+        differences = _compare(first, _read_result(train(True), ignore), ("without", "with"))
         if differences:
             raise NotNeutral(
                 "evaluating changes the training: two runs without eval are the same, and a run "
-                "with eval differs" + _listed(differences)
+                "with eval differs" + _bullets(differences)
             )
     return Neutral(first.fingerprint, len(first.tensors), len(first.metrics), repeats)
 
 
-def _listed(differences: list[str]) -> str:
-    return "".join(f"\n  - {difference}" for difference in differences)
+def _bullets(lines: list[str]) -> str:
+    return "".join(f"\n  - {line}" for line in lines)
 
 
-# --- What a run ended in ------------------------------------------------------------------------
+# --- The result of a run ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class _Outcome:
+class _Result:
     fingerprint: str | None
     tensors: dict[str, Any]
     metrics: dict[str, Any]
     """Every logged value by the path to it."""
 
 
-def _outcome(returned: Any, ignore: Collection[str]) -> _Outcome:
+def _read_result(returned: Any, ignore: Collection[str]) -> _Result:
     model, logged = returned, None
     if isinstance(returned, tuple) and len(returned) == 2:
         model, logged = returned
@@ -130,114 +143,107 @@ def _outcome(returned: Any, ignore: Collection[str]) -> _Outcome:
         local = readable(tensor)
         if local is None:
             raise InvalidInput(f"the weights of {name} cannot be read in this process")
-        # Copied at once: a train function may well go on with the same model.
+        # Copied at once: a train function may continue with the same model.
         unique = f"{name} ({len(tensors)})" if name in tensors else name
         tensors[unique] = local.cpu().clone()
-    return _Outcome(fingerprint(model), tensors, dict(_values(logged, "", ignore)))
+    return _Result(fingerprint(model), tensors, dict(_flatten(logged, "", ignore)))
 
 
-def _values(value: Any, path: str, ignore: Collection[str]) -> Iterator[tuple[str, Any]]:
+def _flatten(value: Any, path: str, ignore: Collection[str]) -> Iterator[tuple[str, Any]]:
     if isinstance(value, Mapping):
         for key, inner in value.items():
-            if key not in ignore and not _of_the_eval(key):
-                yield from _values(inner, f"{path}[{key!r}]", ignore)
+            if key not in ignore and not _is_eval_key(key):
+                yield from _flatten(inner, f"{path}[{key!r}]", ignore)
     elif isinstance(value, list | tuple):
-        # Rows of the eval's own would shift those that follow.
-        rows = [row for row in value if not _row_of_the_eval(row, ignore)]
+        # Rows of the eval would shift those that follow.
+        rows = [row for row in value if not _is_eval_row(row, ignore)]
         for index, inner in enumerate(rows):
-            yield from _values(inner, f"{path}[{index}]", ignore)
+            yield from _flatten(inner, f"{path}[{index}]", ignore)
     elif value is not None or path:
         yield path, value
 
 
-def _of_the_eval(key: Any) -> bool:
-    return isinstance(key, str) and key.startswith(_OF_THE_EVAL)
+def _is_eval_key(key: Any) -> bool:
+    return isinstance(key, str) and key.startswith(_EVAL_PREFIXES)
 
 
-def _row_of_the_eval(row: Any, ignore: Collection[str]) -> bool:
-    if not isinstance(row, Mapping) or not any(_of_the_eval(key) for key in row):
+def _is_eval_row(row: Any, ignore: Collection[str]) -> bool:
+    if not isinstance(row, Mapping) or not any(_is_eval_key(key) for key in row):
         return False
-    return all(_of_the_eval(key) or key in ignore or key in _WHERE for key in row)
+    return all(_is_eval_key(key) or key in ignore or key in _POSITIONS for key in row)
 
 
 # --- Comparing ----------------------------------------------------------------------------------
 
 
-def _differences(one: _Outcome, other: _Outcome, of_one: str, of_other: str) -> list[str]:
-    return [
-        *_in_tensors(one.tensors, other.tensors, of_one, of_other),
-        *_in_metrics(one.metrics, other.metrics, of_one, of_other),
+def _compare(a: _Result, b: _Result, labels: tuple[str, str]) -> list[str]:
+    """List the differences between two runs; the labels name the runs."""
+    lines = [
+        *_only_in_one(a.tensors, b.tensors, "tensors", labels),
+        *_only_in_one(a.metrics, b.metrics, "logged values", labels),
     ]
-
-
-def _in_tensors(
-    one: dict[str, Any], other: dict[str, Any], of_one: str, of_other: str
-) -> Iterator[str]:
-    yield from _only_in(one, other, "tensors", of_one, of_other)
-    both = [name for name in one if name in other]
-    differ = [name for name in both if not _same(one[name], other[name])]
-    if not differ:
-        return
-    largest, name = max((_distance(one[name], other[name]), name) for name in differ)
-    said = f"{len(differ)} of {len(both)} tensors differ, the first is {differ[0]}"
-    yield f"{said}; the largest difference is {largest:.3g}, in {name}" if largest >= 0 else said
-
-
-def _in_metrics(
-    one: dict[str, Any], other: dict[str, Any], of_one: str, of_other: str
-) -> Iterator[str]:
-    yield from _only_in(one, other, "logged values", of_one, of_other)
-    both = [path for path in one if path in other]
-    differ = [path for path in both if not _same(one[path], other[path])]
-    if differ:
-        path = differ[0]
-        yield (
-            f"{len(differ)} of {len(both)} logged values differ, the first is {path or 'all'}: "
-            f"{one[path]!r:.80} {of_one}, {other[path]!r:.80} {of_other}"
+    names, count = _find_different(a.tensors, b.tensors)
+    if names:
+        line = f"{len(names)} of {count} tensors differ, the first is {names[0]}"
+        largest, name = max((_distance(a.tensors[name], b.tensors[name]), name) for name in names)
+        if largest >= 0:
+            line += f"; the largest difference is {largest:.3g}, in {name}"
+        lines.append(line)
+    paths, count = _find_different(a.metrics, b.metrics)
+    if paths:
+        path = paths[0]
+        lines.append(
+            f"{len(paths)} of {count} logged values differ, the first is {path or 'all'}: "
+            f"{a.metrics[path]!r:.80} {labels[0]}, {b.metrics[path]!r:.80} {labels[1]}"
         )
+    return lines
 
 
-def _only_in(
-    one: dict[str, Any], other: dict[str, Any], what: str, of_one: str, of_other: str
+def _find_different(a: dict[str, Any], b: dict[str, Any]) -> tuple[list[str], int]:
+    common = [name for name in a if name in b]
+    return [name for name in common if not _same(a[name], b[name])], len(common)
+
+
+def _only_in_one(
+    a: dict[str, Any], b: dict[str, Any], what: str, labels: tuple[str, str]
 ) -> Iterator[str]:
-    for here, there, which in ((one, other, of_one), (other, one, of_other)):
-        alone = [name for name in here if name not in there]
-        if alone:
-            more = f" and {len(alone) - 3} more" if len(alone) > 3 else ""
-            yield f"{what} only {which}: {', '.join(alone[:3])}{more}"
+    for names, others, label in ((a, b, labels[0]), (b, a, labels[1])):
+        extra = [name for name in names if name not in others]
+        if extra:
+            more = f" and {len(extra) - 3} more" if len(extra) > 3 else ""
+            yield f"{what} only {label}: {', '.join(extra[:3])}{more}"
 
 
-def _same(one: Any, other: Any) -> bool:
-    """The same bits: NaN is itself, 0.0 is not -0.0, and 1 is neither 1.0 nor True."""
-    if type(one) is not type(other):
+def _same(a: Any, b: Any) -> bool:
+    """Compare bits: NaN is NaN, 0.0 is not -0.0, and 1 is neither 1.0 nor True."""
+    if type(a) is not type(b):
         return False
     torch: Any = sys.modules["torch"]
-    if isinstance(one, torch.Tensor):
-        if one.dtype != other.dtype or one.shape != other.shape:
+    if isinstance(a, torch.Tensor):
+        if a.dtype != b.dtype or a.shape != b.shape:
             return False
-        return bool(torch.equal(_bytes(torch, one), _bytes(torch, other)))
-    if isinstance(one, np.ndarray | np.generic):
-        alike = one.dtype == other.dtype and one.shape == other.shape
-        return bool(alike and one.tobytes() == other.tobytes())
-    if isinstance(one, float):
-        return struct.pack("<d", one) == struct.pack("<d", other)
-    return bool(one == other)
+        return bool(torch.equal(_as_bytes(torch, a), _as_bytes(torch, b)))
+    if isinstance(a, np.ndarray | np.generic):
+        same_type = a.dtype == b.dtype and a.shape == b.shape
+        return bool(same_type and a.tobytes() == b.tobytes())
+    if isinstance(a, float):
+        return struct.pack("<d", a) == struct.pack("<d", b)
+    return bool(a == b)
 
 
-def _bytes(torch: Any, tensor: Any) -> Any:
+def _as_bytes(torch: Any, tensor: Any) -> Any:
     tensor = tensor.detach().cpu()
     parts = torch.view_as_real(tensor) if tensor.is_complex() else tensor
     return parts.reshape(-1).contiguous().view(torch.uint8)
 
 
-def _distance(one: Any, other: Any) -> float:
-    """The largest difference between two elements, infinite where one of them is no number; -1
-    where shapes or types differ."""
-    if one.shape != other.shape or one.dtype != other.dtype:
+def _distance(a: Any, b: Any) -> float:
+    """Return the largest difference of two elements, inf with NaN; -1 if shapes or types differ."""
+    if a.shape != b.shape or a.dtype != b.dtype:
         return -1.0
     torch: Any = sys.modules["torch"]
-    wide = torch.complex128 if one.is_complex() else torch.float64
-    one, other = one.to(wide), other.to(wide)
-    distances = (one - other).abs().nan_to_num(nan=math.inf)
-    distances[(one == other) | (one.isnan() & other.isnan())] = 0.0
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    a, b = a.to(wide), b.to(wide)
+    distances = (a - b).abs().nan_to_num(nan=math.inf)
+    distances[(a == b) | (a.isnan() & b.isnan())] = 0.0
     return float(distances.max())

@@ -10,14 +10,12 @@ settings         the HELDOUT_EVAL_* variables
 curve            curve.jsonl: one line per evaluation point
 curve_file       the run directory: its writer, earlier attempts, which curve may be continued
 metrics          a point as flat fields
-verdicts         improving, regressing, plateau or inconclusive; the best eval so far
-monitor          CurveMonitor: verdicts as the curve grows, and advice to stop
+verdicts         improving, regressing, plateau or inconclusive; the best eval so far; CurveMonitor
 flips, plot      two points compared; the curve as a picture
 
 dispatcher       AsyncEvalDispatcher: evals in the background
-event_loop       where async evaluators run
+threads          the event loop of async evaluators; what must run in the trainer's thread
 results          what an evaluator returned, as a point
-trainer_thread   what must run in the trainer's thread
 snapshot         SnapshotPool: copies of the weights
 worker           EvalWorker: a process that evaluates
 loggers          wandb, trackio, TensorBoard, MLflow, functions
@@ -36,11 +34,10 @@ if TYPE_CHECKING:
         get_async_eval_dispatcher,
         set_async_eval_dispatcher,
     )
-    from heldout.training.monitor import CurveMonitor
     from heldout.training.periodic_eval import PeriodicEval
     from heldout.training.runner import Request, Runner, from_functions, live_model
     from heldout.training.snapshot import SnapshotPool
-    from heldout.training.verdicts import best_checkpoint
+    from heldout.training.verdicts import CurveMonitor, best_checkpoint
     from heldout.training.worker import EvalWorker
 
 _MODULES = {
@@ -54,7 +51,6 @@ _MODULES = {
         "get_async_eval_dispatcher",
         "set_async_eval_dispatcher",
     ),
-    "heldout.training.monitor": ("CurveMonitor",),
     "heldout.training.periodic_eval": ("PeriodicEval",),
     "heldout.training.runner": (
         "Request",
@@ -63,7 +59,7 @@ _MODULES = {
         "live_model",
     ),
     "heldout.training.snapshot": ("SnapshotPool",),
-    "heldout.training.verdicts": ("best_checkpoint",),
+    "heldout.training.verdicts": ("CurveMonitor", "best_checkpoint"),
     "heldout.training.worker": ("EvalWorker",),
 }
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from heldout.errors import InvalidInput
 from heldout.training.curve import CurvePoint
 from heldout.training.run_eval import Measured
 
@@ -43,10 +42,10 @@ class Budget:
 
     def sizes(self) -> list[int]:
         """List the nested subsets, largest first: all, a half, a quarter … down to `smallest`."""
-        found, size = [self.total], self.total
-        while (size := (size + 1) // 2) >= max(self.smallest, 1) and size < found[-1]:
-            found.append(size)
-        return found
+        sizes, size = [self.total], self.total
+        while (size := (size + 1) // 2) >= max(self.smallest, 1) and size < sizes[-1]:
+            sizes.append(size)
+        return sizes
 
     def seconds(self, samples: int) -> float | None:
         """Estimate how long that many samples take; None before the first eval."""
@@ -91,7 +90,7 @@ class Budget:
         return replace(self, spent=self.spent + seconds, cost=cost)
 
 
-# --- Where the time of a training goes: so many seconds of training, so many of waiti -------------
+# --- Where the time of a training run goes -------------------------------------------------------
 
 
 class Spending:
@@ -125,12 +124,6 @@ class Spending:
     def affordable(self) -> int:
         """How many samples may be evaluated now."""
         return self._total if self._budget is None else self._budget.plan(self.trained)
-
-    def afford(self) -> int:
-        """How many samples may be evaluated now; InvalidInput says why none may."""
-        if (samples := self.affordable) == 0:
-            raise InvalidInput(self.why_not)
-        return samples
 
     @property
     def why_not(self) -> str:

@@ -22,9 +22,9 @@ import msgspec
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.store.journal import UNENCODABLE, cluster_of, plain_value
-from heldout.store.lines import LineFormat, LineWriter, lines, open_to_read
-from heldout.store.lines import repair as repair_lines
-from heldout.store.rundir import now, replace_file, sync_directory
+from heldout.store.jsonl import LineFormat, LineWriter, lines, open_to_read
+from heldout.store.jsonl import repair as repair_lines
+from heldout.store.run_dir import now, replace_file, sync_directory
 from heldout.types import EvalResult
 
 CURVE = LineFormat(
@@ -36,8 +36,20 @@ CURVE = LineFormat(
 )
 CURVE_NAME, STOP_NAME = "curve.jsonl", "stop"
 
-# Larger ones are no steps, and would not fit the floats of a plot.
-Step = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+LAST_STEP = 2**53
+"""Larger ones are no steps, and would not fit the floats of a plot."""
+Step = Annotated[int, msgspec.Meta(ge=0, le=LAST_STEP)]
+
+
+def check_step(step: Any) -> int:
+    """The step as an int: a counter may be a numpy integer, or a float without a fraction."""
+    try:
+        number = int(step)
+    except (TypeError, ValueError, OverflowError):
+        number = -1
+    if number != step or not 0 <= number <= LAST_STEP:
+        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
+    return number
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -86,7 +98,7 @@ class CurvePoint(msgspec.Struct, frozen=True, omit_defaults=True, kw_only=True):
     seconds: float
     """What the eval took."""
     summary: dict[str, int | float | bool | None] | None = None
-    """As `heldout.summary` gives it; None: skipped."""
+    """As `heldout.stats.summary` gives it; None: skipped."""
     skipped: str | None = None
     """Why there is no summary."""
     partial: str | None = None
@@ -182,40 +194,23 @@ class CurveWriter:
     """
 
     def __init__(self, path: Path) -> None:
-        self._lines = LineWriter(path, CURVE)
-        self._lines.sync()
+        self.lines = LineWriter(path, CURVE)
+        self.lines.sync()
         sync_directory(path.parent)
-        weakref.finalize(self, self._lines.close)
+        weakref.finalize(self, self.lines.close)
 
     def append(self, point: CurvePoint) -> None:
         """Append a point. It is on the disk when this returns."""
         self.append_line(encode_point(point))
-        self.sync()
+        self.lines.sync()
 
     def append_line(self, line: bytes) -> None:
         """Append a line of `encode_point`."""
-        self._lines.append_line(line)
-
-    def sync(self) -> None:
-        """Wait until what was appended is on the disk."""
-        self._lines.sync()
-
-    def clear(self) -> None:
-        """Begin the curve anew."""
-        self._lines.clear()
+        self.lines.append_line(line)
 
     def close(self) -> None:
         """Close the file."""
-        self._lines.close()
-
-    def let_go(self) -> None:
-        """In a forked child: close the file without giving up the parent's lock."""
-        self._lines.let_go()
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the file is open, and still the one of that name."""
-        return self._lines.is_current
+        self.lines.close()
 
 
 def encode_point(point: CurvePoint) -> bytes:
@@ -355,21 +350,16 @@ def sample_rewards(point: CurvePoint) -> dict[str, float | None]:
     return {id: sum(s) / len(s) if s else None for id, s in scores.items()}
 
 
-def of_fewer(point: CurvePoint, points: Iterable[CurvePoint]) -> bool:
-    """Return whether a point has fewer items than others of its curve.
-
-    It is a partial eval, or one that a budget cut down: noisier, and shown apart.
-    """
-    return is_fewer(point, most_asked(points))
-
-
 def most_asked(points: Iterable[CurvePoint]) -> int:
     """Items of the largest eval."""
     return max((p.asked for p in points if p.has_result), default=0)
 
 
 def is_fewer(point: CurvePoint, most: int) -> bool:
-    """`of_fewer`, for many points: `most_asked` is found once for all of them."""
+    """Return whether a point has fewer items than `most`, those of the largest eval of its curve.
+
+    It is a partial eval, or one that a budget cut down: noisier, and shown apart.
+    """
     return point.partial is not None or point.asked < most
 
 

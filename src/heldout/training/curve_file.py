@@ -14,13 +14,14 @@ import re
 import shutil
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from heldout.errors import InvalidInput, ResumeMismatch, RunDirectoryError, RunExists
-from heldout.store.lines import has_writer
-from heldout.store.rundir import RunDir, RunInfo, now
+from heldout.store.jsonl import has_writer
+from heldout.store.run_dir import RunDir, RunInfo, now
 from heldout.training.curve import (
     CurvePoint,
     CurveWriter,
@@ -76,12 +77,6 @@ class CurveFile:
             )
         if not resume:
             self._refuse_points()
-        if (self.run.path / "pending.json").exists():
-            log.warning(
-                "%s has a pending.json of an earlier version of heldout; the evals that it names "
-                "were lost, and are not listed any more",
-                self.run.path,
-            )
         self.run.make()
         with self._lock:
             writer = self._open()
@@ -90,7 +85,7 @@ class CurveFile:
                 if read_points(self.run.curve):
                     # Nothing but skips of a training run that never got a result.
                     shutil.copy(self.run.curve, self.run.path / "curve.failed.jsonl")
-                    writer.clear()
+                    writer.lines.clear()
 
     def _refuse_points(self) -> None:
         if has_points(self.run.path):
@@ -154,7 +149,7 @@ class CurveFile:
                 self._unwritten.append(line)
                 writer = self._write()
             if not point.pending:
-                writer.sync()  # without the lock: a slow disk would hold up write-ahead lines
+                writer.lines.sync()  # without the lock: a slow disk would hold up write-ahead lines
         except (RunDirectoryError, OSError) as problem:
             log.error(
                 "%s: the point at step %s could not be written to the curve in %s; it is tried "
@@ -173,7 +168,7 @@ class CurveFile:
         return writer
 
     def _open(self) -> CurveWriter:
-        if self._writer is None or not self._writer.is_current:
+        if self._writer is None or not self._writer.lines.is_current:
             self._writer = CurveWriter(self.run.curve)
         return self._writer
 
@@ -250,7 +245,7 @@ def _forget_files() -> None:
     for file in list(_open_files.values()):
         file._lock = threading.RLock()
         if file._writer is not None:
-            file._writer.let_go()
+            file._writer.lines.let_go()
     _open_files.clear()
 
 
@@ -283,11 +278,8 @@ def choose_run_dir(base: Path, label: str, *, resume: bool) -> Path:
         InvalidInput: There are several that could be continued.
     """
     if not resume:
-        number, path = 1, base
-        while _is_used(path):
-            number += 1
-            path = base.with_name(f"{base.name}-{number}")
-        return path
+        paths = (base.with_name(name) for name in numbered_names(base.name))
+        return next(path for path in paths if not _is_used(path))
     runs = [path for path in numbered_dirs(base) if _label_of(path) == label and _is_used(path)]
     if len(runs) > 1:
         raise InvalidInput(
@@ -296,6 +288,12 @@ def choose_run_dir(base: Path, label: str, *, resume: bool) -> Path:
             + "; say which one with run_dir="
         )
     return runs[0] if runs else base
+
+
+def numbered_names(name: str) -> Iterator[str]:
+    """Yield a name, and then that name with -2, -3 … after it."""
+    yield name
+    yield from (f"{name}-{number}" for number in count(2))
 
 
 def numbered_dirs(base: Path) -> list[Path]:
@@ -332,41 +330,66 @@ def _label_of(path: Path) -> str | None:
 class EvalHistory:
     """Points of one `PeriodicEval`: those of this attempt, and of earlier ones.
 
+    Making it begins a curve in the run directory, or continues the one that is there.
+
     Args:
-        label: The eval's name.
-        run_dir: Where its curve is.
         owner: The `PeriodicEval`.
+        run_dir: Where its curve is.
+        config: What is evaluated.
+        functions: What is known, before training, of how it is run and scored.
+        resume: Whether a curve may be continued.
+
+    Raises:
+        RunExists: There is a curve, and it is not to be continued.
+        ResumeMismatch: The curve is of something else.
     """
 
-    def __init__(self, label: str, run_dir: Path, owner: Any) -> None:
+    def __init__(
+        self,
+        owner: Any,
+        run_dir: Path,
+        config: dict[str, Any],
+        functions: dict[str, Any],
+        *,
+        resume: bool,
+    ) -> None:
+        self._owner = owner
         self.attempt: list[CurvePoint] = []
         """Points of this attempt."""
-        self.file = open_curve_file(run_dir, owner)
-        self.session = self.file.session
-        self.entered = False
-        self._label, self._owner = label, owner
-        self._earlier: list[CurvePoint] = []
-        self._functions: dict[str, Any] = {}
-        self._has_results = False
+        self.file = file = open_curve_file(run_dir, owner)
+        file.enter(resume=resume or file.is_dispatchers)
+        self.session = file.join(owner)
+        self.earlier = [p for p in read_points(file.run.curve) if p.label == owner.label]
+        """Points of earlier attempts."""
+        self._has_results = any(p.has_result for p in self.earlier)
+        info = file.read_config()
+        if info is not None:
+            _check_config(run_dir, info.config, config, has_results=self._has_results)
+            if self._has_results:
+                _check_functions(run_dir, info.functions, functions)
+                functions = info.functions
+        self._functions = functions
+        file.run.write_info(RunInfo.new(config, functions))
+        forget_stop(run_dir)
 
     @property
     def points(self) -> list[CurvePoint]:
         """The curve as it stands, by step."""
-        return current_points([*self._earlier, *self.attempt])
+        return current_points([*self.earlier, *self.attempt])
 
     def points_with(self, point: CurvePoint) -> list[CurvePoint]:
         """The curve as it will stand with this point."""
         if point.session != self.session:
-            return current_points([*self._earlier, point, *self.attempt])
-        return current_points([*self._earlier, *self.attempt, point])
+            return current_points([*self.earlier, point, *self.attempt])
+        return current_points([*self.earlier, *self.attempt, point])
 
     def add(self, point: CurvePoint) -> None:
         """Add a point, of this attempt or of an earlier one."""
-        (self.attempt if point.session == self.session else self._earlier).append(point)
+        (self.attempt if point.session == self.session else self.earlier).append(point)
 
     def begin_attempt(self) -> None:
         """The step counter went back: another training run, or this one from a checkpoint."""
-        self._earlier += self.attempt
+        self.earlier += self.attempt
         self.attempt.clear()
         self.session = self.file.begin_session()
 
@@ -411,40 +434,6 @@ class EvalHistory:
 
     # --- The run directory ---
 
-    def enter(
-        self, config: dict[str, Any], functions: dict[str, Any], *, resume: bool
-    ) -> list[CurvePoint]:
-        """Begin a curve in the run directory, or continue the one that is there.
-
-        Args:
-            config: What is evaluated.
-            functions: What is known, before training, of how it is run and scored.
-            resume: Whether a curve may be continued.
-
-        Returns:
-            Points of earlier attempts.
-
-        Raises:
-            RunExists: There is a curve, and it is not to be continued.
-            ResumeMismatch: The curve is of something else.
-        """
-        run = self.file.run
-        self.file.enter(resume=resume or self.file.is_dispatchers)
-        self.session = self.file.join(self._owner)
-        self._earlier = [p for p in read_points(run.curve) if p.label == self._label]
-        self._has_results = any(p.has_result for p in self._earlier)
-        info = self.file.read_config()
-        if info is not None:
-            _check_config(run.path, info.config, config, has_results=self._has_results)
-            if self._has_results:
-                _check_functions(run.path, info.functions, functions)
-                functions = info.functions
-        self._functions = functions
-        self.entered = True
-        run.write_info(RunInfo.new(config, functions))
-        forget_stop(run.path)
-        return self._earlier
-
     def admit(self, functions: dict[str, Any]) -> None:
         """Let a runner's results onto the curve.
 
@@ -476,7 +465,7 @@ class EvalHistory:
         Raises:
             InvalidInput: The points of one would hide those of the other.
         """
-        if self.entered and not self.file.belongs_to(self._owner):
+        if not self.file.belongs_to(self._owner):
             raise InvalidInput(
                 f"another PeriodicEval was set up on {self.file.run.path} after this one; give "
                 "each a label and a run_dir of its own"
@@ -489,7 +478,7 @@ class EvalHistory:
                 self.file.mark_complete()
             self.file.close()
         except (RunDirectoryError, OSError) as problem:
-            log.warning("%s: %s", self._label, problem)
+            log.warning("%s: %s", self._owner.label, problem)
 
 
 def is_whole(point: CurvePoint) -> bool:

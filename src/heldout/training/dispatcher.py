@@ -26,15 +26,13 @@ import signal
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import anyio
 import anyio.abc
@@ -44,9 +42,13 @@ from heldout._aio import Threads, is_async, settle, waker
 from heldout.errors import InvalidInput, RunDirectoryError, printable_error
 from heldout.isolation import thread_local_capture_mode
 from heldout.training.curve import CurvePoint, pending_points, read_points
-from heldout.training.curve_file import CurveFile, leave_curve_file, open_curve_file
+from heldout.training.curve_file import (
+    CurveFile,
+    leave_curve_file,
+    numbered_names,
+    open_curve_file,
+)
 from heldout.training.distributed import is_first_process
-from heldout.training.event_loop import EventLoop
 from heldout.training.loggers import Logger
 from heldout.training.loggers.base import Loggers, checked_loggers
 from heldout.training.metrics import heartbeat_fields
@@ -59,7 +61,13 @@ from heldout.training.results import (
     skip_of,
 )
 from heldout.training.run_eval import Known, describe
-from heldout.training.trainer_thread import TrainerThread
+from heldout.training.threads import EventLoop, TrainerThread
+
+if TYPE_CHECKING:
+    from heldout.training.snapshot import WeightSnapshot
+    from heldout.training.worker.client import WorkerSnapshot
+
+    Snapshot = WeightSnapshot | WorkerSnapshot
 
 log = logging.getLogger("heldout")
 
@@ -72,28 +80,15 @@ LOGGER_SECONDS = 60.0
 RETRY_SECONDS = 0.5
 """How often a free snapshot is looked for, while other evals hold them."""
 
-T = TypeVar("T")
+WAIT = "wait"
+"""In place of a reason: there is no place for an eval yet."""
+
+Waits = Iterator[tuple[int, float | None]]
+"""Goes on by itself as far as it can. Then it yields the number of changes it has seen, and is
+resumed, by a thread or a coroutine, at the next one, or after so many seconds."""
 WhenFull = Literal["wait", "skip", "newest"]
 Evaluator = Callable[..., Result | Known | Awaitable[Result]]
-
-
-class Snapshot(Protocol):
-    """Weights that stay what they are while training goes on (`heldout.training.snapshot`)."""
-
-    def in_use(self) -> AbstractContextManager[Any]:
-        """Entered in the thread that evaluates it."""
-
-    def version(self) -> Any:
-        """Has `weights`, a hash of their content, or None."""
-
-    def why_changed(self) -> str | None:
-        """Why it is not what it was when it was taken, where that can happen."""
-
-    def release(self) -> None:
-        """It is not needed any more."""
-
-
-TakeSnapshot = Callable[[], Snapshot | None]
+TakeSnapshot = Callable[[], "Snapshot | None"]
 
 
 class Ended(NamedTuple):
@@ -116,17 +111,17 @@ class Drained:
     seconds: float = 0.0
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, kw_only=True)
 class Scheduled:
     """A scheduled eval, as `schedule` returns it."""
 
     step: int
     name: str
-    _dispatcher: AsyncEvalDispatcher = field(repr=False)
     point: CurvePoint | None = None
     """Once it has ended."""
     is_new: bool = True
     """Whether that point was measured now; an earlier attempt may have measured it."""
+    _dispatcher: AsyncEvalDispatcher = field(repr=False)
     _done: bool = False
 
     def done(self) -> bool:
@@ -153,6 +148,50 @@ class Scheduled:
                 )
             self._dispatcher.wait_for([self], timeout)
         return self.point
+
+
+@dataclass(eq=False, kw_only=True, repr=False)
+class Job(Scheduled):
+    """A scheduled eval, with what the dispatcher needs to know of it."""
+
+    evaluator: Evaluator | None
+    pending: CurvePoint
+    """Its write-ahead line."""
+    file: CurveFile | None
+    take_snapshot: TakeSnapshot | None = None
+    snapshot: Snapshot | None = None
+    deadline: float | None = None
+    """If given, it waits for a place, whatever the policy is, but no longer than to this time."""
+    again: bool = False
+    """Whether it was lost before; if it fails, it stays pending."""
+    claimed: bool = False
+    """Whether its end is being written: it has only one."""
+    weights: str | None = None
+    """Hash of the snapshot's weights."""
+    scope: anyio.CancelScope | None = None
+    """While it runs. Only used in its event loop: to cancel one that was left is to cancel what
+    comes after it."""
+
+    @property
+    def pool(self) -> Any:
+        """What its snapshot is taken from: only the same pool can make use of it once released."""
+        return getattr(getattr(self.take_snapshot, "func", self.take_snapshot), "__self__", None)
+
+    def write_ahead(self, point: CurvePoint) -> None:
+        """Append a line that is not its result, unless training waits for that."""
+        if self.file is not None and self.deadline is None:
+            self.file.append(point)
+
+    def cancel(self) -> None:
+        """Cancel it, in its event loop."""
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def release(self) -> None:
+        """Release its snapshot."""
+        snapshot, self.snapshot = self.snapshot, None
+        if snapshot is not None:
+            snapshot.release()
 
 
 # --- The dispatcher in use --------------------------------------------------------------------
@@ -217,122 +256,6 @@ def pending_evals(run_dir: str | Path) -> list[CurvePoint]:
     return pending_points(read_points(curve)) if curve.exists() else []
 
 
-# --- The queue ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Offer(Generic[T]):
-    """What became of one that wants to join: taken, refused with a reason, or neither: to wait."""
-
-    taken: bool = False
-    dropped: T | None = None
-    """The one that gave up its place."""
-    refused: str | None = None
-
-    @property
-    def waits(self) -> bool:
-        """Whether it is neither taken nor refused."""
-        return not self.taken and self.refused is None
-
-
-class Queue(Generic[T]):
-    """At most `max_running` run, and at most `max_pending` run or wait for their turn."""
-
-    def __init__(self, max_pending: int, max_running: int | None, when_full: WhenFull) -> None:
-        if max_running is None:
-            # Only what has not started can give way to something newer: one place for that.
-            max_running = max(1, max_pending - 1) if when_full == "newest" else max_pending
-        for name, value in (("max_pending", max_pending), ("max_running", max_running)):
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InvalidInput(f"{name} is a whole number >= 1, got {value!r}")
-        if when_full not in get_args(WhenFull):
-            raise InvalidInput(f"when_full is 'wait', 'skip' or 'newest', got {when_full!r}")
-        self.max_pending, self.max_running = max_pending, max_running
-        self.when_full: WhenFull = when_full
-        self._running: list[T] = []
-        self._queued: deque[T] = deque()
-
-    def __len__(self) -> int:
-        return len(self._running) + len(self._queued)
-
-    def items(self) -> list[T]:
-        """List what runs and what is queued."""
-        return [*self._running, *self._queued]
-
-    def offer(self, item: T, *, must: bool = False) -> Offer[T]:
-        """Let one join. `must`: it waits for its place, and no other gives way to it."""
-        dropped = None
-        if len(self) >= self.max_pending:
-            if self.when_full == "wait" or must:
-                return Offer()
-            if self.when_full == "skip" or not self._queued:
-                return Offer(
-                    refused=f"{len(self)} evals were in flight (max_pending={self.max_pending}); "
-                    "when_full='wait' has training wait instead"
-                )
-            dropped = self._queued.popleft()
-        self._queued.append(item)
-        return Offer(taken=True, dropped=dropped)
-
-    def start(self) -> list[T]:
-        """Those that may begin now; from here on they run."""
-        room = min(self.max_running - len(self._running), len(self._queued))
-        begun = [self._queued.popleft() for _ in range(room)]
-        self._running += begun
-        return begun
-
-    def oldest(self, which: Callable[[T], bool]) -> T | None:
-        """The oldest of those that have not started."""
-        return next((item for item in self._queued if which(item)), None)
-
-    def remove(self, item: T) -> None:
-        """It ended, or was given up on; nothing to do where it was dropped before."""
-        if item in self._running:
-            self._running.remove(item)
-        elif item in self._queued:
-            self._queued.remove(item)
-
-
-@dataclass(eq=False, slots=True)
-class Job:
-    """A scheduled eval, as the dispatcher has it."""
-
-    evaluator: Evaluator | None
-    pending: CurvePoint
-    """Its write-ahead line."""
-    handle: Scheduled
-    file: CurveFile | None
-    take_snapshot: TakeSnapshot | None = None
-    snapshot: Snapshot | None = None
-    pool: Any = None
-    """What its snapshot is taken from: only the same pool can make use of it once released."""
-    must: bool = False
-    """Whether it waits for a place, whatever the policy is,"""
-    until: float = math.inf
-    """but no longer than to this time."""
-    again: bool = False
-    """Whether it was lost before; if it fails, it stays pending."""
-    written_ahead: bool = False
-    claimed: bool = False
-    """Whether its end is being written: it has only one."""
-    weights: str | None = None
-    """Hash of the snapshot's weights."""
-    scope: anyio.CancelScope | None = None
-    """While it runs. Only used in its event loop: to cancel one that was left is to cancel what
-    comes after it."""
-
-    def cancel(self) -> None:
-        """Cancel it, in its event loop."""
-        if self.scope is not None:
-            self.scope.cancel()
-
-    def release(self) -> None:
-        """Release its snapshot."""
-        snapshot, self.snapshot = self.snapshot, None
-        if snapshot is not None:
-            snapshot.release()
-
-
 # --- The dispatcher -----------------------------------------------------------------------------
 
 
@@ -345,7 +268,7 @@ class AsyncEvalDispatcher:
     Args:
         run_dir: Where the curve of scheduled evals is written. May be left out where nothing but
             `PeriodicEval`s are run, which have their own.
-        loggers: What else gets each point; closed with this.
+        loggers: What else gets each point; closed with this. A `Loggers` has queues of your size.
         max_pending: How many evals may be in flight, running or queued.
         when_full: What happens beyond that: `"skip"` the new eval, `"wait"` for a place, or drop
             the oldest that has not started for the `"newest"`.
@@ -375,6 +298,14 @@ class AsyncEvalDispatcher:
         handle_sigterm: bool = False,
         resume: bool = False,
     ) -> None:
+        if when_full not in get_args(WhenFull):
+            raise InvalidInput(f"when_full is 'wait', 'skip' or 'newest', got {when_full!r}")
+        if max_running is None:
+            # Only what has not started can give way to something newer: one place for that.
+            max_running = max(1, max_pending - 1) if when_full == "newest" else max_pending
+        for name, value in (("max_pending", max_pending), ("max_running", max_running)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InvalidInput(f"{name} is a whole number >= 1, got {value!r}")
         if max_seconds is not None and not max_seconds > 0:
             raise InvalidInput(f"max_seconds is a number above 0, or None, got {max_seconds!r}")
         if drain_timeout is not None and not drain_timeout >= 0:
@@ -390,14 +321,19 @@ class AsyncEvalDispatcher:
         self.latest_step = 0
         """The step that training is at."""
         self._max_seconds = max_seconds
-        self._queue: Queue[Job] = Queue(max_pending, max_running, when_full)
+        self._max_pending, self._max_running = max_pending, max_running
+        self._when_full: WhenFull = when_full
+        self._running: list[Job] = []
+        self._queued: list[Job] = []
         self._changed = threading.Condition()
-        """Held while the queue, claims, `_watchers` and `_closed` are looked at or changed."""
-        self._watchers: set[Callable[[], None]] = set()
+        """Held while jobs, claims, `_watchers` and `_closed` are looked at or changed."""
+        self._changes = 0
+        self._watchers: set[Callable[[], object]] = set()
         self._closed = False
         self._names: set[tuple[str, str, int]] = set()
-        self._log_paths: dict[str, list[Path | None]] = {}
-        """Run directories of each label that loggers were told of."""
+        """Keys in use: those of the run directory, whichever dispatcher has it."""
+        self._log_names: dict[str, dict[Path | None, str]] = {}
+        """By label and run directory: what loggers know a curve as."""
         self._collectors: list[weakref.WeakMethod[Callable[[], object]]] = []
         self._tokens: list[Token[AsyncEvalDispatcher | None]] = []
         self._file: CurveFile | None = None
@@ -405,19 +341,21 @@ class AsyncEvalDispatcher:
             file = open_curve_file(self.run_dir, self)
             file.enter(resume=resume or file.is_entered)
             file.write_bare_config()
-            self._file = file
+            self._file, self._names = file, file.names
         # Last: loggers have threads.
-        own = () if isinstance(loggers, Loggers) else checked_loggers(loggers)
-        self._loggers = (
-            loggers if isinstance(loggers, Loggers) else Loggers(*own if self.is_first else ())
-        )
-        self._warned_nowhere = self.run_dir is not None or bool(own) or self._loggers is loggers
+        if isinstance(loggers, Loggers):
+            self._loggers, is_logged = loggers, True
+        else:
+            own = checked_loggers(loggers)
+            self._loggers, is_logged = Loggers(*own if self.is_first else ()), bool(own)
+        self._warned_nowhere = self.run_dir is not None or is_logged
         # They are closed after the last skips; and a forked child, which has none of their
         # threads, must not wait for them when it ends.
         atexit.unregister(self._loggers.close)
-        self._trainer = TrainerThread(self._notify)
+        self.trainer = TrainerThread(self._notify)
+        """What evals need run in the trainer's thread."""
         self._threads = Threads()
-        self._loop: EventLoop[Job] = EventLoop(self._run, self._abandon_all)
+        self._loop: EventLoop[Job] = EventLoop(self._run, self._on_breakdown)
         if self.is_first:
             _living.add(self)
             atexit.register(self.end_with_process)
@@ -434,7 +372,6 @@ class AsyncEvalDispatcher:
         name: str = "eval",
         weights: str | None = None,
         saved_at: str | Path | None = None,
-        snapshot: TakeSnapshot | None = None,
     ) -> Scheduled:
         """Run an eval in the background. Its result is that of `step`.
 
@@ -443,14 +380,11 @@ class AsyncEvalDispatcher:
 
         Args:
             evaluator: A function, plain or async, that returns a report, a point, or numbers by
-                name. With `snapshot`, a plain function of the snapshot.
+                name.
             step: The step of its point.
             name: Its name on the curve. A second eval of one name and step is numbered (`eval-2`).
             weights: Hash of the weights that it measures.
             saved_at: Where those weights can be loaded from, for `pending_evals` after a crash.
-            snapshot: Takes a snapshot of the weights, in this thread, as soon as there is a place
-                for the eval: `partial(pool.try_take, model, step=step)`. None of them free is as
-                good as full.
 
         Returns:
             The scheduled eval.
@@ -458,20 +392,24 @@ class AsyncEvalDispatcher:
         Raises:
             InvalidInput: An argument is not what it should be.
         """
-        return self._join(self._new_job(evaluator, step, name, weights, saved_at, snapshot))
+        job = self._new_job(evaluator, step, name, weights, saved_at)
+        self._wait(self._joining(job, is_plain=True))
+        return job
 
-    async def aschedule(
-        self,
-        evaluator: Evaluator,
-        *,
-        step: int,
-        name: str = "eval",
-        weights: str | None = None,
-        saved_at: str | Path | None = None,
-        snapshot: TakeSnapshot | None = None,
-    ) -> Scheduled:
-        """`schedule` for coroutines: where it waits, the event loop goes on."""
-        return await self._ajoin(self._new_job(evaluator, step, name, weights, saved_at, snapshot))
+    async def aschedule(self, evaluator: Evaluator, *, step: int, **options: Any) -> Scheduled:
+        """Schedule an eval as `schedule` does, but let the event loop go on where it waits.
+
+        Args:
+            evaluator: A function, as for `schedule`.
+            step: The step of its point.
+            **options: The other arguments of `schedule`.
+
+        Returns:
+            The scheduled eval.
+        """
+        job = self._new_job(evaluator, step, **options)
+        await self._await(self._joining(job))
+        return job
 
     def schedule_again(self, evaluator: Evaluator, pending: CurvePoint) -> Scheduled:
         """Run one of `pending_evals`, on the weights that it was to measure.
@@ -484,12 +422,19 @@ class AsyncEvalDispatcher:
         Returns:
             The scheduled eval.
         """
-        return self._join(self._again(evaluator, pending))
+        if self._file is None and self.is_first:
+            raise InvalidInput(
+                "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
+            )
+        job = self._job(evaluator, skip_of(pending, NOT_FINISHED, retry=True), self._file)
+        job.again = True
+        self._wait(self._joining(job, is_plain=True))
+        return job
 
     def schedule_on(
         self,
         file: CurveFile,
-        evaluator: Evaluator,
+        evaluator: Callable[[Scheduled, Any], CurvePoint | Known],
         pending: CurvePoint,
         *,
         snapshot: TakeSnapshot,
@@ -499,9 +444,10 @@ class AsyncEvalDispatcher:
 
         Args:
             file: Its curve.
-            evaluator: A function of the snapshot.
+            evaluator: A function of the scheduled eval and the snapshot.
             pending: Its write-ahead line.
-            snapshot: Takes the snapshot.
+            snapshot: Takes the snapshot, in this thread, as soon as there is a place for the eval.
+                None of them free is as good as full.
             deadline: If given, it waits for a place whatever the policy is, until that time
                 (`time.monotonic`), and training waits for it.
 
@@ -509,38 +455,23 @@ class AsyncEvalDispatcher:
             The scheduled eval.
         """
         job = self._job(evaluator, pending, file, snapshot)
-        if deadline is not None:
-            job.must, job.until = True, deadline
-        return self._join(job)
+        job.evaluator, job.deadline = partial(evaluator, job), deadline
+        self._wait(self._joining(job, is_plain=True))
+        return job
 
     def _new_job(
         self,
         evaluator: Evaluator,
         step: int,
-        name: str,
-        weights: str | None,
-        saved_at: str | Path | None,
-        snapshot: TakeSnapshot | None,
+        name: str = "eval",
+        weights: str | None = None,
+        saved_at: str | Path | None = None,
     ) -> Job:
-        if snapshot is not None and is_async(evaluator):
-            raise InvalidInput(
-                "an evaluator on a snapshot is a plain function: it has a thread of its own"
-            )
         session = self._file.session if self._file is not None else ""
         pending = pending_point(name, step, session, weights=weights, saved_at=saved_at)
         pending = msgspec.structs.replace(pending, label=self._distinct_name(pending))
-        job = self._job(evaluator, pending, self._file, snapshot)
-        self._used_names.add(pending.key)
-        return job
-
-    def _again(self, evaluator: Evaluator, pending: CurvePoint) -> Job:
-        if self._file is None and self.is_first:
-            raise InvalidInput(
-                "schedule_again needs a dispatcher with the run_dir that the eval was lost in"
-            )
-        pending = skip_of(pending, NOT_FINISHED, retry=True)
         job = self._job(evaluator, pending, self._file)
-        job.again = True
+        self._names.add(pending.key)
         return job
 
     def _job(
@@ -555,14 +486,15 @@ class AsyncEvalDispatcher:
             raise InvalidInput("an evaluator is a function, not its call: leave out the brackets")
         if not callable(evaluator):
             raise InvalidInput(f"an evaluator is a function, got {evaluator!r:.100}")
-        handle = Scheduled(pending.step, pending.label, self)
-        pool = getattr(getattr(snapshot, "func", snapshot), "__self__", None)
-        return Job(evaluator, pending, handle, file, snapshot, pool=pool)
-
-    @property
-    def _used_names(self) -> set[tuple[str, str, int]]:
-        """Keys in use: those of the run directory, whichever dispatcher has it."""
-        return self._names if self._file is None else self._file.names
+        return Job(
+            step=pending.step,
+            name=pending.label,
+            _dispatcher=self,
+            evaluator=evaluator,
+            pending=pending,
+            file=file,
+            take_snapshot=snapshot,
+        )
 
     def _distinct_name(self, pending: CurvePoint) -> str:
         """Name an eval on the curve.
@@ -570,12 +502,13 @@ class AsyncEvalDispatcher:
         A second eval of a step is numbered, since one result would hide the other. One that is
         tried again after a skip keeps its name.
         """
-        name, number = pending.label, 1
         labels = set() if self._file is None else self._file.labels
-        while name in labels or (pending.session, name, pending.step) in self._used_names:
-            number += 1
-            name = f"{pending.label}-{number}"
-        if number > 1:
+        name = next(
+            name
+            for name in numbered_names(pending.label)
+            if name not in labels and (pending.session, name, pending.step) not in self._names
+        )
+        if name != pending.label:
             log.warning(
                 "two evals called %r were scheduled at step %s; this one is %r on the curve. Give "
                 "each a name= of its own",
@@ -587,116 +520,118 @@ class AsyncEvalDispatcher:
 
     # --- Joining the queue ---
 
-    def _join(self, job: Job) -> Scheduled:
+    def _joining(self, job: Job, *, is_plain: bool = False) -> Waits:
+        """Let a job join, once there is a place for it; where it gets none, it is a skip."""
         if not self._is_ours("schedule"):
-            job.handle._done = True
-            return job.handle
+            job._done = True
+            return
         self._warn_nowhere(job)
         self._loop.start_thread()
-        logged = False
+        retries = job.take_snapshot is not None or job.deadline is not None
+        dropped: list[Job] = []
         while True:
+            seen = self._changes
             with self._changed:
-                offer = self._offer(job)
-                if offer.waits and self._loop.is_here:
-                    offer = Offer(
-                        refused=f"{len(self._queue)} evals were pending, and a plain call cannot "
-                        "wait in the event loop that they run in (where you call it yourself, "
-                        "use `await aschedule(…)`)"
-                    )
-                elif offer.waits and not self._trainer.has_calls:
-                    if not logged:
-                        logged = True
-                        log.info("schedule waits: %s evals are pending", len(self._queue))
-                    retries = job.take_snapshot is not None or job.until < math.inf
-                    self._changed.wait(RETRY_SECONDS if retries else None)
-            if not offer.waits:
-                self._settle_offer(job, offer)
-                return job.handle
-            self._trainer.run_calls(job.until)
+                reason = self._find_place(job, dropped)
+            if reason != WAIT:
+                break
+            if is_plain and self._loop.is_here:
+                reason = (
+                    f"{len(self._pending())} evals were pending, and a plain call cannot wait in "
+                    "the event loop that they run in (where you call it yourself, use "
+                    "`await aschedule(…)`)"
+                )
+                break
+            self.trainer.run_calls(math.inf if job.deadline is None else job.deadline)
+            yield seen, RETRY_SECONDS if retries else None
+        if reason is not None:
+            self._skip(job, reason)
+        for other in dropped:
+            self._skip(other, f"gave way to the eval of step {job.step} (when_full)")
+        self._start_next()
 
-    async def _ajoin(self, job: Job) -> Scheduled:
-        if not self._is_ours("aschedule"):
-            job.handle._done = True
-            return job.handle
-        self._warn_nowhere(job)
-        self._loop.start_thread()
-        while True:
-            with self._watch() as changed:
-                self._trainer.run_calls()
-                with self._changed:
-                    offer = self._offer(job)
-                if not offer.waits:
-                    self._settle_offer(job, offer)
-                    return job.handle
-                retries = job.take_snapshot is not None
-                with anyio.move_on_after(RETRY_SECONDS if retries else None):
-                    await changed.wait()
+    def _find_place(self, job: Job, dropped: list[Job]) -> str | None:
+        """Put a job into the queue, holding the lock, with its snapshot and its write-ahead line.
 
-    def _offer(self, job: Job) -> Offer[Job]:
-        """Holding the lock: what gets a place has its snapshot before it can start."""
+        Returns:
+            None where it has a place; why it gets none; WAIT where it is to wait for one. Those
+            that gave up theirs are added to `dropped`.
+        """
         if job.file is None or job.pending.session == job.file.session:
-            self.latest_step = max(self.latest_step, job.pending.step)
+            self.latest_step = max(self.latest_step, job.step)
         if self._closed:
-            return Offer(refused="the dispatcher was closed")
+            return "the dispatcher was closed"
         if not self._loop.is_open:
-            return Offer(refused="no event loop could be started for it")
-        offer = self._queue.offer(job, must=job.must)
-        if offer.dropped is not None:
-            offer.dropped.release()
+            return "no event loop could be started for it"
         try:
-            if offer.taken and job.take_snapshot is not None:
-                offer = self._with_snapshot(job, job.take_snapshot, offer)
-            if offer.taken and job.file is not None:
-                job.file.in_flight.add(job.pending.key)
-                if not job.must:  # training waits for it, and has no line before its end
-                    job.file.append(job.pending)
-                    job.written_ahead = True
+            reason = self._make_room(dropped, waits=job.deadline is not None)
+            if reason is None and job.take_snapshot is not None:
+                reason = self._take_snapshot(job, job.take_snapshot, dropped)
+            if reason is None:
+                self._queued.append(job)
+                if job.file is not None:
+                    job.file.in_flight.add(job.pending.key)
+                    job.write_ahead(job.pending)
         except BaseException:  # Ctrl-C: nothing would ever take it out again
-            self._queue.remove(job)
-            job.release()
-            if offer.dropped is not None:
-                self._skip(offer.dropped, "gave way to an eval that was interrupted (when_full)")
+            self._remove(job)
+            for other in dropped:
+                self._skip(other, "gave way to an eval that was interrupted (when_full)")
             raise
-        if offer.waits and time.monotonic() >= job.until:
-            return Offer(refused="there was no place for it in time")
-        return offer
+        if reason == WAIT and job.deadline is not None and time.monotonic() >= job.deadline:
+            return "there was no place for it in time"
+        return reason
 
-    def _with_snapshot(self, job: Job, take: TakeSnapshot, offer: Offer[Job]) -> Offer[Job]:
-        dropped, refused = offer.dropped, "all snapshots were in use"
+    def _make_room(self, dropped: list[Job], *, waits: bool) -> str | None:
+        pending = len(self._pending())
+        if pending < self._max_pending:
+            return None
+        if waits or self._when_full == "wait":
+            return WAIT
+        if self._when_full == "newest" and self._queued:
+            self._drop(self._queued[0], dropped)
+            return None
+        return (
+            f"{pending} evals were in flight (max_pending={self._max_pending}); "
+            "when_full='wait' has training wait instead"
+        )
+
+    def _take_snapshot(self, job: Job, take: TakeSnapshot, dropped: list[Job]) -> str | None:
+        pool, waits = job.pool, job.deadline is not None
         try:
             job.snapshot = take()
-            newest = self._queue.when_full == "newest" and not job.must
-            if job.snapshot is None and newest and job.pool is not None and dropped is None:
-                dropped = self._queue.oldest(lambda j: j.pool is job.pool and j is not job)
-                if dropped is not None:
-                    self._queue.remove(dropped)
-                    dropped.release()
-                    job.snapshot = take()
+            rival = next((j for j in self._queued if pool is not None and j.pool is pool), None)
+            may_drop = self._when_full == "newest" and not waits and not dropped
+            if job.snapshot is None and rival is not None and may_drop:
+                self._drop(rival, dropped)
+                job.snapshot = take()
         except Exception as problem:  # noqa: BLE001 - the reason of the skip
-            refused = f"snapshot: {describe(problem)}"
-        else:
-            if job.snapshot is not None:
-                return Offer(taken=True, dropped=dropped)
-            others = [j for j in self._queue.items() if j.pool is job.pool and j is not job]
-            if job.pool is not None and not others:
-                refused = "all snapshots were in use, by no eval that is in flight here"
-            elif self._queue.when_full == "wait" or job.must:
-                refused = ""
-        self._queue.remove(job)
-        return Offer(dropped=dropped, refused=refused or None)
+            return f"snapshot: {describe(problem)}"
+        if job.snapshot is not None:
+            return None
+        if pool is not None and not any(j.pool is pool for j in self._pending()):
+            return "all snapshots were in use, by no eval that is in flight here"
+        return WAIT if waits or self._when_full == "wait" else "all snapshots were in use"
 
-    def _settle_offer(self, job: Job, offer: Offer[Job]) -> None:
-        if offer.refused is not None:
-            self._skip(job, offer.refused)
-        if offer.dropped is not None:
-            reason = f"gave way to the eval of step {job.pending.step} (when_full)"
-            self._skip(offer.dropped, reason)
-        if offer.taken:
-            self._start_next()
+    def _drop(self, job: Job, dropped: list[Job]) -> None:
+        dropped.append(job)
+        self._queued.remove(job)
+        job.release()
+
+    def _remove(self, job: Job) -> None:
+        """Take a job out, holding the lock. It keeps nothing that takes memory."""
+        for jobs in (self._running, self._queued):
+            if job in jobs:
+                jobs.remove(job)
+        if job.file is not None:
+            job.file.in_flight.discard(job.pending.key)
+        job.release()
+        job.evaluator = job.take_snapshot = None
 
     def _start_next(self) -> None:
         with self._changed:
-            jobs = self._queue.start()
+            room = self._max_running - len(self._running)
+            jobs, self._queued = self._queued[:room], self._queued[room:]
+            self._running += jobs
         for job in jobs:
             self._loop.spawn(job)
 
@@ -705,8 +640,8 @@ class AsyncEvalDispatcher:
             log.warning(
                 "eval %r of step %s: this AsyncEvalDispatcher has neither run_dir nor loggers, so "
                 "that results are nowhere but in what schedule() returns",
-                job.pending.label,
-                job.pending.step,
+                job.name,
+                job.step,
             )
         self._warned_nowhere = True
 
@@ -750,7 +685,7 @@ class AsyncEvalDispatcher:
             await self._threads.run(self._finish, job, result, problem, seconds)
         except Exception as broken:
             if job.claimed:  # its line is written, or could not be
-                log.error("eval %r of step %s", job.handle.name, job.handle.step, exc_info=broken)
+                log.error("eval %r of step %s", job.name, job.step, exc_info=broken)
             else:  # no thread can be started: the process ends
                 self._finish(job, result, problem, seconds)
         finally:
@@ -764,10 +699,10 @@ class AsyncEvalDispatcher:
             raise InvalidInput("its snapshot was given back before it began")
         try:
             with snapshot.in_use():
-                job.weights = snapshot.version().weights
-                if job.written_ahead and job.file is not None and job.weights is not None:
+                job.weights = snapshot.weights
+                if job.weights is not None:
                     # So that `finish` can tell whether it is given the same weights.
-                    job.file.append(msgspec.structs.replace(job.pending, weights=job.weights))
+                    job.write_ahead(msgspec.structs.replace(job.pending, weights=job.weights))
                 result = evaluator(snapshot)
                 if (reason := snapshot.why_changed()) is not None:
                     raise InvalidInput(reason)
@@ -786,18 +721,16 @@ class AsyncEvalDispatcher:
         try:
             if isinstance(result, Known):
                 point = result.point
-                if job.written_ahead and job.file is not None:
-                    job.file.append(skip_of(job.pending, SAME_WEIGHTS, seconds))
+                job.write_ahead(skip_of(job.pending, SAME_WEIGHTS, seconds))
             else:
                 point, problem = self._append_end(job, result, problem, seconds)
         finally:
             self._close_job(job, point, is_new=is_new)
         # After its line: a log handler may raise.
-        name, step = job.pending.label, job.pending.step
         if problem is not None:
-            log.warning("eval %r of step %s failed", name, step, exc_info=problem)
+            log.warning("eval %r of step %s failed", job.name, job.step, exc_info=problem)
         elif is_new and point is not None and point.skipped is not None:
-            log.warning("eval %r of step %s is skipped: %s", name, step, point.skipped)
+            log.warning("eval %r of step %s is skipped: %s", job.name, job.step, point.skipped)
 
     def _append_end(
         self, job: Job, result: Any, problem: BaseException | None, seconds: float
@@ -816,8 +749,7 @@ class AsyncEvalDispatcher:
     def _skip(self, job: Job, reason: str) -> None:
         if self._claim(job):
             self._close_job(job, self._append(job, skip_of(job.pending, reason, retry=job.again)))
-            name, step = job.pending.label, job.pending.step
-            log.warning("eval %r of step %s is skipped: %s", name, step, reason)
+            log.warning("eval %r of step %s is skipped: %s", job.name, job.step, reason)
 
     def _abandon(self, jobs: list[Job], reason: str) -> list[Job]:
         """Those that nothing else brings to an end become skips, and stay pending."""
@@ -827,11 +759,10 @@ class AsyncEvalDispatcher:
             point = self._append(job, skip_of(job.pending, reason, retry=True))
             self._close_job(job, point)
         for job in ours:
-            name, step = job.pending.label, job.pending.step
-            log.warning("eval %r of step %s is abandoned: %s", name, step, reason)
+            log.warning("eval %r of step %s is abandoned: %s", job.name, job.step, reason)
         return ours
 
-    def _abandon_all(self) -> None:
+    def _on_breakdown(self) -> None:
         self._abandon(self._pending(), "the event loop that it ran in is gone")
 
     def _claim(self, job: Job) -> bool:
@@ -853,14 +784,10 @@ class AsyncEvalDispatcher:
 
     def _close_job(self, job: Job, point: CurvePoint | None, *, is_new: bool = True) -> None:
         with self._changed:
-            job.release()
-            job.evaluator = None
-            self._queue.remove(job)
-            if job.file is not None:
-                job.file.in_flight.discard(job.pending.key)
+            self._remove(job)
             if point is None or not point.has_result:
-                self._used_names.discard(job.pending.key)
-            job.handle.point, job.handle.is_new, job.handle._done = point, is_new, True
+                self._names.discard(job.pending.key)
+            job.point, job.is_new, job._done = point, is_new, True
             self._notify()
         self._start_next()
 
@@ -875,26 +802,16 @@ class AsyncEvalDispatcher:
         if not self._is_ours("log_point"):
             return
         path, label = None if file is None else file.run.path, point.label
-        paths = self._log_paths.setdefault(label, [path])
-        number = paths.index(path) + 1 if path in paths else len(paths) + 1
-        name = label if number == 1 else f"{label}-{number}"
-        if path not in paths:
-            paths.append(path)
-            log.warning(
-                "%s and %s are both called %r; loggers get the second as %r",
-                paths[0],
-                path,
-                label,
-                name,
-            )
+        names = self._log_names.setdefault(label, {})
+        if path not in names:
+            names[path] = name = f"{label}-{len(names) + 1}" if names else label
+            if name != label:
+                message = "%s and %s are both called %r; loggers get the second as %r"
+                log.warning(message, next(iter(names)), path, label, name)
         fields = {key: v for key, v in heartbeat_fields(point).items() if v is not None}
-        self._loggers.log(name, point.step, fields)
+        self._loggers.log(names[path], point.step, fields)
 
     # --- The trainer's thread ---
-
-    def call_in_trainer(self, function: Callable[[], T], is_given_up: Callable[[], bool]) -> T:
-        """`TrainerThread.call`, for an eval in a thread."""
-        return self._trainer.call(function, is_given_up)
 
     def poll(self, step: int | None = None) -> None:
         """Run what evals need run in the trainer's thread. To be called there, at every step.
@@ -905,12 +822,12 @@ class AsyncEvalDispatcher:
         if self._is_ours("poll"):
             if step is not None:
                 self.latest_step = step
-            self._trainer.adopt_current()
+            self.trainer.adopt_current()
             self._poll()
 
     def _poll(self) -> None:
-        if self._trainer.is_current:
-            self._trainer.run_calls()
+        if self.trainer.is_current:
+            self.trainer.run_calls()
             for collector in self._collectors:
                 if (collect := collector()) is not None:
                     collect()
@@ -935,54 +852,50 @@ class AsyncEvalDispatcher:
             handles: The evals.
             timeout: Seconds to wait at most; None for no limit.
         """
-        if not self._is_ours("a wait"):
-            return
+        if self._is_ours("a wait"):
+            self._wait(self._ending(handles, timeout))
+
+    def _ending(self, handles: Sequence[Scheduled], timeout: float | None) -> Waits:
+        """Let evals end, in that time, and run meanwhile what they need run in this thread."""
         until = math.inf if timeout is None else time.monotonic() + timeout
-
-        def is_over() -> bool:
-            return self._trainer.has_calls or all(handle.done() for handle in handles)
-
-        while not all(handle.done() for handle in handles):
-            left = until - time.monotonic()
-            if left <= 0:
-                return
-            with self._changed:
-                self._changed.wait_for(is_over, None if left == math.inf else left)
-            self._trainer.run_calls(until)
-
-    async def _await_jobs(self, jobs: list[Job]) -> None:
         while True:
-            with self._watch() as changed:
-                self._trainer.run_calls()
-                if all(job.handle.done() for job in jobs):
-                    return
-                await changed.wait()
+            seen = self._changes
+            if all(handle.done() for handle in handles) or time.monotonic() >= until:
+                return
+            self.trainer.run_calls(until)
+            yield seen, None if timeout is None else until - time.monotonic()
 
-    @contextmanager
-    def _watch(self) -> Iterator[anyio.Event]:
-        """An event that is set when anything changes, for coroutines in whichever loop."""
-        event, post = anyio.Event(), waker()
-
-        def watcher() -> None:
-            post(event.set)
-
-        with self._changed:
-            self._watchers.add(watcher)
-        try:
-            yield event
-        finally:
+    def _wait(self, waits: Waits) -> None:
+        for seen, timeout in waits:
             with self._changed:
-                self._watchers.discard(watcher)
+                if self._changes == seen:
+                    self._changed.wait(timeout)
+
+    async def _await(self, waits: Waits) -> None:
+        for seen, timeout in waits:
+            event, post = anyio.Event(), waker()
+            watcher = partial(post, event.set)
+            with self._changed:
+                if self._changes != seen:
+                    continue
+                self._watchers.add(watcher)
+            try:
+                with anyio.move_on_after(timeout):
+                    await event.wait()
+            finally:
+                with self._changed:
+                    self._watchers.discard(watcher)
 
     def _notify(self) -> None:
         with self._changed:
+            self._changes += 1
             self._changed.notify_all()
             for watcher in self._watchers:
                 watcher()
 
     def _pending(self) -> list[Job]:
         with self._changed:
-            return self._queue.items()
+            return [*self._running, *self._queued]
 
     # --- Draining ---
 
@@ -1020,35 +933,33 @@ class AsyncEvalDispatcher:
 
     def _drain(self, timeout: float | None, reason: str) -> Drained:
         began, jobs = time.monotonic(), self._pending()
-        handles = [job.handle for job in jobs]
         try:
             if timeout is None or timeout > QUIET_SECONDS:
-                self.wait_for(handles, QUIET_SECONDS)
-                _log_wait(handles, timeout)
+                self.wait_for(jobs, QUIET_SECONDS)
+                _log_wait(jobs, timeout)
                 timeout = None if timeout is None else timeout - QUIET_SECONDS
-            self.wait_for(handles, timeout)
+            self.wait_for(jobs, timeout)
         except BaseException:
             reason = "the wait for it was interrupted"
             raise
         finally:
             abandoned = self._abandon(jobs, reason)
             # Others may be writing their lines.
-            self.wait_for(handles, EXIT_GRACE_SECONDS)
+            self.wait_for(jobs, EXIT_GRACE_SECONDS)
         self._poll()
         return _drained(jobs, abandoned, time.monotonic() - began)
 
     async def _adrain(self, timeout: float | None, reason: str) -> Drained:
         began, jobs = time.monotonic(), self._pending()
         try:
-            with anyio.move_on_after(timeout):
-                await self._await_jobs(jobs)
+            await self._await(self._ending(jobs, timeout))
         except BaseException:
             reason = "the wait for it was interrupted"
             raise
         finally:
             abandoned = self._abandon(jobs, reason)
-            with anyio.move_on_after(EXIT_GRACE_SECONDS, shield=True):
-                await self._await_jobs(jobs)
+            with anyio.CancelScope(shield=True):
+                await self._await(self._ending(jobs, EXIT_GRACE_SECONDS))
         self._poll()
         return _drained(jobs, abandoned, time.monotonic() - began)
 
@@ -1065,12 +976,12 @@ class AsyncEvalDispatcher:
         trace: TracebackType | None,
     ) -> None:
         self._leave_context()
-        timeout = self._timeout_after(problem)
+        timeout, logger_seconds = self._limits_after(problem)
         if isinstance(problem, Exception):
             # It will not be seen before the wait is over.
             ended = f"training ended by {type(problem).__name__}: {printable_error(problem)[:200]}"
-            _log_wait([job.handle for job in self._pending()], timeout, because=f"{ended}; ")
-        self._close(timeout, _logger_seconds(problem), complete=problem is None)
+            _log_wait(self._pending(), timeout, because=f"{ended}; ")
+        self._close(timeout, logger_seconds, complete=problem is None)
 
     async def __aenter__(self) -> AsyncEvalDispatcher:
         if self._is_ours("async with"):
@@ -1087,14 +998,12 @@ class AsyncEvalDispatcher:
         self._leave_context()
         if not self._is_ours("async with"):
             return
-        timeout = self._timeout_after(problem)
+        timeout, logger_seconds = self._limits_after(problem)
         try:
             await self._adrain(timeout, f"not finished {timeout} s after the end of training")
         finally:
             if self._stop():
-                close = partial(
-                    self._close_files, _logger_seconds(problem), complete=problem is None
-                )
+                close = partial(self._close_files, logger_seconds, complete=problem is None)
                 with anyio.CancelScope(shield=True):
                     await self._threads.run(close)
                 self._threads.close()
@@ -1144,8 +1053,11 @@ class AsyncEvalDispatcher:
             reason = "the process ended before it was finished"
             self._close(EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS, complete=False, reason=reason)
 
-    def _timeout_after(self, problem: BaseException | None) -> float | None:
-        return EXIT_GRACE_SECONDS if _is_interruption(problem) else self.drain_timeout
+    def _limits_after(self, problem: BaseException | None) -> tuple[float | None, float]:
+        """How long evals and loggers are waited for: not long after Ctrl-C, or a cancellation."""
+        if problem is None or isinstance(problem, Exception | SystemExit):
+            return self.drain_timeout, LOGGER_SECONDS
+        return EXIT_GRACE_SECONDS, EXIT_GRACE_SECONDS
 
     def _stop(self) -> bool:
         """Let no eval join any more. False where it was stopped before."""
@@ -1155,7 +1067,7 @@ class AsyncEvalDispatcher:
             if self._closed:
                 return False
             self._closed = True
-        self._trainer.close()
+        self.trainer.close()
         self._notify()
         self._loop.close(EXIT_GRACE_SECONDS)
         return True
@@ -1192,39 +1104,30 @@ def _call_plain(evaluator: Evaluator) -> Any:
         return evaluator()
 
 
-def _log_wait(handles: Sequence[Scheduled], timeout: float | None, *, because: str = "") -> None:
-    left = [handle for handle in handles if not handle.done()]
+def _log_wait(jobs: Sequence[Job], timeout: float | None, *, because: str = "") -> None:
+    left = [job for job in jobs if not job.done()]
     if left:
         log.warning(
             "%swaiting %s for evals: %s; Ctrl-C gives them up",
             because,
             "without bound" if timeout is None else f"up to {timeout:g} s",
-            ", ".join(f"{handle.name} of step {handle.step}" for handle in left[:5]),
+            ", ".join(f"{job.name} of step {job.step}" for job in left[:5]),
         )
 
 
 def _drained(jobs: list[Job], abandoned: list[Job], seconds: float) -> Drained:
     drained = Drained(seconds=seconds)
     for job in jobs:
-        name, step, point = job.pending.label, job.pending.step, job.handle.point
-        if not job.handle.done():
-            drained.abandoned.append(Ended(name, step, "its line is being written"))
+        reason = "" if job.point is None else job.point.skipped or ""
+        if not job.done():
+            drained.abandoned.append(Ended(job.name, job.step, "its line is being written"))
         elif job in abandoned:
-            drained.abandoned.append(Ended(name, step, (point and point.skipped) or ""))
-        elif point is not None and point.summary is None:
-            drained.skipped.append(Ended(name, step, point.skipped or ""))
+            drained.abandoned.append(Ended(job.name, job.step, reason))
+        elif job.point is not None and job.point.summary is None:
+            drained.skipped.append(Ended(job.name, job.step, reason))
         else:
-            drained.finished.append((name, step))
+            drained.finished.append((job.name, job.step))
     return drained
-
-
-def _is_interruption(problem: BaseException | None) -> bool:
-    """Whoever presses Ctrl-C, or cancels a training run, does not want to wait for evals."""
-    return problem is not None and not isinstance(problem, Exception | SystemExit)
-
-
-def _logger_seconds(problem: BaseException | None) -> float:
-    return EXIT_GRACE_SECONDS if _is_interruption(problem) else LOGGER_SECONDS
 
 
 # --- SIGTERM ------------------------------------------------------------------------------------
@@ -1234,36 +1137,18 @@ _living: set[AsyncEvalDispatcher] = set()
 
 
 def _handle_sigterm(seconds: float) -> None:
-    """Install a SIGTERM handler, unless ours is installed."""
-    before: Any = signal.getsignal(signal.SIGTERM)
-    if getattr(before, "is_heldouts", False):
-        return
-    if before is None:
-        log.warning("handle_sigterm: there is a handler that is not Python's; it is left alone")
-        return
-    entered = False
+    """Close dispatchers at a SIGTERM, and end the process then.
+
+    Where there is another handler, that one decides whether and how the process ends.
+    """
 
     def on_sigterm(number: int, frame: FrameType | None) -> None:
-        """Close dispatchers before the default handler ends the process.
+        _close_all(seconds)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
 
-        Where there is another handler, that one decides whether and how the process ends.
-        """
-        nonlocal entered
-        if entered:  # by one that was set after ours, and calls it, and is called by it
-            return
-        entered = True
-        try:
-            if callable(before):
-                before(number, frame)
-            elif before == signal.SIG_DFL:
-                _close_all(seconds)
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-        finally:
-            entered = False
-
-    on_sigterm.is_heldouts = True  # type: ignore[attr-defined]
-    signal.signal(signal.SIGTERM, on_sigterm)
+    if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, on_sigterm)
 
 
 def _close_all(seconds: float) -> None:

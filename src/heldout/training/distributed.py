@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import msgspec
+
 
 class RanksApart(Exception):
     """The processes could not be brought together: one is gone, or came too late."""
@@ -92,7 +94,7 @@ class TorchRanks:
         return self.gather(mine if self.rank == 0 else b"")[0]
 
     def _device(self) -> str:
-        """Of what is sent: in memory where the group can do that (gloo, also beside nccl)."""
+        """Return where bytes are sent from: memory, where the group can do that (gloo)."""
         kinds = [device.type for device in self._distributed.group.WORLD._device_types]
         return "cpu" if "cpu" in kinds or not kinds else str(kinds[0])
 
@@ -104,6 +106,19 @@ def current_ranks() -> Ranks:
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return Alone()
     return TorchRanks(distributed) if distributed.get_world_size() > 1 else Alone()
+
+
+def agree(ranks: Ranks, mine: Any, kind: Any) -> Any:
+    """Return what the first process brought, in every process.
+
+    Args:
+        ranks: The processes, each of which calls this.
+        mine: What this process brought, a value that JSON holds.
+        kind: Its type.
+    """
+    if ranks.world == 1:
+        return mine
+    return msgspec.json.decode(ranks.from_first(msgspec.json.encode(mine)), type=kind)
 
 
 def is_first_process(ranks: Ranks | None = None) -> bool:

@@ -29,13 +29,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
+from heldout.datasets import ordered_by_id
 from heldout.errors import EvalFailed, InvalidInput, RunBusy, RunDirectoryError
 from heldout.isolation import is_background_thread, modules_of, untouched_random_state
 from heldout.rollout import EvalDefinition
-from heldout.store.rundir import now
+from heldout.store.run_dir import now
 from heldout.training.budget import SMALLEST, Budget, Spending
 from heldout.training.curve import (
     CurvePoint,
+    check_step,
     encode_point,
     outcomes_of,
     request_stop,
@@ -50,20 +52,27 @@ from heldout.training.dispatcher import (
 from heldout.training.distributed import (
     Alone,
     RanksApart,
+    agree,
     current_ranks,
     is_first_process,
 )
 from heldout.training.metrics import Heartbeat, checked_heartbeat, heartbeat_fields
-from heldout.training.monitor import CurveMonitor, Judgement
 from heldout.training.results import SAME_WEIGHTS, pending_point, skip_of
-from heldout.training.run_eval import Known, Measured, Task, describe, measure, measure_snapshot
+from heldout.training.run_eval import (
+    Known,
+    Measured,
+    Task,
+    check_samples,
+    describe,
+    hash_samples,
+    measure,
+)
 from heldout.training.runner import (
     EpisodeRunner,
     KnownBuilder,
     RunnerBuilder,
     describe_builder,
 )
-from heldout.training.samples import checked, digest, fixed_order
 from heldout.training.settings import (
     DEFAULT_NUM,
     DEFAULT_PASS_THRESHOLD,
@@ -73,6 +82,7 @@ from heldout.training.settings import (
     check_threshold,
     first_set,
 )
+from heldout.training.verdicts import CurveMonitor, Judgement
 from heldout.types import Sample
 from heldout.weights import fingerprint
 
@@ -188,7 +198,7 @@ class PeriodicEval:
         self.model_getter = model_getter
         self.in_rollout_phase = False
         """Whether it runs inside the rollouts of a trainer, and nowhere else."""
-        self.samples = fixed_order(checked(samples), seed)[:num]
+        self.samples = ordered_by_id(check_samples(samples), seed)[:num]
         """Those that are evaluated, in the fixed order."""
         self.runner_builder, self.worker = runner_builder, worker
         self._monitor, self._curve_monitor = monitor, CurveMonitor()
@@ -201,9 +211,6 @@ class PeriodicEval:
         self._spending = Spending(budget, total, self._clock)
         self._seen: int | None = None
         self._finishing = False
-        self._logged_reuse = False
-        self._failed_monitors: set[int] = set()
-        """Those whose traceback is in the log."""
         self._stop: str | None = None
         self._agreed_stop: str | None = None
         """What the first process said last, where all of them evaluate."""
@@ -214,7 +221,8 @@ class PeriodicEval:
         self._scheduled: list[Scheduled] = []
         self._progress: deque[Callable[[], object]] = deque()
         """Heartbeats of evals in threads, which wait for the trainer's."""
-        self._warned: set[str] = set()
+        self._warned: set[object] = set()
+        """What was said in the log once, and is not said again."""
         # Absolute: the working directory may change in the middle of it.
         self._base_dir = Path(run_dir or Path("outputs/evals") / label).absolute()
         self._is_named = run_dir is not None
@@ -264,7 +272,7 @@ class PeriodicEval:
             The point; None where none is due, or where the eval runs in the background.
         """
         self.begin()
-        step = _whole_step(step)
+        step = check_step(step)
         if self._history is not None and self._seen is not None and step < self._seen:
             self._history.begin_attempt()
         dispatcher = self._poll_dispatcher(step)
@@ -295,8 +303,8 @@ class PeriodicEval:
         Returns:
             The point; None where another process evaluates.
         """
-        step = _whole_step(step)
-        return self._run(step, self._model_getter(model), size=len(self.samples), whole=True)
+        step = check_step(step)
+        return self._run(step, self._model_getter(model))
 
     def run_final(self, step: int, model: Any = None) -> CurvePoint | None:
         """Get the point of the last weights, on all samples (clause 17).
@@ -314,7 +322,7 @@ class PeriodicEval:
         if self.every_steps <= 0:
             return None
         self.begin()
-        step = _whole_step(step)
+        step = check_step(step)
         get_model = self._model_getter(model)
         dispatcher, point = self._poll_dispatcher(step), None
         self.collect()
@@ -330,8 +338,7 @@ class PeriodicEval:
                 point = handle.result(None if left == math.inf else left)
             self.collect()
         elif not any(handle.step == step for handle in self._scheduled):
-            size = len(self.samples)
-            point = self._run(step, get_model, size=size, whole=True, final=True)
+            point = self._run(step, get_model, final=True)
         self._finishing = True
         if self._history is None:
             return point
@@ -366,8 +373,7 @@ class PeriodicEval:
                 f"the eval of step {pending.step} was to measure the weights {pending.weights}, "
                 f"and these are {weights}"
             )
-        size = len(self.samples)
-        return self._run(pending.step, lambda: model, size=size, whole=True, instead_of=pending)
+        return self._run(pending.step, lambda: model, instead_of=pending)
 
     def use_completion_length(self, tokens: int) -> None:
         """Let model turns be as long as the training's completions, unless a limit was set.
@@ -445,7 +451,7 @@ class PeriodicEval:
             "kind": "midrun",
             "label": self.label,
             "n": len(self.samples),
-            "samples": digest(self.samples),
+            "samples": hash_samples(self.samples),
             "seed": self._seed,
             "pass_threshold": self._threshold,
             "every_steps": self.every_steps,
@@ -458,13 +464,12 @@ class PeriodicEval:
             run_dir = self._base_dir
             if not self._is_named:
                 run_dir = choose_run_dir(self._base_dir, self.label, resume=resume)
-            history = EvalHistory(self.label, run_dir, self)
             try:
-                self._spending.take_over(history.enter(config, functions, resume=resume))
-            except RunBusy:
+                history = EvalHistory(self, run_dir, config, functions, resume=resume)
+            except RunBusy:  # another training run has begun there since it was chosen
                 if self._is_named or resume:
                     raise
-                history = None  # another training run has begun there since it was chosen
+        self._spending.take_over(history.earlier)
         if run_dir != self._base_dir:
             log.warning(
                 "%s: the curve of this training run is in %s; %s has another one",
@@ -504,8 +509,7 @@ class PeriodicEval:
         try:
             ranks = self._current_ranks()
             mine = self.stop_requested_here if ranks.rank == 0 else None
-            agreed = ranks.from_first(msgspec.json.encode(mine))
-            self._agreed_stop = msgspec.json.decode(agreed, type=str | None)
+            self._agreed_stop = agree(ranks, mine, str | None)
         except RanksApart as problem:
             log.warning("%s: no word on whether to stop", self.label, exc_info=problem)
 
@@ -516,14 +520,14 @@ class PeriodicEval:
         step: int,
         get_model: GetModel,
         *,
-        size: int,
-        whole: bool = False,
+        size: int | None = None,
         final: bool = False,
         instead_of: CurvePoint | None = None,
     ) -> CurvePoint | None:
         """No Exception gets out of here: this is called in the middle of training.
 
-        `instead_of` is the pending eval, of an earlier attempt maybe, that this finishes.
+        `size` is None for the whole held-out set, and `instead_of` the pending eval, of an earlier
+        attempt maybe, that this finishes.
         """
         self.begin()
         began = self._clock()
@@ -536,7 +540,7 @@ class PeriodicEval:
                 ranks = Alone()
             if ranks.rank == 0:
                 self.curve.check_current()
-            task = self._task(step, size, began, whole=whole, final=final, rank=ranks.rank)
+            task = self._task(step, began, size=size, final=final, rank=ranks.rank)
             if self.worker is not None:
                 measured = self._measure_in_worker(task, get_model)
             else:
@@ -571,10 +575,9 @@ class PeriodicEval:
     def _task(
         self,
         step: int,
-        size: int,
         began: float,
         *,
-        whole: bool,
+        size: int | None,
         final: bool,
         rank: int = 0,
         is_given_up: Callable[[], bool] = lambda: False,
@@ -582,14 +585,14 @@ class PeriodicEval:
         return Task(
             step=step,
             samples=self.samples,
-            size=size,
+            size=len(self.samples) if size is None else size,
             runner_builder=self.runner_builder,
             run_dir=self.run_dir,
             pass_threshold=self._threshold,
             seed=self._seed,
             keep_going=self._keep_going(step, began, beats=rank == 0, is_given_up=is_given_up),
             history=self.curve if rank == 0 else None,
-            whole=whole,
+            whole=size is None,
             final=final,
         )
 
@@ -644,7 +647,7 @@ class PeriodicEval:
         """For debugging: what would be a skip, or errors among the items, ends the training."""
         if self._on_error != "raise":
             return
-        errors = [f"sample {each.id!r}: {each.error}" for each in point.outcomes if each.error]
+        errors = [f"sample {item.id!r}: {item.error}" for item in point.outcomes if item.error]
         reason = point.skipped or "; ".join(errors[:1])
         if reason:
             raise EvalFailed(f"{self.label} at step {point.step}: {reason} (on_error='raise')")
@@ -705,9 +708,13 @@ class PeriodicEval:
         return self._snapshots
 
     def _warn_once(self, reason: str) -> None:
-        if reason not in self._warned:
-            self._warned.add(reason)
+        if self._is_news(reason):
             log.warning("%s: training waits for evals: %s", self.label, reason)
+
+    def _is_news(self, key: object) -> bool:
+        is_news = key not in self._warned
+        self._warned.add(key)
+        return is_news
 
     def _schedule(
         self,
@@ -729,15 +736,13 @@ class PeriodicEval:
                 return None
             self.curve.check_current()
             take = self._pool().try_take if self.worker is None else self.worker.try_snapshot
-            handles: list[Scheduled] = []
             handle = dispatcher.schedule_on(
                 self.curve.file,
-                partial(self._run_snapshot, dispatcher, step, final, handles),
+                partial(self._run_snapshot, dispatcher, final),
                 pending_point(self.label, step, self.curve.session, saved_at=saved_at),
                 snapshot=partial(take, model, step=step),
                 deadline=deadline,
             )
-            handles.append(handle)
             self._scheduled.append(handle)
             return handle
         except Exception as problem:
@@ -751,25 +756,20 @@ class PeriodicEval:
             self._spending.waited(self._clock() - began)
 
     def _run_snapshot(
-        self,
-        dispatcher: AsyncEvalDispatcher,
-        step: int,
-        final: bool,
-        handles: list[Scheduled],
-        snapshot: Any,
+        self, dispatcher: AsyncEvalDispatcher, final: bool, scheduled: Scheduled, snapshot: Any
     ) -> CurvePoint | Known:
-        """In a thread of its own. `handles` has the eval's own, once it is scheduled."""
-
-        def is_given_up() -> bool:
-            return any(handle.done() for handle in handles)
-
-        began, size = self._clock(), len(self.samples)
-        task = self._task(step, size, began, whole=final, final=final, is_given_up=is_given_up)
+        """In a thread of its own."""
+        step, began = scheduled.step, self._clock()
+        # Off the last step a result of a part will do, if these weights have one.
+        size = None if final else len(self.samples)
+        task = self._task(step, began, size=size, final=final, is_given_up=scheduled.done)
+        measured: Measured | Known | None
         if self.worker is not None:
             measured = self.worker.measure(task, snapshot)
         else:
-            run_in_trainer = partial(dispatcher.call_in_trainer, is_given_up=is_given_up)
-            measured = measure_snapshot(task, snapshot, run_in_trainer)
+            run_in_trainer = partial(dispatcher.trainer.call, is_given_up=scheduled.done)
+            measured = measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
+            assert measured is not None
         if isinstance(measured, Known):
             return measured
         return self._point(step, measured, self._clock() - began, final=final, charged=False)
@@ -863,8 +863,7 @@ class PeriodicEval:
 
     def _reuse(self, point: CurvePoint) -> CurvePoint:
         """An earlier attempt has that point already."""
-        if not self._logged_reuse:
-            self._logged_reuse = True
+        if self._is_news("reuse"):
             log.warning(
                 "%s: points from step %s on are on the curve in %s already, and are not measured "
                 "again as long as the weights are the same",
@@ -908,8 +907,7 @@ class PeriodicEval:
             return judged
         except Exception as problem:
             # Once with its traceback: what fails at one point mostly fails at all of them.
-            trace = None if id(monitor) in self._failed_monitors else problem
-            self._failed_monitors.add(id(monitor))
+            trace = problem if self._is_news(id(monitor)) else None
             log.warning(
                 "%s: the monitor failed at step %s: %s",
                 self.label,
@@ -934,17 +932,6 @@ class PeriodicEval:
             self._heartbeat(name, fields)
         except Exception as problem:
             log.warning("%s: heartbeat_fn failed", self.label, exc_info=problem)
-
-
-def _whole_step(step: Any) -> int:
-    """The step as an int. A counter may be a numpy integer, or a float without a fraction."""
-    try:
-        number = int(step)
-    except (TypeError, ValueError, OverflowError):
-        number = -1
-    if number != step or not 0 <= number <= 2**53:
-        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
-    return number
 
 
 def _check_runner(runner_builder: Any, worker: Any) -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from heldout._plotting import COLOURS, GREY, LARGEST, Format, picture, shortened
+from heldout._plotting import COLOURS, GREY, LARGEST, Format, render_figure, shorten_label
 from heldout.errors import InvalidInput
-from heldout.stats.summaries import Floats
+from heldout.stats import Floats
 from heldout.training.curve import CurvePoint, is_fewer, most_asked
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def plot(
         panels[-1].set_xlabel("training step")
         _add_legend(figure, curves)
 
-    return picture(draw, size=(6.0, 3.6 if len(metrics) == 1 else 5.6), format=format)
+    return render_figure(draw, size=(6.0, 3.6 if len(metrics) == 1 else 5.6), format=format)
 
 
 def _draw_panel(panel: Axes, curves: Sequence[NamedCurve], metric: str) -> None:
@@ -120,7 +120,7 @@ def _count(curves: Sequence[NamedCurve], metric: str) -> str:
 
 
 def _display_name(name: str) -> str:
-    return "pass rate" if name == "pass_rate" else shortened(name)
+    return "pass rate" if name == "pass_rate" else shorten_label(name)
 
 
 def _style(index: int) -> tuple[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import operator
 import os
 from collections.abc import Mapping
 from contextlib import suppress
@@ -14,10 +13,10 @@ from typing import Any
 import msgspec
 
 from heldout.errors import InvalidInput
+from heldout.stats.summary import EMPTY_SUMMARY
 from heldout.store.report import EvalReport
-from heldout.store.rundir import now
-from heldout.summary import EMPTY_SUMMARY
-from heldout.training.curve import CurvePoint, outcomes_of
+from heldout.store.run_dir import now
+from heldout.training.curve import CurvePoint, check_step, outcomes_of
 
 log = logging.getLogger("heldout")
 
@@ -53,12 +52,6 @@ def pending_point(
     """
     if not isinstance(name, str) or not name.strip() or not name.isprintable():
         raise InvalidInput(f"name is what the eval is called on the curve, got {name!r}")
-    try:
-        number = operator.index(step)
-    except TypeError:
-        number = -1
-    if not 0 <= number <= 2**53:
-        raise InvalidInput(f"step is a whole number, from 0, got {step!r:.100}")
     if weights is not None and not (isinstance(weights, str) and weights.isprintable()):
         raise InvalidInput(f"weights is a hash of them, as a text, got {weights!r:.100}")
     path = None if saved_at is None else os.fspath(saved_at)
@@ -69,7 +62,7 @@ def pending_point(
         raise InvalidInput(f"saved_at is a path that can be written down, got {path!a}") from None
     return CurvePoint(
         label=name,
-        step=number,
+        step=check_step(step),
         session=session,
         time=now(),
         seconds=0.0,

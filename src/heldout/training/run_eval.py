@@ -1,17 +1,18 @@
 """One eval of one model: get the model, isolate it, hash it, run the samples, merge the ranks.
 
-`measure` is what training waits for, `measure_snapshot` what runs in a thread on a snapshot of the
-weights. Both have no side effects on training. With several ranks each takes its part of the
-samples, and all meet at two places whatever has happened to them: where the first says how many
-samples there will be, and where the parts are merged.
+`measure` has no side effects on training, which waits for it, or goes on where it is of a snapshot
+of the weights. With several ranks each takes its part of the samples, and all meet at two places
+whatever has happened to them: where the first says how many samples there will be, and where the
+parts are merged.
 """
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 
-from heldout._aio import Abandoned, Here, run_beside
+from heldout._aio import Abandoned, Here, run_in_loop_thread
 from heldout.config import EvalConfig
+from heldout.datasets import distinct
 from heldout.engine import evaluate
 from heldout.errors import (
     EndpointError,
@@ -40,13 +42,16 @@ from heldout.isolation import (
     wait_for_device,
 )
 from heldout.models.batch import Answered, BatchEndpoint, Request
+from heldout.rollout import EvalDefinition
+from heldout.stats.summary import Summary
+from heldout.store.columns import summarize_results
 from heldout.store.journal import UNENCODABLE, Record, plain_value
 from heldout.store.report import EvalReport
-from heldout.store.rundir import RunDir
-from heldout.summary import Summary, summarize_results
+from heldout.store.resume import as_stored
+from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint
-from heldout.training.curve_file import EvalHistory
-from heldout.training.distributed import Alone, Ranks, RanksApart
+from heldout.training.curve_file import EvalHistory, numbered_names
+from heldout.training.distributed import Ranks, RanksApart
 from heldout.training.runner import (
     Answer,
     EpisodeRunner,
@@ -54,7 +59,7 @@ from heldout.training.runner import (
     RunnerBuilder,
     describe_runner,
 )
-from heldout.training.trainer_thread import TrainerGone
+from heldout.training.threads import TrainerGone
 from heldout.types import EvalResult, Sample
 from heldout.weights import fingerprint
 
@@ -76,6 +81,24 @@ KeepGoing = Callable[[int, int], bool]
 RunInTrainer = Callable[[Callable[[], Any]], Any]
 """Calls a function in the trainer's thread. Raises TrainerGone where training is over, or where the
 result is not wanted any more."""
+
+
+def check_samples(samples: Iterable[Sample] | EvalDefinition) -> list[Sample]:
+    """Return the held-out samples as a run directory holds them; InvalidInput where none are."""
+    if isinstance(samples, EvalDefinition):
+        samples = samples.samples
+    checked = [as_stored(s) for s in distinct(samples, wanted="held-out samples are Samples")]
+    if not checked:
+        raise InvalidInput("there are no samples to evaluate")
+    return checked
+
+
+def hash_samples(samples: Sequence[Sample]) -> str:
+    """Hash the content of samples, the same after a restart."""
+    content = hashlib.sha256()
+    for sample in samples:
+        content.update(msgspec.json.encode(sample, enc_hook=plain_value) + b"\n")
+    return content.hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +130,11 @@ class Task:
     history: EvalHistory | None = None
     whole: bool = False
     final: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the run of its conversations is called."""
+        return f"{self.step:08d}"
 
     def find_known(self, weights: str | None, functions: dict[str, Any]) -> Known | None:
         """Find out whether these weights have to be measured.
@@ -169,20 +197,38 @@ class Part(msgspec.Struct):
     has_passes: bool = True
 
 
-def measure(task: Task, get_model: Callable[[], Any], ranks: Ranks) -> Measured | Known | None:
-    """Evaluate the model in training, while training waits.
+def measure(
+    task: Task,
+    get_model: Callable[[], Any],
+    ranks: Ranks,
+    snapshot: WeightSnapshot | None = None,
+    run_in_trainer: RunInTrainer | None = None,
+) -> Measured | Known | None:
+    """Evaluate the model in training, while training waits; or a snapshot of it, in a thread.
 
     Args:
         task: What to measure.
         get_model: Gives the model.
         ranks: The processes that evaluate, each its part.
+        snapshot: The snapshot whose model it is, while training goes on.
+        run_in_trainer: Calls a function in the trainer's thread: what a thread that evaluates a
+            snapshot may not do itself.
 
     Returns:
         The results, or why there are none; the point that these weights have already; None on
-        other ranks than the first.
+        other ranks than the first, and where there is time for no sample.
     """
     try:
-        return _measure(task, get_model, ranks)
+        part, size, weights, known = _run_here(task, get_model, ranks, snapshot, run_in_trainer)
+        if size == 0:
+            return known
+        parts = [part]
+        if ranks.world > 1:
+            gathered = ranks.gather(_encode_part(part))
+            if ranks.rank != 0:
+                return None
+            parts = [msgspec.json.decode(raw, type=Part) for raw in gathered]
+        return _merge(task, parts, size, weights, ranks)
     except RanksApart as problem:
         if ranks.rank == 0:
             return Measured(0, skipped=str(problem))
@@ -190,34 +236,19 @@ def measure(task: Task, get_model: Callable[[], Any], ranks: Ranks) -> Measured 
         return None
 
 
-def measure_snapshot(
-    task: Task, snapshot: WeightSnapshot, run_in_trainer: RunInTrainer
-) -> Measured | Known:
-    """Evaluate a snapshot, in a thread, while training goes on.
-
-    Args:
-        task: What to measure.
-        snapshot: A copy of the model that keeps its weights.
-        run_in_trainer: Calls a function in the trainer's thread, for what may not run elsewhere.
-
-    Returns:
-        The results, or why there are none; the point that these weights have already.
-    """
-    measured = _measure(task, lambda: snapshot.model, Alone(), snapshot, run_in_trainer)
-    assert measured is not None
-    return measured
-
-
-def _measure(
+def _run_here(
     task: Task,
     get_model: Callable[[], Any],
     ranks: Ranks,
-    snapshot: WeightSnapshot | None = None,
-    run_in_trainer: RunInTrainer | None = None,
-) -> Measured | Known | None:
+    snapshot: WeightSnapshot | None,
+    run_in_trainer: RunInTrainer | None,
+) -> tuple[Part, int, str | None, Known | None]:
+    """Run this rank's part: what came of it, of how many samples, and the hash of the weights.
+
+    No rank may leave before the others: they would wait for it.
+    """
     part, size, weights = Part(), 0, None
     known: Known | None = None
-    # Past this point no rank may leave before the others: they would wait for it.
     try:
         with ExitStack() as stack:
             model, runner = None, None
@@ -231,7 +262,7 @@ def _measure(
                 else:
                     model = get_model()
                     stack.enter_context(background_thread())
-                    weights = snapshot.version().weights
+                    weights = snapshot.weights
                 if model is None:
                     part.skipped = "there is no model yet"
             except Exception as problem:  # noqa: BLE001 - kept as the reason of the skip
@@ -256,15 +287,7 @@ def _measure(
     except Exception as problem:
         log.error("after the eval at step %s", task.step, exc_info=problem)
         part.skipped = describe(problem)
-    if size == 0:
-        return known
-    parts = [part]
-    if ranks.world > 1:
-        gathered = ranks.gather(_encode_part(part))
-        if ranks.rank != 0:
-            return None
-        parts = [msgspec.json.decode(each, type=Part) for each in gathered]
-    return _merge(task, parts, size, weights, ranks)
+    return part, size, weights, known
 
 
 def _encode_part(part: Part) -> bytes:
@@ -276,10 +299,10 @@ def _encode_part(part: Part) -> bytes:
 
 def describe(problem: BaseException) -> str:
     """An exception as the reason of a skip."""
-    said = printable_error(problem)
+    message = printable_error(problem)
     if isinstance(problem, EvalFailed | InvalidInput | ResumeMismatch):
-        return said[:2000]
-    return f"{type(problem).__name__}: {said}"[:2000]
+        return message[:2000]
+    return f"{type(problem).__name__}: {message}"[:2000]
 
 
 # --- One rank's part ----------------------------------------------------------------------------
@@ -324,7 +347,7 @@ def _run_part(
         folder = task.run_dir / "steps"
         if ranks.world > 1:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="heldout-")))
-        name = _reserve_name(folder, task.step)
+        name = reserve_name(folder, task.name)
         samples = [task.samples[index] for index in indices]
         answer = runner.answer
         if run_in_trainer is not None:
@@ -345,7 +368,7 @@ def _run_part(
 
 def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
     report = runner.play()
-    name = _reserve_name(task.run_dir / "steps", task.step)
+    name = reserve_name(task.run_dir / "steps", task.name)
     report.config["experiment_name"] = name
     report.save(task.run_dir / "steps" / name)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
@@ -460,7 +483,7 @@ def _evaluate(
         return keep_going() or time.monotonic() - time_up[0] < SETTLE_SECONDS
 
     try:
-        ended = run_beside(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
+        ended = run_in_loop_thread(main, keep_going=may_still_score, every=0.1, grace=GRACE_SECONDS)
     except Abandoned as problem:
         log.error(
             "eval at step %s: %s. It goes on in a thread of its own, and may draw random numbers "
@@ -475,17 +498,15 @@ def _evaluate(
     return report, gone[0] if gone else ended or TIME_WAS_UP
 
 
-def _reserve_name(folder: Path, step: int) -> str:
-    """Make a directory for a step: other evals may measure it at the same time."""
-    name, number = f"{step:08d}", 2
+def reserve_name(folder: Path, name: str) -> str:
+    """Make a directory of that name, or with a number: other evals may measure the same step."""
     folder.mkdir(parents=True, exist_ok=True)
+    names = numbered_names(name)
     while True:
-        try:
-            (folder / name).mkdir()
-        except FileExistsError:
-            name, number = f"{step:08d}-{number}", number + 1
-        else:
-            return name
+        free = next(names)
+        with suppress(FileExistsError):
+            (folder / free).mkdir()
+            return free
 
 
 # --- All ranks -----------------------------------------------------------------------------------
@@ -532,7 +553,7 @@ def _merge(
         summary |= {key: None for key in summary if key.startswith("pass_rate")}
     run = first.run
     if several and ranks.rank == 0:
-        run = f"steps/{_reserve_name(task.run_dir / 'steps', task.step)}"
+        run = f"steps/{reserve_name(task.run_dir / 'steps', task.name)}"
         EvalReport(results, summary, first.config).save(task.run_dir / run)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)

@@ -10,8 +10,9 @@ environments, single- or multi-turn.
 from __future__ import annotations
 
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 import anyio
@@ -23,10 +24,10 @@ from heldout.config import Sampling
 from heldout.errors import InvalidInput
 from heldout.models.batch import Answered, Request
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.scoring.rubrics import Rubric
+from heldout.scoring.rubric import Rubric
 from heldout.store.report import EvalReport
 from heldout.training.settings import DEFAULT_MAX_NEW, Settings
-from heldout.types import Message, Metric, Sample, Score, Trajectory
+from heldout.types import Message, Sample, Score, Trajectory
 from heldout.weights import why_not_whole
 
 KEPT_MODELS = 4
@@ -60,7 +61,7 @@ class Runner:
     the model, which answers all items of a batch at once, does not count."""
     own_random: bool = False
     """Whether `answer` draws from generators of its own alone. Where it is not known to, torch's
-    global state is guarded while an eval runs beside the training, which takes time."""
+    global state is guarded while an eval runs in the background, which takes time."""
     describe: Callable[[], dict[str, Any]] = dict
     """What to record of how answers were made: batch shape, kernels. A `way` of "captured" means
     that a batch costs the same when it is not full."""
@@ -177,59 +178,27 @@ def filtered(score_fn: ScoreFn, answer_filter: AnswerFilter) -> ScoreFn:
     """The score function, which sees the last turn of the model as the filter leaves it."""
     turns = anyio.Lock()
 
-    async def score(trajectory: Trajectory, sample: Sample) -> Score:
+    async def score_seen(trajectory: Trajectory, sample: Sample) -> Score | float:
         # All items of a batch are answered at once, and would be scored in one go. One by one,
         # those that have not begun when time is up can be left out.
         async with turns:
-            given = score_fn(_seen_through(trajectory, answer_filter), sample)
-        return await settle(given)
+            score = score_fn(_seen_through(trajectory, answer_filter), sample)
+        return await settle(score)
 
     # What a report stores as its scorer is the eval's own.
-    score.__wrapped__ = score_fn  # type: ignore[attr-defined]
-    return score
+    score_seen.__wrapped__ = score_fn  # type: ignore[attr-defined]
+    return score_seen
 
 
 def _seen_through(trajectory: Trajectory, answer_filter: AnswerFilter) -> Trajectory:
-    messages = list(trajectory.messages)
-    for place in range(len(messages) - 1, -1, -1):
-        message = messages[place]
-        if message is trajectory.last_turn:
-            if isinstance(message.content, str):
-                messages[place] = replace(message, content=answer_filter(message.content))
-            break
+    last = trajectory.last_turn
+    messages = [
+        replace(message, content=answer_filter(message.content))
+        if message is last and isinstance(message.content, str)
+        else message
+        for message in trajectory.messages
+    ]
     return replace(trajectory, messages=tuple(messages))
-
-
-Judgement = Score | float | bool | Mapping[str, float]
-
-
-def score_answer(
-    judge: Callable[[str, Sample], Judgement | Awaitable[Judgement]],
-) -> ScoreFn:
-    """A score function of a function of the answer's text and the sample.
-
-    It returns a Score, a number (the reward), or numbers by name: `reward` counts, the others
-    are tracked beside it.
-    """
-
-    async def score(trajectory: Trajectory, sample: Sample) -> Score:
-        return as_score(await settle(judge(trajectory.answer, sample)))
-
-    score.__wrapped__ = judge  # type: ignore[attr-defined]
-    return score
-
-
-def as_score(given: Any) -> Score:
-    if isinstance(given, Score):
-        return given
-    if isinstance(given, Mapping):
-        if "reward" not in given:
-            raise InvalidInput(f"a score by name has a 'reward', got {sorted(map(str, given))}")
-        metrics = [Metric(n, v, float(n == "reward")) for n, v in given.items()]
-        return Score(tuple(metrics))
-    if isinstance(given, bool | int | float):
-        return Score((Metric("reward", float(given), 1.0),))
-    raise InvalidInput(f"a score is a Score, a number, or numbers by name, got {given!r:.100}")
 
 
 # --- Builders -----------------------------------------------------------------------------------
@@ -357,20 +326,19 @@ def live_model(
         identity=describe_tokenizer(tokenizer),
         **settings,
     )
-    kept: list[tuple[Any, ChatModel, Decoder]] = []
-    """For the models met last: the one in training, and copies of it."""
     finding = threading.Lock()
+
+    @lru_cache(KEPT_MODELS)
+    def prepare(model: Any) -> tuple[ChatModel, Decoder]:
+        """Of the models met last: the one in training, and copies of it."""
+        chat = ChatModel(model, tokenizer, "the model in training")
+        return chat, Decoder(model, tokenizer, rows=rows, graphs=graphs)
 
     def bind(model: Any) -> dict[str, Any]:
         if (reason := why_not_whole(model)) is not None:
             raise InvalidInput(reason)
         with finding:
-            found = next((each for each in kept if each[0] is model), None)
-            if found is None:
-                chat = ChatModel(model, tokenizer, "the model in training")
-                found = (model, chat, Decoder(model, tokenizer, rows=rows, graphs=graphs))
-            kept[:] = [found, *(each for each in kept if each is not found)][:KEPT_MODELS]
-        _, chat, decoder = found
+            chat, decoder = prepare(model)
 
         def answer(requests: Sequence[Request], keep_going: KeepGoing) -> Sequence[Answered]:
             answers: list[Answered] = [None] * len(requests)
@@ -389,6 +357,5 @@ __all__ = [
     "RunnerBuilder",
     "from_functions",
     "live_model",
-    "score_answer",
     "without_reasoning",
 ]

@@ -28,20 +28,12 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 from heldout.decoding.model import unwrap
 from heldout.errors import InvalidInput
 from heldout.isolation import modules_of, modules_put_back, thread_local_capture_mode
 from heldout.weights import Copy, checked_copy, fingerprint, numbers, totals, why_not_whole, writes
-
-
-class PolicyVersion(NamedTuple):
-    """Which weights these were."""
-
-    step: int
-    weights: str | None
-    """`heldout.weights.fingerprint` of them."""
 
 
 class WeightSnapshot:
@@ -52,7 +44,6 @@ class WeightSnapshot:
         self._copy: _ModelCopy | None = copy
         self._pool = pool
         self._lock = threading.Lock()
-        self._version: PolicyVersion | None = None
         self._settings = _thread_settings(pool._device)
 
     @property
@@ -63,16 +54,11 @@ class WeightSnapshot:
         """
         return self._held().model
 
-    def version(self) -> PolicyVersion:
-        """Which weights these are, by a hash of the copy that is computed at the first call.
-
-        Returns:
-            The step and the hash.
-        """
-        if self._version is None:
-            with self.in_use():
-                self._version = PolicyVersion(self.step, fingerprint(self.model))
-        return self._version
+    @functools.cached_property
+    def weights(self) -> str | None:
+        """Hash of the weights (`heldout.weights.fingerprint`), computed where it is first read."""
+        with self.in_use():
+            return fingerprint(self.model)
 
     def why_changed(self) -> str | None:
         """Why its weights are not those of its step any more.
@@ -712,4 +698,4 @@ def _keep_autocast_cache() -> Iterator[None]:
         torch.autocast_decrement_nesting()
 
 
-__all__ = ["PolicyVersion", "SnapshotPool", "WeightSnapshot"]
+__all__ = ["SnapshotPool", "WeightSnapshot"]

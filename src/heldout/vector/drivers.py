@@ -335,48 +335,27 @@ class _PlainEnvs(Driver):
         self._steps = [(slot, env.step) for slot, env in enumerate(envs)]
         self._space = getattr(envs[0], "observation_space", None)
         self._observations: list[Any] = [None] * len(envs)
-        self._changed: Sequence[int] = range(len(envs))
-        """Slots whose observation is new since the last step."""
-        self._batch: NDArray[Any] | None = None
         self._infos: list[Mapping[str, Any]] = [{}] * len(envs)
         self._reward = np.zeros(len(envs))
         self._none = np.zeros(len(envs), dtype=np.bool_)
 
     def reset(self, seeds: Sequence[int]) -> None:
-        self._changed = range(self.num_envs)
-        self.restart(self._changed, seeds)
+        self.restart(range(self.num_envs), seeds)
 
     def restart(self, slots: Sequence[int], seeds: Sequence[int]) -> None:
         for slot, seed in zip(slots, seeds, strict=True):
             self._observations[slot], self._infos[slot] = self._envs[slot].reset(seed=seed)
 
     def observe(self) -> Any:
-        few = len(self._changed) <= self.num_envs // 2
-        if few and self._batch is not None and self._update(self._batch):
-            return self._batch.copy()
-        batch = _stack(self._observations, self._space)
-        self._batch = batch.copy() if few and type(batch) is np.ndarray else None
-        return batch
-
-    def _update(self, batch: NDArray[Any]) -> bool:
-        """Write the rows that changed into the last batch; return whether they fit."""
-        for slot in self._changed:
-            row = self._observations[slot]
-            if type(row) is not np.ndarray or row.dtype != batch.dtype:
-                return False
-            if row.shape != batch.shape[1:]:
-                return False
-            batch[slot] = row
-        return True
+        return _stack(self._observations, self._space)
 
     def step(self, actions: Any, playing: Bools | None) -> Step:
         # The one loop over environments: whatever it does besides stepping them adds up.
         observations, reward, infos = self._observations, self._reward, self._infos
         rows = actions if type(actions) is np.ndarray else self._split_actions(actions)
-        steps, self._changed = self._steps, range(self.num_envs)
+        steps = self._steps
         if playing is not None:
-            self._changed = np.flatnonzero(playing).tolist()
-            steps = [steps[slot] for slot in self._changed]
+            steps = [steps[slot] for slot in np.flatnonzero(playing).tolist()]
         ends = None
         for slot, step in steps:
             observations[slot], reward[slot], terminated, truncated, infos[slot] = step(rows[slot])

@@ -26,7 +26,15 @@ from heldout.vector.drivers import (
     is_tensor,
     make_driver,
 )
-from heldout.vector.episodes import Bools, Ended, Slots, advance, begin, episode_seed
+from heldout.vector.episodes import (
+    Bools,
+    Ended,
+    Slots,
+    advance,
+    begin,
+    check_whole,
+    episode_seed,
+)
 from heldout.vector.report import EpisodeTable, VectorReport, summarize
 from heldout.vector.trajectory import TrajectoryFile, distance
 
@@ -124,16 +132,11 @@ def check_arguments(
             "success is a function (info, terminated, truncated, ret, steps) -> bool, got "
             f"{success!r:.200}"
         )
-    begin(num_envs, episodes)
+    check_whole("num_envs", num_envs, least=1)
+    check_whole("episodes", episodes, least=1)
     check_whole("seed", seed, least=0)
     if max_steps is not None:
         check_whole("max_steps", max_steps, least=1)
-
-
-def check_whole(name: str, value: Any, *, least: int, note: str = "") -> None:
-    """Refuse what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise InvalidInput(f"{name} is a whole number of at least {least}{note}, got {value!r}")
 
 
 @contextmanager

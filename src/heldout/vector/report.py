@@ -109,7 +109,7 @@ class VectorReport:
         Returns:
             The same episodes as `EvalResult`s, for whatever reads those.
         """
-        from heldout.summary import summarize_results
+        from heldout.store.columns import summarize_results
 
         results = [_as_result(episode, self.config, reward) for episode in self.episodes]
         return EvalReport(results, summarize_results(results), dict(self.config))

@@ -15,7 +15,6 @@ skip with its reason, on the curve, in `history` and in the log, and never a num
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -24,14 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from heldout._fingerprint import describe_callable
 from heldout.errors import HeldoutError, InvalidInput
-from heldout.isolation import modules_of, reached
+from heldout.isolation import held_by, modules_of, reached
 from heldout.vector.drivers import layers
-from heldout.vector.episodes import episode_seed
+from heldout.vector.episodes import check_whole, episode_seed
 from heldout.vector.evaluation import (
     PolicyFn,
     SuccessFn,
     check_arguments,
-    check_whole,
     evaluate_env,
 )
 from heldout.vector.report import Reward, VectorReport, episode_sample
@@ -319,14 +317,7 @@ def _model_getter(policy_fn: PolicyFn, model: Any) -> Callable[[], Any]:
     if callable(model) and not callable(getattr(model, "modules", None)):
         return model  # type: ignore[no-any-return]
     named = _modules_of(model)  # once: an iterator of modules would be used up
-    return lambda: _outermost([*_reached_modules(policy_fn), *named]) or policy_fn
-
-
-def _reached_modules(policy_fn: PolicyFn) -> list[Any]:
-    torch: Any = sys.modules.get("torch")
-    if not hasattr(torch, "nn"):
-        return []
-    return [value for value in reached(policy_fn) if issubclass(type(value), torch.nn.Module)]
+    return lambda: _outermost([*held_by(policy_fn)[0], *named]) or policy_fn
 
 
 def _outermost(modules: list[Any]) -> list[Any]:

@@ -9,6 +9,10 @@ PINNED = {
     "three_way/1": "cc049f8cbaefd496",
     "criteria/1": "20c2d414c4d51437",
     "pairwise/1": "62a627752ba6cd84",
+    "equality_trajectory/1": "15e0b03e72664970",
+    "three_way_trajectory/1": "79653cafd3f98088",
+    "criteria_trajectory/1": "0c187a525372b899",
+    "criteria_turn/1": "dd31a55fb537946b",
 }
 
 

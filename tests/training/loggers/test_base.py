@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from heldout import EvalResult, Metric, Sample, Score, Trajectory
 from heldout.errors import InvalidInput
-from heldout.summary import summarize_results
+from heldout.store.columns import summarize_results
 from heldout.training.curve import CurvePoint
 from heldout.training.loggers import Loggers, base
 from heldout.training.loggers.base import MAX_TEXT, checked_loggers, split_fields, with_prefix

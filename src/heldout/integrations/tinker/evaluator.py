@@ -40,14 +40,13 @@ from heldout.integrations.tinker.loops import (
     scheduled_metrics,
 )
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.store.rundir import RunDir
+from heldout.store.run_dir import RunDir
 from heldout.training.curve import CurvePoint, read_points
 from heldout.training.curve_file import CurveFile, open_curve_file
 from heldout.training.dispatcher import Scheduled, get_async_eval_dispatcher
 from heldout.training.metrics import number_fields
 from heldout.training.results import pending_point, point_of, skip_of
-from heldout.training.run_eval import describe
-from heldout.training.samples import checked
+from heldout.training.run_eval import check_samples, describe, reserve_name
 from heldout.types import Sample
 
 log = logging.getLogger("heldout")
@@ -139,7 +138,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             max_error_rate=max_error_rate,
             pass_threshold=pass_threshold,
         )
-        self._definition = replace(definition, samples=tuple(checked(definition)))
+        self._definition = replace(definition, samples=tuple(check_samples(definition)))
         self._endpoint = partial(
             TinkerEndpoint, renderer=renderer, max_tokens=max_tokens, context_window=context_window
         )
@@ -315,7 +314,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             config = replace(
                 self._config,
                 endpoint=self._endpoint(client, about=about),
-                experiment_name=_unused_name(Path(output_dir), f"{prefix}-{self.name}"),
+                experiment_name=reserve_name(Path(output_dir), f"{prefix}-{self.name}"),
                 output_dir=str(output_dir),
             )
             report = await evaluate(self._definition, config)
@@ -337,13 +336,6 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
         if dispatcher is not None and dispatcher.run_dir is not None:
             return dispatcher.run_dir.absolute()
         return self.run_dir
-
-
-def _unused_name(parent: Path, name: str) -> str:
-    unused, number = name, 2
-    while RunDir(parent / unused).exists():
-        unused, number = f"{name}-{number}", number + 1
-    return unused
 
 
 def _record(file: CurveFile, point: CurvePoint) -> CurvePoint:

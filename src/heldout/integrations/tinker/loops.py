@@ -33,6 +33,7 @@ from tinker_cookbook.eval.evaluators import SamplingClientEvaluator, TrainingCli
 from tinker_cookbook.utils import ml_log, trace
 
 from heldout.errors import InvalidInput
+from heldout.training.curve_file import numbered_names
 from heldout.training.dispatcher import AsyncEvalDispatcher, Scheduled, get_async_eval_dispatcher
 
 log = logging.getLogger("heldout")
@@ -355,9 +356,7 @@ class TrainingLog:
         if id(evaluator) not in self._names:
             own = getattr(evaluator, "name", None)
             base = own if isinstance(own, str) and own.strip() else type(evaluator).__name__
-            name, number = base, 2
-            while name in self._taken:
-                name, number = f"{base}-{number}", number + 1
+            name = next(name for name in numbered_names(base) if name not in self._taken)
             self._taken.add(name)
             self._names[id(evaluator)] = (evaluator, name)
         return self._names[id(evaluator)][1]

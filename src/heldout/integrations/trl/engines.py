@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from heldout.errors import EndpointError
-from heldout.training.rollouts import Generate
-from heldout.training.tokens import Generated
+from heldout.training.rollouts import Generate, Generated
 
 _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "typical_p", "epsilon_cutoff", "eta_cutoff")
 """Settings that mean nothing to a greedy turn."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from heldout.chat.messages import message_of, messages_of, to_chat_api
+from heldout.datasets import distinct
 from heldout.errors import InvalidInput, SystemicFailure
 from heldout.integrations.trl.engines import engine_awake, make_generate, max_context_length
 from heldout.integrations.trl.rollout_phase import MAX_TURNS, RolloutPhase, RolloutPhaseEvals
@@ -21,7 +22,6 @@ from heldout.integrations.versions import check_version
 from heldout.rendering.examine import examine
 from heldout.rendering.segments import Render, Segments, Template
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.samples import distinct
 from heldout.training.periodic_eval import PeriodicEval
 from heldout.training.rollouts import Rollout, rollout_batch
 from heldout.types import Message, Sample

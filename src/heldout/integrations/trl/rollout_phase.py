@@ -27,9 +27,9 @@ from heldout.models.batch import Answered, Request
 from heldout.rendering.segments import Template
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
 from heldout.training.periodic_eval import PeriodicEval
+from heldout.training.rollouts import Generated, Transcript
 from heldout.training.runner import AnswerFilter, KeepGoing, Runner, no_model
 from heldout.training.settings import Settings
-from heldout.training.tokens import Generated, Transcript
 from heldout.types import Completion, Message
 
 VLLM_ROWS, TRANSFORMERS_ROWS = 256, 32

@@ -16,6 +16,7 @@ from typing import Any
 
 from heldout._aio import settle
 from heldout.chat.messages import messages_of
+from heldout.datasets import distinct
 from heldout.environment import Environment, HasOutcome, Reply
 from heldout.errors import InvalidInput
 from heldout.integrations.verifiers.load import (
@@ -25,8 +26,8 @@ from heldout.integrations.verifiers.load import (
     to_verifiers_messages,
 )
 from heldout.rollout import EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
-from heldout.samples import distinct
-from heldout.types import Message, Sample, Score, Stop, Trajectory, Usage
+from heldout.scoring.grades import as_score
+from heldout.types import Message, Sample, Stop, Trajectory, Usage
 
 MAX_TURNS = 16
 """Model turns of a rollout, where neither the caller nor the eval sets a limit."""
@@ -267,9 +268,8 @@ def _rubric_class(vf: Any) -> Any:
             )
             try:
                 with _errors_converted(vf, episode.sample, "score_fn"):
-                    score = await settle(self.score_fn(trajectory, episode.sample))
-                    if not isinstance(score, Score):
-                        raise TypeError(f"score_fn returns a Score, got {score!r:.200}")
+                    returned = await settle(self.score_fn(trajectory, episode.sample))
+                    score = as_score(returned, self.score_fn)
             except vf.Error as problem:
                 state["error"] = problem
                 return

@@ -1,240 +1,168 @@
-"""Verdicts in a file that several processes may share, a line each.
+"""Verdicts of judges in memory, or in an SQLite file that threads and processes share.
 
-A line holds what a judge replied, under a hash of who was asked what; the questions themselves and
-the answers that were judged are not in it. Every line is written under a lock that is held for that
-moment only, so any number of processes add to one file, and each finds what the others have added.
-Nobody waits for the lock: what cannot be written now is written with the next, or at the end. A
-line that a killed process left half written is cut off by the next.
+A row holds a judge's reply under a hash of the whole request and of who was asked. Questions and
+judged answers are not stored. The file is opened for each access and closed again, in a thread:
+so nothing is remembered of a file that was removed or replaced, a forked process shares no
+connection, and SQLite's locks make any number of writers safe.
 
-Whether a file can be written is seen before anything is paid for. If it cannot later on, verdicts
-are used and remembered all the same, and one warning says so.
-
-Only places of lines are kept in memory. A reply is read again by the rules of its question whenever
-it is used: a file that somebody edited can spoil no verdict, only cost one.
+Whether the file can be written is checked before anything is paid for. If it cannot be later on,
+verdicts are used and kept in memory, and one warning says so. A reply is parsed anew whenever it is
+used: a file that was edited by hand can cost a request, and spoil no verdict.
 """
 
 from __future__ import annotations
 
-import os
+import sqlite3
 import threading
 import warnings
 from collections import OrderedDict
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated, Protocol
+from typing import NamedTuple
 
-import msgspec
+import anyio.to_thread
 
-from heldout.errors import DamagedJournal, HeldoutError, RunBusy, RunDirectoryError
-from heldout.scoring.judges.replies import LONGEST_REPLY
-from heldout.store.lines import LineFormat, LineWriter, has_writer, open_to_read
+from heldout.errors import RunDirectoryError
 from heldout.types import Usage
 
-VERDICTS = LineFormat(
-    "heldout.verdicts",
-    1,
-    noun="verdict cache",
-    line="verdict",
-    if_busy="wait for it, or name another cache",
-)
-MOST_IN_MEMORY = 16_384
-"""Verdicts, of a judge without a file."""
-_LONGEST_LINE = 8 * LONGEST_REPLY
+MAX_IN_MEMORY = 16_384
+"""Verdicts that are kept in memory, those that were used last."""
+LOCK_SECONDS = 10.0
+"""Time to wait for another process that writes."""
+APPLICATION_ID = 0x68656C64
+"""Marks an SQLite file as a verdict cache ("held")."""
+_JSONL_HEADER = b'{"format":"heldout.verdicts"'
+_TABLE = """
+create table if not exists verdicts (
+    key text primary key, prompt text not null, judge text not null, reply text not null,
+    attempts integer not null, prompt_tokens integer, completion_tokens integer
+) without rowid
+"""
 
 
-class Kept(msgspec.Struct, frozen=True):
-    """What a judge said, once."""
+class CachedReply(NamedTuple):
+    """A reply that was a verdict."""
 
-    key: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{32}$")]
+    key: str
     prompt: str
     judge: str
-    reply: Annotated[str, msgspec.Meta(max_length=LONGEST_REPLY)]
-    attempts: Annotated[int, msgspec.Meta(ge=1)]
+    reply: str
+    attempts: int
     usage: Usage | None = None
 
 
-class Verdicts(Protocol):
-    def get(self, key: str) -> Kept | None: ...
-    def put(self, kept: Kept) -> None: ...
-    def close(self) -> None: ...
+class VerdictCache:
+    """Replies by key."""
 
+    def __init__(self, path: Path | None = None) -> None:
+        """Open a cache.
 
-class MemoryVerdicts:
-    """The last so many that were used."""
+        Args:
+            path: The SQLite file, which is made where it is missing; None for memory alone.
 
-    def __init__(self, most: int = MOST_IN_MEMORY) -> None:
-        self._kept: OrderedDict[str, Kept] = OrderedDict()
-        self._most, self._lock = most, threading.Lock()
-
-    def get(self, key: str) -> Kept | None:
-        with self._lock:
-            kept = self._kept.get(key)
-            if kept is not None:
-                self._kept.move_to_end(key)
-            return kept
-
-    def put(self, kept: Kept) -> None:
-        with self._lock:
-            self._kept[kept.key] = kept
-            self._kept.move_to_end(kept.key)
-            while len(self._kept) > self._most:
-                self._kept.popitem(last=False)
-
-    def close(self) -> None: ...
-
-
-class FileVerdicts:
-    def __init__(self, path: Path) -> None:
+        Raises:
+            RunDirectoryError: The file cannot be written, or is something else.
+        """
         self.path = path
+        self._memory: OrderedDict[str, CachedReply] = OrderedDict()
         self._lock = threading.Lock()
-        self._places: dict[bytes, int] = {}
-        self._read_to = 0
-        self._line = 0
-        """Lines that were read, the header among them."""
-        self._last = b""
-        """The last of them."""
-        self._file_is: tuple[int, int] | None = None
-        self._waiting: dict[str, Kept] = {}
-        """Those that could not be written, as somebody else held the lock, or the disk was full."""
-        self._warned = False
-        with self._lock:
-            self._catch_up()
-            self._check_writable()
+        self._has_warned = False
+        if path is not None:
+            _check_file(path)
 
-    def get(self, key: str) -> Kept | None:
+    async def get(self, key: str) -> CachedReply | None:
+        """Look up a reply; None where there is none, or the file cannot be read now."""
         with self._lock:
-            if (kept := self._waiting.get(key)) is not None:
-                return kept
-            place = self._places.get(bytes.fromhex(key))
-            if place is None:
-                self._catch_up()  # another process may have asked the same by now
-                place = self._places.get(bytes.fromhex(key))
-            if place is None:
-                return None
-            try:
-                with open_to_read(self.path) as file:
-                    file.seek(place)
-                    found = _decoder.decode(file.readline(_LONGEST_LINE))
-            except (FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-                return None  # removed, or another file by now: then it is asked again
-            return found if found.key == key else None
+            if key in self._memory:
+                self._memory.move_to_end(key)
+                return self._memory[key]
+        if self.path is None:
+            return None
+        return await anyio.to_thread.run_sync(self._read, self.path, key)
 
-    def put(self, kept: Kept) -> None:
-        with self._lock:
-            self._waiting[kept.key] = kept
-            while len(self._waiting) > MOST_IN_MEMORY:
-                del self._waiting[next(iter(self._waiting))]
-            self._try_to_write(patiently=False)
+    async def put(self, reply: CachedReply) -> None:
+        """Keep a reply."""
+        if self.path is None or not await anyio.to_thread.run_sync(self._write, self.path, reply):
+            with self._lock:
+                self._memory[reply.key] = reply
+                while len(self._memory) > MAX_IN_MEMORY:
+                    self._memory.popitem(last=False)
 
-    def close(self) -> None:
-        with self._lock:
-            self._try_to_write(patiently=True)
-
-    def _try_to_write(self, *, patiently: bool) -> None:
+    def _read(self, path: Path, key: str) -> CachedReply | None:
+        query = "select * from verdicts where key = ?"
         try:
-            self._write(patiently)
-        except (HeldoutError, OSError) as problem:
-            if not self._warned:
-                self._warned = True
-                warnings.warn(
-                    f"verdicts of a judge cannot be kept in {self.path}: {problem}. They are used, "
-                    "and remembered as long as this process lives",
-                    RuntimeWarning,
-                    stacklevel=2,
+            with closing(_connect(path)) as connection:
+                row = connection.execute(query, [key]).fetchone()
+        except sqlite3.Error as problem:
+            self._warn(problem)
+            return None
+        if row is None:
+            return None
+        key, prompt, judge, reply, attempts, *tokens = row
+        usage = None if tokens[0] is None else Usage(*tokens)
+        return CachedReply(key, prompt, judge, reply, attempts, usage)
+
+    def _write(self, path: Path, reply: CachedReply) -> bool:
+        usage = reply.usage
+        tokens = (None, None) if usage is None else (usage.prompt_tokens, usage.completion_tokens)
+        try:
+            with closing(_connect(path)) as connection, connection:
+                connection.execute(
+                    "insert or replace into verdicts values (?, ?, ?, ?, ?, ?, ?)",
+                    (*reply[:5], *tokens),
                 )
+        except sqlite3.Error as problem:
+            self._warn(problem)
+            return False
+        return True
 
-    def _write(self, patiently: bool) -> None:
-        if not self._waiting or not (patiently or self._is_free()):
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            writer = LineWriter(self.path, VERDICTS)
-        except RunBusy:
-            return  # with the next one
-        try:
-            while self._waiting:
-                key = next(iter(self._waiting))
-                writer.append_line(_line(self._waiting[key]))
-                del self._waiting[key]
-        finally:
-            # Not synced: a verdict that is lost with the machine costs a question, no more.
-            writer.let_go()
-        self._catch_up()
-
-    def _is_free(self) -> bool:
-        """Whether nobody writes: to wait for somebody would hold up a whole event loop."""
-        return not os.path.lexists(self.path) or self.path.is_symlink() or not has_writer(self.path)
-
-    def _check_writable(self) -> None:
-        if os.path.lexists(self.path):
-            try:
-                LineWriter(self.path, VERDICTS).let_go()
-            except RunBusy:
-                pass  # it is, by somebody else
-            except DamagedJournal:
-                raise self._something_else() from None
-            return
-        folder = self.path.absolute().parent
-        while not folder.exists() and folder != folder.parent:
-            folder = folder.parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK | os.X_OK):
-            raise RunDirectoryError(
-                f"cannot write {self.path}: {folder} is no folder that can be written to"
+    def _warn(self, problem: sqlite3.Error) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"verdicts of a judge cannot be kept in {self.path}: {problem}. They are used, and "
+                "remembered as long as this process lives",
+                RuntimeWarning,
+                stacklevel=2,
             )
 
-    def _catch_up(self) -> None:
-        """Takes note of lines that were added since, by whomever."""
-        try:
-            file = open_to_read(self.path)
-        except FileNotFoundError:
-            return
-        except OSError as problem:
-            raise RunDirectoryError(f"cannot read {self.path}: {problem.strerror}") from None
-        with file:
-            status = os.fstat(file.fileno())
-            this = (status.st_dev, status.st_ino)
-            file.seek(self._read_to - len(self._last))
-            # A removed file's inode is given to the next one, so the last line decides, too.
-            if file.read(len(self._last)) != self._last or this != self._file_is:
-                self._file_is, self._read_to, self._line, self._last = this, 0, 0, b""
-                self._places.clear()
-                file.seek(0)
-            while (line := file.readline(_LONGEST_LINE)).endswith(b"\n"):
-                if self._line == 0:
-                    self._check_header(line)
-                else:
-                    self._places[self._key(line)] = self._read_to
-                self._read_to += len(line)
-                self._line += 1
-                self._last = line
-            if len(line) == _LONGEST_LINE:
-                raise self._damaged("it is too long")
 
-    def _check_header(self, line: bytes) -> None:
-        try:
-            VERDICTS.check_header(self.path, line)
-        except DamagedJournal:
-            raise self._something_else() from None
-
-    def _something_else(self) -> RunDirectoryError:
-        return RunDirectoryError(
-            f"{self.path} is no cache of verdicts, and is left as it is; name another file"
-        )
-
-    def _key(self, line: bytes) -> bytes:
-        try:
-            return bytes.fromhex(_decoder.decode(line).key)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as problem:
-            raise self._damaged(str(problem)) from None
-
-    def _damaged(self, why: str) -> RunDirectoryError:
-        return RunDirectoryError(
-            f"{self.path}, line {self._line + 1}: not a readable verdict ({why}); remove the line "
-            "or the file: what is not in it is asked again"
-        )
+def _connect(path: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(path, timeout=LOCK_SECONDS)
+    try:
+        # After a power cut a verdict may be missing, which costs a request and no more.
+        connection.execute("pragma synchronous = normal")
+        connection.execute(_TABLE)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
 
-_decoder = msgspec.json.Decoder(Kept)
-
-
-def _line(kept: Kept) -> bytes:
-    return msgspec.json.encode(kept) + b"\n"
+def _check_file(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.is_file():
+            with path.open("rb") as file:
+                is_json_lines = file.read(len(_JSONL_HEADER)) == _JSONL_HEADER
+            if is_json_lines:
+                raise RunDirectoryError(
+                    f"{path} is a verdict cache of an older heldout, in JSON lines, which is not "
+                    "read any more. It is left as it is; name another file, such as verdicts.db"
+                )
+        with closing(sqlite3.connect(path, timeout=LOCK_SECONDS)) as connection:
+            (application,) = connection.execute("pragma application_id").fetchone()
+            tables = connection.execute("select name from sqlite_schema").fetchall()
+            if tables and application != APPLICATION_ID:
+                raise sqlite3.DatabaseError("it holds other tables")
+            connection.execute(f"pragma application_id = {APPLICATION_ID}")
+            connection.execute(_TABLE)
+            connection.execute("begin immediate")  # fails where it cannot be written
+    except sqlite3.OperationalError as problem:
+        raise RunDirectoryError(f"cannot write {path}: {problem}") from None
+    except sqlite3.DatabaseError as problem:
+        raise RunDirectoryError(
+            f"{path} is no cache of verdicts, and is left as it is ({problem}); name another file"
+        ) from None
+    except OSError as problem:
+        raise RunDirectoryError(f"cannot write {path}: {problem.strerror}") from None

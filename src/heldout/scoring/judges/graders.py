@@ -1,7 +1,8 @@
-"""The four kinds of judge as parts of a rubric: async callables of (answer, target, sample).
+"""The four kinds of judge as parts of a rubric.
 
-Each returns Metrics with what the judge replied, what it cost and by which prompt, so that a person
-can see why. Where there is no answer (none was given, or generation was cut off) nobody is asked.
+Each returns Metrics whose metadata has the judge's reply, what it cost and by which prompt, so that
+a person can see why. Where the model gave no answer (none at all, or it was truncated) the judge is
+not asked.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import anyio
 
 from heldout._fingerprint import describe_callable
 from heldout._format import cut
 from heldout.errors import InvalidInput
-from heldout.scoring.judges.prompts import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY
+from heldout.scoring.judges.prompts import CRITERIA, EQUALITY, PAIRWISE, THREE_WAY, Prompt, scoped
 from heldout.scoring.judges.questions import (
     Criterion,
     Preferred,
@@ -27,8 +28,18 @@ from heldout.scoring.judges.questions import (
     pairwise_question,
     three_way_question,
 )
-from heldout.scoring.judges.samples import TextOf, asked_text, given_text, target_text
-from heldout.types import Metric, Sample
+from heldout.scoring.judges.texts import (
+    Blocks,
+    Scope,
+    TextOf,
+    asked_text,
+    model_turns,
+    target_text,
+    text_from,
+    trajectory_blocks,
+    turn_blocks,
+)
+from heldout.types import Metric, Sample, Trajectory
 
 if TYPE_CHECKING:
     from heldout.scoring.judges.judge import Judge, Verdict
@@ -36,7 +47,7 @@ if TYPE_CHECKING:
 V = TypeVar("V")
 
 NO_ANSWER = "no answer"
-LONGEST_SHOWN = 2000
+MAX_SHOWN = 2000
 """Characters of a reply that a metric keeps. The whole of it is in the cache."""
 
 
@@ -45,144 +56,207 @@ class _Grader:
     judge: Judge
     question: TextOf | None
     name: str
+    scope: Scope
+
+    kind: ClassVar[Prompt]
+    scopes: ClassVar[Sequence[Scope]] = ("answer", "trajectory")
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise InvalidInput(f"a judge's metric has a name, got {self.name!r}")
         if self.question is not None and not callable(self.question):
             raise InvalidInput(f"question is a function of the sample, got {self.question!r:.100}")
+        if self.scope not in self.scopes:
+            raise InvalidInput(
+                f"scope is one of {', '.join(map(repr, self.scopes))} for this kind of judge, got "
+                f"{self.scope!r}"
+            )
 
     @property
     def __name__(self) -> str:
         return self.name
 
-    def _identity(self, prompt: str, **options: Any) -> dict[str, Any]:
+    @property
+    def prompt(self) -> str:
+        """Kind and version of the prompt: "equality/1"."""
+        return scoped(self.kind, self.scope).name
+
+    def identity(self) -> dict[str, Any]:
+        """Describe what is asked, and of whom, as a part of a report's identity."""
+        options = {"name": self.name, **self._options()}
         if self.question is not None:
             options["question"] = describe_callable(self.question)
-        return {
-            "kind": prompt.partition("/")[0],
-            "prompt": prompt,
-            "judge": self.judge.identity(),
-            "options": {"name": self.name, **options},
-        }
+        kind = self.prompt.partition("/")[0]
+        judge = self.judge.identity()
+        return {"kind": kind, "prompt": self.prompt, "judge": judge, "options": options}
 
-    def _asked(self, sample: Sample) -> str:
-        return asked_text(sample, self.question)
+    def _options(self) -> dict[str, Any]:
+        return {}
 
-    def _seen(self, *verdicts: Verdict[Any]) -> dict[str, Any]:
-        """A verdict, or two, as a metric keeps them."""
-        replies = [_shown(verdict.reply) for verdict in verdicts]
-        seen: dict[str, Any] = {
-            "judge": _shown(self.judge.name),
-            "prompt": verdicts[0].prompt,
+    def _answers(
+        self, answer: str, sample: Sample, trajectory: Trajectory | None
+    ) -> Sequence[str | Blocks]:
+        """What is judged, in one question each; nothing where there is no answer."""
+        if self.scope == "answer":
+            return [answer] if answer.strip() else []
+        if trajectory is None:
+            raise InvalidInput(f"scope={self.scope!r} needs the trajectory: give trajectory=…")
+        turns = model_turns(trajectory)
+        if not turns:
+            return []
+        if self.scope == "trajectory":
+            return [trajectory_blocks(trajectory, sample)]
+        return [turn_blocks(trajectory, turn, sample) for turn in turns]
+
+    def _asked(self, sample: Sample, trajectory: Trajectory | None) -> str:
+        if self.question is not None:
+            return text_from(self.question, sample)
+        if self.scope == "answer" or trajectory is None:
+            return asked_text(sample)
+        return asked_text(sample, trajectory.messages[: model_turns(trajectory)[0]])
+
+    def _describe(self, *verdicts: Verdict[Any]) -> dict[str, Any]:
+        """Metadata of a metric that rests on these verdicts; on none, without an answer."""
+        described: dict[str, Any] = {"judge": _shorten(self.judge.name), "prompt": self.prompt}
+        if not verdicts:
+            return described | {"note": NO_ANSWER}
+        replies = [_shorten(verdict.reply) for verdict in verdicts]
+        described |= {
             "reply": replies[0] if len(replies) == 1 else replies,
             "attempts": sum(verdict.attempts for verdict in verdicts),
             "cached": all(verdict.cached for verdict in verdicts),
         }
-        # Of a pair, what one order cost now; of cached verdicts alone, what they cost once.
+        # Of several, what those cost that were asked now; of cached ones, what they cost once.
         paid = [verdict for verdict in verdicts if not verdict.cached] or verdicts
-        used = [verdict.usage for verdict in paid if verdict.usage is not None]
-        if len(used) == len(paid):
-            seen["usage"] = {
-                "prompt_tokens": sum(usage.prompt_tokens for usage in used),
-                "completion_tokens": sum(usage.completion_tokens for usage in used),
+        usages = [verdict.usage for verdict in paid if verdict.usage is not None]
+        if len(usages) == len(paid):
+            described["usage"] = {
+                "prompt_tokens": sum(usage.prompt_tokens for usage in usages),
+                "completion_tokens": sum(usage.completion_tokens for usage in usages),
             }
-        return seen
-
-    def _unasked(self, prompt: str) -> dict[str, Any]:
-        return {"judge": _shown(self.judge.name), "prompt": prompt, "note": NO_ANSWER}
+        return described
 
 
 class EqualityJudge(_Grader):
     """Made by `Judge.equality`."""
 
-    def identity(self) -> dict[str, Any]:
-        return self._identity(EQUALITY.name)
+    kind = EQUALITY
 
-    async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
-        wanted = target_text(target, sample)
-        if not answer.strip():
-            return [Metric(self.name, 0.0, 1.0, self._unasked(EQUALITY.name))]
-        verdict = await self.judge.ask(equality_question(self._asked(sample), answer, wanted))
-        return [Metric(self.name, float(verdict.value), 1.0, self._seen(verdict))]
+    async def __call__(
+        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
+    ) -> list[Metric]:
+        """Grade an answer, or with `scope` its trajectory."""
+        target = target_text(target, sample)
+        judged = self._answers(answer, sample, trajectory)
+        if not judged:
+            return [Metric(self.name, 0.0, 1.0, self._describe())]
+        question = equality_question(self._asked(sample, trajectory), judged[0], target)
+        verdict = await self.judge.ask(question)
+        return [Metric(self.name, float(verdict.value), 1.0, self._describe(verdict))]
 
 
 class ThreeWayJudge(_Grader):
     """Made by `Judge.three_way`.
 
     Beside the metric of its name: `NAME_incorrect`, `NAME_not_attempted`, and
-    `NAME_given_attempted` for items that attempted an answer and for no others, so that its mean
-    is accuracy given attempted.
+    `NAME_given_attempted` only for samples that attempted an answer, so that its mean is accuracy
+    given attempted.
     """
 
-    def identity(self) -> dict[str, Any]:
-        return self._identity(THREE_WAY.name)
+    kind = THREE_WAY
 
-    async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
-        wanted = target_text(target, sample)
-        if not answer.strip():
-            return self._metrics("not_attempted", self._unasked(THREE_WAY.name))
-        verdict = await self.judge.ask(three_way_question(self._asked(sample), answer, wanted))
-        return self._metrics(verdict.value, self._seen(verdict))
+    async def __call__(
+        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
+    ) -> list[Metric]:
+        """Grade an answer, or with `scope` its trajectory."""
+        target = target_text(target, sample)
+        judged = self._answers(answer, sample, trajectory)
+        if not judged:
+            return self._metrics("not_attempted", self._describe())
+        question = three_way_question(self._asked(sample, trajectory), judged[0], target)
+        verdict = await self.judge.ask(question)
+        return self._metrics(verdict.value, self._describe(verdict))
 
-    def _metrics(self, said: str, seen: dict[str, Any]) -> list[Metric]:
-        correct = float(said == "correct")
+    def _metrics(self, verdict: str, description: dict[str, Any]) -> list[Metric]:
+        correct = float(verdict == "correct")
         metrics = [
-            Metric(self.name, correct, 1.0, {"verdict": said, **seen}),
-            Metric(f"{self.name}_incorrect", said == "incorrect"),
-            Metric(f"{self.name}_not_attempted", said == "not_attempted"),
+            Metric(self.name, correct, 1.0, {"verdict": verdict, **description}),
+            Metric(f"{self.name}_incorrect", verdict == "incorrect"),
+            Metric(f"{self.name}_not_attempted", verdict == "not_attempted"),
         ]
-        if said != "not_attempted":
+        if verdict != "not_attempted":
             metrics.append(Metric(f"{self.name}_given_attempted", correct, rate=True))
         return metrics
 
 
 @dataclass(frozen=True, eq=False)
 class CriteriaJudge(_Grader):
-    """Made by `Judge.criteria`."""
+    """Made by `Judge.criteria`.
+
+    With `scope="turn"` every turn of the model is judged by itself; the metric is the mean over the
+    turns, `NAME_worst` the lowest of them, and the metadata has each.
+    """
 
     criteria: Sequence[Criterion] | Callable[[Sample], Sequence[Criterion]]
     show_target: bool
     track: bool
+
+    kind = CRITERIA
+    scopes = ("answer", "trajectory", "turn")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not callable(self.criteria):
             check_criteria(self.criteria)
 
-    def identity(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         if callable(self.criteria):
             criteria: Any = describe_callable(self.criteria)
         else:
             criteria = [[c.id, c.description, c.weight, c.required] for c in self.criteria]
-        return self._identity(
-            CRITERIA.name, criteria=criteria, show_target=self.show_target, track=self.track
-        )
+        return {"criteria": criteria, "show_target": self.show_target, "track": self.track}
 
-    async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
+    async def __call__(
+        self, answer: str, target: Any, *, sample: Sample, trajectory: Trajectory | None = None
+    ) -> list[Metric]:
+        """Grade an answer, or with `scope` its trajectory or each of its turns."""
         criteria = self.criteria(sample) if callable(self.criteria) else self.criteria
         check_criteria(criteria)
-        if not answer.strip():
-            seen, met = self._unasked(CRITERIA.name), {c.id: False for c in criteria}
-            return self._metrics(0.0, met, seen)
-        wanted = target_text(target, sample) if self.show_target else None
-        verdict = await self.judge.ask(
-            criteria_question(self._asked(sample), answer, criteria, wanted)
+        judged = self._answers(answer, sample, trajectory)
+        if not judged:
+            return self._metrics([0.0], [{c.id: False for c in criteria}], self._describe())
+        asked = self._asked(sample, trajectory)
+        shown = target_text(target, sample) if self.show_target else None
+        verdicts = await _ask_all(
+            self.judge, [criteria_question(asked, each, criteria, shown) for each in judged]
         )
-        value, note = criteria_score(criteria, verdict.value)
-        seen = self._seen(verdict) | ({"note": note} if note else {})
-        return self._metrics(value, verdict.value, seen)
+        scores = [criteria_score(criteria, verdict.value) for verdict in verdicts]
+        description = self._describe(*verdicts)
+        if notes := [note for _, note in scores if note]:
+            description["note"] = "; ".join(dict.fromkeys(notes))
+        met = [verdict.value for verdict in verdicts]
+        return self._metrics([value for value, _ in scores], met, description)
 
-    def _metrics(self, value: float, met: dict[str, bool], seen: dict[str, Any]) -> list[Metric]:
-        metrics = [Metric(self.name, value, 1.0, {"criteria": met, **seen})]
+    def _metrics(
+        self, values: list[float], met: list[dict[str, bool]], description: dict[str, Any]
+    ) -> list[Metric]:
+        count = len(values)
+        if self.scope == "turn":
+            turns = [{"value": v, "criteria": m} for v, m in zip(values, met, strict=True)]
+            metadata = {"turns": turns, **description}
+        else:
+            metadata = {"criteria": met[0], **description}
+        metrics = [Metric(self.name, math.fsum(values) / count, 1.0, metadata)]
+        if self.scope == "turn":
+            metrics.append(Metric(f"{self.name}_worst", min(values)))
         if self.track:
-            metrics += [Metric(f"{self.name}_{id}", was) for id, was in met.items()]
+            shares = {id: sum(each[id] for each in met) / count for id in met[0]}
+            metrics += [Metric(f"{self.name}_{id}", share) for id, share in shares.items()]
         return metrics
 
 
 def criteria_score(criteria: Sequence[Criterion], met: dict[str, bool]) -> tuple[float, str]:
-    """The weight of what is met, of the weight that could be gained; and why, where it is 0 since
-    something required is not met."""
+    """Return the weight met of what could be gained; and why, where a required one fails it."""
     failed = [c.id for c in criteria if c.required and not met[c.id]]
     if failed:
         return 0.0, f"required and not met: {', '.join(failed)}"
@@ -196,74 +270,76 @@ class PairwiseJudge(_Grader):
     """Made by `Judge.pairwise`.
 
     1 where the answer wins in both orders, 0 where it loses in both, else 0.5. `NAME_consistent`
-    is 1 where both orders say the same: its mean is what place does not decide.
+    is 1 where both orders agree: its mean is the share that position does not decide.
     """
 
     target: TextOf | None
+
+    kind = PAIRWISE
+    scopes = ("answer",)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.target is not None and not callable(self.target):
             raise InvalidInput(f"target is a function of the sample, got {self.target!r:.100}")
 
-    def identity(self) -> dict[str, Any]:
-        own = {} if self.target is None else {"target": describe_callable(self.target)}
-        return self._identity(PAIRWISE.name, **own)
+    def _options(self) -> dict[str, Any]:
+        return {} if self.target is None else {"target": describe_callable(self.target)}
 
     async def __call__(self, answer: str, target: Any, *, sample: Sample) -> list[Metric]:
+        """Grade an answer."""
         if self.target is None:
             other = target_text(target, sample)
         else:
-            other = given_text(self.target, sample)
+            other = text_from(self.target, sample)
             if not other.strip():
                 raise InvalidInput(
                     f"sample {sample.id!r}: pairwise(target=…) gave an empty text, and there has "
                     "to be an answer to compare with"
                 )
         if not answer.strip():
-            return [Metric(self.name, 0.0, 1.0, self._unasked(PAIRWISE.name))]
-        asked = self._asked(sample)
-        one, two = await _both(
+            return [Metric(self.name, 0.0, 1.0, self._describe())]
+        asked = self._asked(sample, None)
+        one, two = await _ask_all(
             self.judge,
-            pairwise_question(asked, answer, other),
-            pairwise_question(asked, other, answer),
+            [pairwise_question(asked, answer, other), pairwise_question(asked, other, answer)],
         )
-        says = _winner(one.value, first="answer"), _winner(two.value, first="target")
-        consistent = says[0] == says[1]
-        value = {"answer": 1.0, "target": 0.0, "tie": 0.5}[says[0]] if consistent else 0.5
-        seen = {"orders": [*says], "consistent": consistent, **self._seen(one, two)}
+        winners = [_winner(one.value, first="answer"), _winner(two.value, first="target")]
+        consistent = winners[0] == winners[1]
+        value = {"answer": 1.0, "target": 0.0, "tie": 0.5}[winners[0]] if consistent else 0.5
+        metadata = {"orders": winners, "consistent": consistent, **self._describe(one, two)}
         return [
-            Metric(self.name, value, 1.0, seen),
+            Metric(self.name, value, 1.0, metadata),
             Metric(f"{self.name}_consistent", consistent),
         ]
 
 
-def _winner(said: Preferred, *, first: str) -> str:
-    if said == "tie":
-        return said
+def _winner(verdict: Preferred, *, first: str) -> str:
+    if verdict == "tie":
+        return verdict
     second = "target" if first == "answer" else "answer"
-    return first if said == "first" else second
+    return first if verdict == "first" else second
 
 
-async def _both(judge: Judge, one: Question[V], two: Question[V]) -> tuple[Verdict[V], Verdict[V]]:
-    """Asked at the same time; what goes wrong comes out as it is, not as a group."""
+async def _ask_all(judge: Judge, questions: Sequence[Question[V]]) -> list[Verdict[V]]:
+    """Ask at the same time; what goes wrong is raised as it is, not as a group."""
     verdicts: dict[int, Verdict[V]] = {}
     problems: list[Exception] = []
 
-    async def ask(place: int, question: Question[V]) -> None:
+    async def ask(place: int) -> None:
         try:
-            verdicts[place] = await judge.ask(question)
+            verdicts[place] = await judge.ask(questions[place])
         except Exception as problem:  # noqa: BLE001 - raised below
             problems.append(problem)
-            group.cancel_scope.cancel()  # what the other costs would be for nothing
+            group.cancel_scope.cancel()  # the others' requests would be paid for nothing
 
     async with anyio.create_task_group() as group:
-        group.start_soon(ask, 0, one)
-        group.start_soon(ask, 1, two)
+        for place in range(len(questions)):
+            group.start_soon(ask, place)
     if problems:
         raise problems[0]
-    return verdicts[0], verdicts[1]
+    return [verdicts[place] for place in range(len(questions))]
 
 
-def _shown(text: str) -> str:
-    return cut(text, LONGEST_SHOWN)
+def _shorten(text: str) -> str:
+    return cut(text, MAX_SHOWN)

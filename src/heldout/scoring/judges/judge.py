@@ -1,23 +1,22 @@
-"""`Judge`: a model that is asked for verdicts, through any endpoint.
+"""`Judge`: a model that gives verdicts, through any endpoint.
 
-A reply that is no verdict is asked for again, with what was wrong; after so many attempts the
-question has no verdict, which is an error and never a 0. Equal questions are asked once: those
-under way are waited for, those answered are remembered, in a file where one is named. The key of a
-verdict is all that decides it: the judge with its sampling, the words of the prompt, what was put
-in, and which draw it is. Failures are not remembered; a judge that never was of use stops whoever
-asks (`standing`).
+A reply that is no verdict is asked for again, with what was wrong with it; after `attempts` replies
+the question has no verdict, which is an error and never a 0. Equal questions are asked once and
+cached. The key of a verdict is all that decides it: the endpoint's description, the sampling, the
+words of the prompt, the messages, and which draw it is. Failures are not cached. A judge from which
+nothing ever came stops the run: no other question could do better.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
 import logging
 import math
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass
+import threading
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -30,32 +29,32 @@ from heldout.errors import (
     FatalEndpointError,
     InvalidInput,
     NoVerdict,
-    ScoringFailed,
+    TransientError,
     Unreachable,
-    printable_error,
 )
+from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import with_retries
 from heldout.rollout import waiting_for_others
-from heldout.scoring.judges.cache import FileVerdicts, Kept, MemoryVerdicts, Verdicts
-from heldout.scoring.judges.delimited import one_line, readable
+from heldout.scoring.judges.cache import CachedReply, VerdictCache
 from heldout.scoring.judges.graders import (
     CriteriaJudge,
     EqualityJudge,
     PairwiseJudge,
     ThreeWayJudge,
 )
-from heldout.scoring.judges.loops import EndpointByLoop
 from heldout.scoring.judges.prompts import AGAIN, NO_REPLY, PROMPTS
-from heldout.scoring.judges.questions import Criterion, Malformed, Question
-from heldout.scoring.judges.replies import json_object
-from heldout.scoring.judges.samples import TextOf
-from heldout.scoring.judges.standing import Standing
+from heldout.scoring.judges.questions import Criterion, Question
+from heldout.scoring.judges.replies import Malformed, json_object
+from heldout.scoring.judges.texts import Scope, TextOf, one_line, readable
 from heldout.types import Completion, Message, Sample, Usage
 
 log = logging.getLogger("heldout")
 
 V = TypeVar("V")
 
+MAX_FAILURES = 10
+"""Questions without an answer, or without a verdict, after which a judge that never gave one stops
+the run."""
 _QUOTED = 300
 _SENT_BACK = 4000
 """Characters of a malformed reply that the judge is shown again."""
@@ -63,29 +62,22 @@ _SENT_BACK = 4000
 
 @dataclass(frozen=True, slots=True)
 class Verdict(Generic[V]):
+    """What a judge decided."""
+
     value: V
     reply: str
-    """As the judge wrote it; what UTF-8 has no bytes for is spelled out."""
+    """As the judge wrote it, with lone surrogates spelled out."""
     usage: Usage | None
-    """Of all attempts together; None where the endpoint does not say. Of a cached verdict: what it
-    cost when it was asked for."""
+    """Of all attempts together; None where the endpoint does not report it. Of a cached verdict:
+    what it cost originally."""
     attempts: int
     cached: bool
     prompt: str
 
 
-@dataclass(eq=False, slots=True)
-class _Flight:
-    """A question under way, for those who ask the same meanwhile."""
-
-    begun: anyio.Event
-    """Whether it is its turn, among all that is asked."""
-    landed: anyio.Event
-    kept: Kept | None = None
-    problem: Exception | None = None
-
-
 class Judge:
+    """A model that is asked for verdicts. It needs no closing, and serves any number of loops."""
+
     def __init__(
         self,
         endpoint: Any,
@@ -98,39 +90,46 @@ class Judge:
         timeout: float | None = 600.0,
         longest: int = 100_000,
     ) -> None:
-        """`endpoint` is what `EvalConfig.endpoint` takes.
+        """Make a judge. Nothing is sent yet.
 
-        `attempts` bounds how often one question is asked until the reply is a verdict; `retries`
-        how often one request is tried again after a transient failure. `timeout` is how many
-        seconds one request may take; what takes longer is such a failure (None: no limit).
-        `longest` is the length of a text as it is sent, in characters, beyond which it is refused:
-        it is never cut.
+        Args:
+            endpoint: What `EvalConfig.endpoint` takes.
+            sampling: How the judge samples.
+            attempts: How often one question is asked until the reply is a verdict.
+            retries: How often one request is tried again after a transient failure.
+            cache: An SQLite file for verdicts; in memory by default.
+            max_concurrent: Requests in flight at once, in one event loop.
+            timeout: Seconds for one request; more is a transient failure. None for no limit.
+            longest: Characters of one text as it is sent, beyond which it is refused, never cut.
+
+        Raises:
+            InvalidInput: A setting is out of range.
+            RunDirectoryError: The cache cannot be used.
         """
         check_endpoint(endpoint)
         if not isinstance(sampling, Sampling):
             raise InvalidInput(f"sampling is a heldout.Sampling, got {sampling!r}")
-        for name, given, least in (
+        for name, value, least in (
             ("attempts", attempts, 1),
             ("retries", retries, 0),
             ("max_concurrent", max_concurrent, 1),
             ("longest", longest, 1),
         ):
-            if isinstance(given, bool) or not isinstance(given, int) or given < least:
-                raise InvalidInput(f"{name} is a whole number >= {least}, got {given!r}")
+            if not isinstance(value, int) or value < least:
+                raise InvalidInput(f"{name} is a whole number >= {least}, got {value!r}")
         if timeout is not None and (
-            isinstance(timeout, bool)
-            or not isinstance(timeout, int | float)
-            or not 0 < timeout < math.inf
+            not isinstance(timeout, int | float) or not 0 < timeout < math.inf
         ):
             raise InvalidInput(f"timeout is seconds > 0, or None, got {timeout!r}")
         self._sampling, self._attempts = sampling, attempts
         self._retries, self._timeout, self._longest = retries, timeout, longest
-        self._kept: Verdicts = MemoryVerdicts() if cache is None else FileVerdicts(Path(cache))
-        self._endpoints = EndpointByLoop(endpoint, max_concurrent, at_the_end=self._kept.close)
-        self._standing = Standing()
-        self._flights: dict[tuple[Any, str], _Flight] = {}
+        self._cache = VerdictCache(None if cache is None else Path(cache))
+        self._endpoints = _EndpointByLoop(endpoint, max_concurrent)
+        self._in_flight: dict[tuple[Any, str], _InFlight] = {}
+        self._has_answered = self._has_given_verdict = False
+        self._unanswered = self._without_verdict = 0
 
-    # --- Who judges ---
+    # --- Identity ---
 
     @cached_property
     def _description(self) -> dict[str, Any]:
@@ -144,53 +143,60 @@ class Judge:
         return {name: value for name, value in described.items() if name != "max_batch"}
 
     @property
-    def _is_known(self) -> bool:
-        """Whether verdicts may be reused: they are this judge's and no other's."""
-        return "unknown" not in self._description
-
-    @property
     def name(self) -> str:
         """The model's name, or the function's."""
-        said = self._description
-        return str(said.get("model") or said.get("name") or said.get("kind") or "judge")
+        described = self._description
+        return str(
+            described.get("model") or described.get("name") or described.get("kind") or "judge"
+        )
 
     @property
     def cache(self) -> Path | None:
         """The file that verdicts are kept in."""
-        return self._kept.path if isinstance(self._kept, FileVerdicts) else None
-
-    @property
-    def _who(self) -> str:
-        return one_line(self.name, 100)
+        return self._cache.path
 
     def identity(self) -> dict[str, Any]:
-        """Who judges, and with which settings: what two reports must share to be compared.
+        """Describe the judge and its settings: what two reports must share to be compared.
 
-        Asked for at the start of each eval: the weights of a model in memory are looked at again.
+        Called at the start of each eval: the weights of a model in memory are hashed again.
+
+        Returns:
+            Plain JSON values.
         """
         self.__dict__.pop("_description", None)
         return {
             "endpoint": dict(self._description),
-            "sampling": {**asdict(self._sampling), "stop": [*self._sampling.stop]},
+            "sampling": self._sampling.to_dict(),
             "attempts": self._attempts,
             "longest": self._longest,
         }
 
     def key(self, question: Question[Any], *, draw: int = 0) -> str:
-        """What a verdict is kept under."""
-        known = PROMPTS.get(question.prompt)
-        decides = {
+        """Hash all that decides a verdict.
+
+        Args:
+            question: The question.
+            draw: Which opinion of the same judge.
+
+        Returns:
+            The key of the verdict in the cache.
+
+        Raises:
+            InvalidInput: The question's inputs are not JSON values.
+        """
+        prompt = PROMPTS.get(question.prompt)
+        request = {
             "endpoint": self._description,
-            "sampling": asdict(self._sampling),
+            "sampling": self._sampling.to_dict(),
             "prompt": question.prompt,
-            "words": known.text if known is not None else "",
+            "words": prompt.text if prompt is not None else "",
             "messages": [[message.role, message.content] for message in question.messages],
             "inputs": question.inputs,
             "draw": draw,
         }
         try:
-            # In ASCII: half a surrogate pair has no bytes, but an escape.
-            encoded = json.dumps(decides, sort_keys=True, ensure_ascii=True).encode()
+            # In ASCII: a lone surrogate has no bytes, but an escape.
+            encoded = json.dumps(request, sort_keys=True, ensure_ascii=True).encode()
         except (TypeError, ValueError, RecursionError) as problem:
             raise InvalidInput(
                 f"the inputs of a question to a judge, and the endpoint's description of itself, "
@@ -201,106 +207,132 @@ class Judge:
     # --- Asking ---
 
     async def ask(self, question: Question[V], *, draw: int = 0) -> Verdict[V]:
-        """The judge's verdict; NoVerdict where it gives none. Another `draw` is another opinion of
-        the same judge, with a seed of its own where `sampling` has one."""
-        if isinstance(draw, bool) or not isinstance(draw, int) or draw < 0:
+        """Ask a question, or look its verdict up.
+
+        Args:
+            question: The question.
+            draw: Another number is another opinion of the same judge, with a seed of its own where
+                `sampling` has one.
+
+        Returns:
+            The verdict.
+
+        Raises:
+            InvalidInput: A text is longer than `longest`.
+            NoVerdict: No reply was a verdict.
+            EndpointError: A request was not answered, or no further one will be.
+        """
+        if not isinstance(draw, int) or draw < 0:
             raise InvalidInput(f"draw is a whole number >= 0, got {draw!r}")
         self._check_length(question)
         key = self.key(question, draw=draw)
-        while True:
-            kept = self._kept.get(key) if self._is_known else None
-            if (verdict := _remembered(question, kept)) is not None:
-                self._standing.has_given_verdict()
-                return verdict
-            # Another event loop cannot be waited for from this one.
-            flight = self._flights.get((current_loop(), key))
-            if flight is None:
-                return await self._lead(key, question, draw)
-            with waiting_for_others():
-                await flight.begun.wait()
-            await flight.landed.wait()
-            if flight.problem is not None:
-                # One of their own: an exception that is raised again and again grows each time.
-                raise _anew(flight.problem) from flight.problem.__cause__
-            if (verdict := _remembered(question, flight.kept)) is not None:
-                return verdict
-            # Whoever asked was cancelled, or reads replies otherwise: now it is for us to ask.
-
-    async def _lead(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
-        place = (current_loop(), key)
-        flight = self._flights[place] = _Flight(anyio.Event(), anyio.Event())
-        try:
-            verdict = await self._converse(key, question, draw, flight)
-            flight.kept = Kept(
+        if "unknown" in self._description:
+            return await self._converse(key, question, draw)
+        async with self._one_at_a_time(key):
+            if (cached := await self._look_up(key, question)) is not None:
+                self._has_given_verdict = True
+                return cached
+            verdict = await self._converse(key, question, draw)
+            reply = CachedReply(
                 key, question.prompt, self.name, verdict.reply, verdict.attempts, verdict.usage
             )
-            if self._is_known:
-                self._kept.put(flight.kept)
+            await self._cache.put(reply)
             return verdict
-        except Exception as problem:
-            if flight.kept is None:
-                flight.problem = problem
-            raise
-        finally:
-            del self._flights[place]
-            flight.begun.set()
-            flight.landed.set()
 
-    async def _converse(
-        self, key: str, question: Question[V], draw: int, flight: _Flight
-    ) -> Verdict[V]:
+    @asynccontextmanager
+    async def _one_at_a_time(self, key: str) -> AsyncIterator[None]:
+        """Let equal questions of one event loop wait for the first one's verdict."""
+        place = (current_loop(), key)
+        mine = self._in_flight.setdefault(place, _InFlight(anyio.Lock()))
+        mine.users += 1
+        try:
+            with waiting_for_others():
+                await mine.lock.acquire()
+            try:
+                yield
+            finally:
+                mine.lock.release()
+        finally:
+            mine.users -= 1
+            if not mine.users:
+                del self._in_flight[place]
+
+    async def _look_up(self, key: str, question: Question[V]) -> Verdict[V] | None:
+        cached = await self._cache.get(key)
+        if cached is None:
+            return None
+        try:
+            value = question.read(json_object(cached.reply, judged=_judged_texts(question)))
+        except Malformed:
+            return None  # a file that was edited: ask again
+        return Verdict(value, cached.reply, cached.usage, cached.attempts, True, question.prompt)
+
+    async def _converse(self, key: str, question: Question[V], draw: int) -> Verdict[V]:
         sampling = self._sampling.for_item(f"{question.prompt} {key}", draw)
-        messages, judged = question.messages, _judged(question)
-        used: list[Usage | None] = []
+        messages, judged = question.messages, _judged_texts(question)
+        usage: Usage | None = Usage()
         problem, reply = "", ""
         for attempt in range(self._attempts):
-            completion = await self._complete(messages, sampling.for_turn(attempt), flight)
-            used.append(completion.usage)
+            completion = await self._complete(messages, sampling.for_turn(attempt))
+            # A part of it would pass for all of it.
+            usage = usage and completion.usage and usage + completion.usage
             reply = completion.message.text.encode("utf-8", "backslashreplace").decode()
             try:
                 value = question.read(json_object(reply, completion.finish_reason, judged=judged))
             except Malformed as malformed:
                 problem = one_line(str(malformed), 2 * _QUOTED)
+                sent_back = Message("assistant", reply[:_SENT_BACK].strip() or NO_REPLY)
                 again = Message("user", AGAIN.format(problem=problem))
-                said = Message("assistant", reply[:_SENT_BACK].strip() or NO_REPLY)
-                messages = (*question.messages, said, again)
+                messages = (*question.messages, sent_back, again)
                 continue
-            self._standing.has_given_verdict()
-            return Verdict(value, reply, _sum(used), attempt + 1, False, question.prompt)
+            self._has_given_verdict = True
+            return Verdict(value, reply, usage, attempt + 1, False, question.prompt)
         times = f"{self._attempts} attempts" if self._attempts > 1 else "one attempt"
-        quoted = one_line(reply, _QUOTED) or "(no text)"
-        none = NoVerdict(
-            f"judge {self._who} gave no verdict in {times} ({question.prompt}): "
-            f"{problem} Its last reply: {quoted}",
-            usage=_sum(used),
+        failure = NoVerdict(
+            f"judge {self._short_name} gave no verdict in {times} ({question.prompt}): "
+            f"{problem} Its last reply: {one_line(reply, _QUOTED) or '(no text)'}",
+            usage=usage,
         )
-        raise self._standing.after_no_verdict(self._who, none)
+        self._without_verdict += 1
+        if self._has_given_verdict or self._without_verdict < MAX_FAILURES:
+            raise failure
+        raise FatalEndpointError(
+            f"judge {self._short_name} has given no verdict in any of {self._without_verdict} "
+            f"questions, so it is asked no more; the last: {failure}"
+        )
 
-    async def _complete(
-        self, messages: Sequence[Message], sampling: Sampling, flight: _Flight
-    ) -> Completion:
+    async def _complete(self, messages: Sequence[Message], sampling: Sampling) -> Completion:
         here = await self._endpoints.here()
 
         async def request() -> Completion:
             with waiting_for_others():
-                await here.places.acquire()  # not held while waiting for another try
+                await here.slots.acquire()  # not held while waiting for another try
             try:
-                flight.begun.set()
                 with anyio.move_on_after(self._timeout):
                     completion = await here.endpoint.complete(messages, sampling, ())
-                    self._standing.has_answered()
+                    self._has_answered = True
                     return completion
             finally:
-                here.places.release()
-            assert self._timeout is not None
-            raise self._standing.too_late(self._who, self._timeout)
+                here.slots.release()
+            late = TransientError if self._has_answered else Unreachable
+            raise late(f"judge {self._short_name}: no answer within {self._timeout:g} s")
 
         try:
             return await with_retries(request, self._retries)
         except FatalEndpointError as problem:
-            raise FatalEndpointError(f"judge {self._who}: {problem}") from problem
+            raise FatalEndpointError(f"judge {self._short_name}: {problem}") from problem
         except Unreachable as problem:
-            raise self._standing.after_silence(self._who, problem) from problem.__cause__
+            self._unanswered += 1
+            if self._has_answered or self._unanswered < MAX_FAILURES:
+                raise
+            raise FatalEndpointError(
+                f"judge {self._short_name}: nothing has answered in {self._unanswered} questions: "
+                f"{problem}"
+            ) from problem
+
+    @property
+    def _short_name(self) -> str:
+        return one_line(self.name, 100)
 
     def _check_length(self, question: Question[Any]) -> None:
         for label, text in question.inputs.items():
@@ -316,23 +348,49 @@ class Judge:
                 )
 
     async def close(self) -> None:
-        """Closes what this judge opened itself, for this event loop. It can be used again."""
+        """Close what this judge opened for this event loop. It can be used again."""
         await self._endpoints.close()
-        self._kept.close()
         self.__dict__.pop("_description", None)  # another model may be opened next
 
     # --- Graders for a rubric ---
 
-    def equality(self, *, question: TextOf | None = None, name: str = "correct") -> EqualityJudge:
-        """1 where the answer means the same as the sample's ground truth, else 0.
+    def equality(
+        self,
+        *,
+        question: TextOf | None = None,
+        name: str = "correct",
+        scope: Scope = "answer",
+    ) -> EqualityJudge:
+        """Grade 1 where the answer means the same as the sample's ground truth, else 0.
 
-        `question` says what was asked; by default it is the sample's own messages.
+        Args:
+            question: Says what was asked; by default the sample's own messages.
+            name: The name of the metric.
+            scope: What is judged: the last "answer", or the whole "trajectory".
+
+        Returns:
+            A part for a rubric.
         """
-        return EqualityJudge(self, question, name)
+        return EqualityJudge(self, question, name, scope)
 
-    def three_way(self, *, question: TextOf | None = None, name: str = "correct") -> ThreeWayJudge:
-        """Correct, incorrect or not attempted, by the sample's ground truth."""
-        return ThreeWayJudge(self, question, name)
+    def three_way(
+        self,
+        *,
+        question: TextOf | None = None,
+        name: str = "correct",
+        scope: Scope = "answer",
+    ) -> ThreeWayJudge:
+        """Grade correct, incorrect or not attempted, by the sample's ground truth.
+
+        Args:
+            question: Says what was asked; by default the sample's own messages.
+            name: The name of the metric, and what the others begin with.
+            scope: What is judged: the last "answer", or the whole "trajectory".
+
+        Returns:
+            A part for a rubric.
+        """
+        return ThreeWayJudge(self, question, name, scope)
 
     def criteria(
         self,
@@ -340,15 +398,25 @@ class Judge:
         *,
         question: TextOf | None = None,
         name: str = "criteria",
+        scope: Scope = "answer",
         show_target: bool = False,
         track: bool = False,
     ) -> CriteriaJudge:
-        """The weight of the criteria that are met, of what could be gained, from 0 to 1.
+        """Grade the weight of the criteria that are met, of what could be gained, from 0 to 1.
 
-        `show_target` shows the judge the sample's ground truth, as a good answer. `track` adds a
-        metric of weight 0 for each criterion.
+        Args:
+            criteria: The criteria, or a function of the sample that returns them.
+            question: Says what was asked; by default the sample's own messages.
+            name: The name of the metric.
+            scope: What is judged: the last "answer", the whole "trajectory", or each "turn" of the
+                model by itself, of which the metric is the mean.
+            show_target: Show the judge the sample's ground truth, as a good answer.
+            track: Add a metric of weight 0 for each criterion.
+
+        Returns:
+            A part for a rubric.
         """
-        return CriteriaJudge(self, question, name, criteria, show_target, track)
+        return CriteriaJudge(self, question, name, scope, criteria, show_target, track)
 
     def pairwise(
         self,
@@ -357,21 +425,20 @@ class Judge:
         target: TextOf | None = None,
         name: str = "preferred",
     ) -> PairwiseJudge:
-        """Is it better than the sample's ground truth, or than what `target` gives? In both
-        orders."""
-        return PairwiseJudge(self, question, name, target)
+        """Grade whether the answer is better than another one, in both orders.
+
+        Args:
+            question: Says what was asked; by default the sample's own messages.
+            target: Returns the other answer; by default the sample's ground truth.
+            name: The name of the metric.
+
+        Returns:
+            A part for a rubric.
+        """
+        return PairwiseJudge(self, question, name, "answer", target)
 
 
-def _remembered(question: Question[V], kept: Kept | None) -> Verdict[V] | None:
-    if kept is None:
-        return None
-    with suppress(Malformed):  # a file that somebody edited: it is asked again
-        value = question.read(json_object(kept.reply, judged=_judged(question)))
-        return Verdict(value, kept.reply, kept.usage, kept.attempts, True, question.prompt)
-    return None
-
-
-def _judged(question: Question[Any]) -> list[str]:
+def _judged_texts(question: Question[Any]) -> list[str]:
     """The texts that a reply might quote."""
     return [
         text if isinstance(text, str) else json.dumps(text, ensure_ascii=False)
@@ -379,21 +446,77 @@ def _judged(question: Question[Any]) -> list[str]:
     ]
 
 
-def _anew(problem: Exception) -> Exception:
-    """The same exception, without the way it has come."""
-    try:
-        fresh = copy.copy(problem)
-    except Exception:  # noqa: BLE001 - somebody's own class, which cannot be made of its arguments
-        fresh = None
-    if type(fresh) is type(problem):
-        return fresh
-    return ScoringFailed(f"{type(problem).__name__}: {printable_error(problem)}")
+# --- Endpoints ------------------------------------------------------------------------------------
 
 
-def _sum(used: Sequence[Usage | None]) -> Usage | None:
-    total = Usage()
-    for each in used:
-        if each is None:
-            return None  # half of it would pass for all of it
-        total += each
-    return total
+@dataclass(eq=False, slots=True)
+class _InFlight:
+    lock: anyio.Lock
+    users: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Opened:
+    endpoint: Endpoint
+    slots: anyio.Semaphore
+    end: AsyncGenerator[None, None]
+
+
+class _EndpointByLoop:
+    """One endpoint for each event loop, closed when the loop ends.
+
+    A judge is part of a score function, which may be used in one event loop after the other, or in
+    two at once (an eval beside a training run), and which nobody closes. Connections belong to the
+    loop they were made in; a model in this process is loaded once for all.
+    """
+
+    def __init__(self, endpoint: Any, max_concurrent: int) -> None:
+        self._given, self._max_concurrent = endpoint, max_concurrent
+        self._loops: dict[Any, _Opened] = {}
+        self._shared: Endpoint | None = None
+        self._opening = threading.Lock()
+
+    def describe(self) -> dict[str, Any]:
+        return self._open().describe()
+
+    async def here(self) -> _Opened:
+        loop = current_loop()
+        opened = self._loops.get(loop)
+        if opened is None:
+            endpoint = self._open()
+            end = self._close_with_loop(loop, endpoint)
+            slots = anyio.Semaphore(self._max_concurrent)
+            opened = self._loops[loop] = _Opened(endpoint, slots, end)
+            # A loop that ends closes the generators that were started in it.
+            await end.asend(None)
+        return opened
+
+    async def close(self) -> None:
+        opened = self._loops.get(current_loop())
+        if opened is not None:
+            await opened.end.aclose()
+        with self._opening:
+            shared, self._shared = self._shared, None
+        if shared is not None and shared is not self._given:
+            with anyio.CancelScope(shield=True):
+                await shared.close()
+
+    def _open(self) -> Endpoint:
+        with self._opening:
+            if self._shared is not None:
+                return self._shared
+            endpoint = open_endpoint(self._given, max_concurrent=self._max_concurrent)
+            kind = self._given.partition(":")[0] if isinstance(self._given, str) else ""
+            if kind in ("hf", "smollm2") or endpoint is self._given:
+                self._shared = endpoint
+            return endpoint
+
+    async def _close_with_loop(self, loop: Any, endpoint: Endpoint) -> AsyncGenerator[None, None]:
+        is_shared = endpoint is self._shared
+        try:
+            yield
+        finally:
+            self._loops.pop(loop, None)
+            if not is_shared:
+                with anyio.CancelScope(shield=True):
+                    await endpoint.close()

@@ -1,4 +1,4 @@
-"""What a judge is asked, and how its reply is read: pure functions from texts to a `Question`."""
+"""The questions put to a judge, and how its replies are read: pure functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Generic, Literal, TypeVar
 import msgspec
 
 from heldout.errors import InvalidInput
-from heldout.scoring.judges.delimited import delimited, readable
 from heldout.scoring.judges.prompts import (
     CRITERIA,
     DATA,
@@ -19,132 +18,169 @@ from heldout.scoring.judges.prompts import (
     PAIRWISE,
     THREE_WAY,
     Prompt,
+    scoped,
 )
 from heldout.scoring.judges.replies import Malformed
+from heldout.scoring.judges.texts import Blocks, delimited, readable
 from heldout.types import Message
 
-__all__ = [
-    "Attempted",
-    "Criterion",
-    "Malformed",
-    "Preferred",
-    "Question",
-    "criteria_question",
-    "equality_question",
-    "pairwise_question",
-    "three_way_question",
-]
-
+T = TypeVar("T")
 V = TypeVar("V")
 Attempted = Literal["correct", "incorrect", "not_attempted"]
 Preferred = Literal["first", "second", "tie"]
 
-LARGEST_WEIGHT = 1e100
-"""Of a criterion: any number of these can be added up."""
+MAX_WEIGHT = 1e100
+"""Weight of a criterion: any number of these can be added up."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question(Generic[V]):
-    """What is put before a judge. Your own may be asked the same way as those here."""
+    """What is put to a judge. Your own may be asked like those here."""
 
     prompt: str
-    """Kind and version of the words: "equality/1"."""
+    """Kind and version of the prompt: "equality/1"."""
     messages: tuple[Message, ...]
     inputs: dict[str, Any]
-    """What was put in, as JSON has it: with the prompt and the messages, what a verdict is kept
-    under."""
+    """The judged texts by label, or other JSON values. Part of the key of a cached verdict."""
     read: Callable[[Any], V] = field(compare=False)
-    """The parsed JSON object to the verdict; raises `Malformed` with what is wrong."""
+    """Turns the parsed JSON object into the verdict; raises `Malformed` with what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class Criterion:
-    """One thing that is true of an answer or not. A negative weight is for a bad thing."""
+    """A statement that is true of an answer or not. A negative weight is for a bad thing."""
 
     id: str
     description: str
     weight: float = 1.0
     required: bool = False
-    """Where it is not met, the whole is worth 0."""
+    """Where it is not met, the score is 0."""
 
     def __post_init__(self) -> None:
         for name in ("id", "description"):
-            given = getattr(self, name)
-            if not isinstance(given, str) or not given.strip():
-                raise InvalidInput(
-                    f"a criterion's {name} is a text that is not empty, got {given!r}"
-                )
+            value = getattr(self, name)
+            if not isinstance(value, str) or not value.strip():
+                raise InvalidInput(f"a criterion's {name} is text that is not empty, got {value!r}")
         if readable(self.id) != self.id or self.id != self.id.strip() or len(self.id) > 200:
             raise InvalidInput(
                 f"criterion {self.id[:50]!r}: a judge has to repeat the id, so it is short and has "
                 "nothing in it that cannot be seen"
             )
-        weight = self.weight
-        if isinstance(weight, bool) or not isinstance(weight, int | float):
-            raise InvalidInput(f"criterion {self.id!r}: weight is a number, got {weight!r}")
-        if not abs(weight) <= LARGEST_WEIGHT:  # nan is not
+        if not isinstance(self.weight, int | float) or not abs(self.weight) <= MAX_WEIGHT:
             raise InvalidInput(
-                f"criterion {self.id!r}: weight is a number between -{LARGEST_WEIGHT:g} and "
-                f"{LARGEST_WEIGHT:g}, got {weight!r:.100}"
+                f"criterion {self.id!r}: weight is a number between -{MAX_WEIGHT:g} and "
+                f"{MAX_WEIGHT:g}, got {self.weight!r:.100}"
             )
         if not isinstance(self.required, bool):
             raise InvalidInput(
                 f"criterion {self.id!r}: required is True or False, got {self.required!r:.100}"
             )
-        if self.required and weight < 0:
+        if self.required and self.weight < 0:
             raise InvalidInput(
-                f"criterion {self.id!r} is required and its weight is {weight:g}: required is what "
-                "has to be met, and a negative weight is for what should not be. Turn the "
+                f"criterion {self.id!r} is required and its weight is {self.weight:g}: required is "
+                "what has to be met, and a negative weight is for what should not be. Turn the "
                 "description round ('does not …') and make the weight 0 or more"
             )
 
 
-def equality_question(question: str, answer: str, target: str) -> Question[bool]:
-    """Does the answer mean the same as the target?"""
-    texts = {"question": question, "answer": answer, "target": target}
-    return _question(EQUALITY, texts, _read_equal)
+def equality_question(question: str, answer: str | Blocks, target: str) -> Question[bool]:
+    """Ask whether an answer means the same as the target.
+
+    Args:
+        question: What the model was asked.
+        answer: Its answer, or a whole trajectory.
+        target: The correct answer.
+
+    Returns:
+        The question; its verdict is True where they mean the same.
+    """
+    texts = {"question": question, **_answer_texts(answer), "target": target}
+    return _question(_prompt(EQUALITY, answer), texts, _read_equal)
 
 
-def three_way_question(question: str, answer: str, target: str) -> Question[Attempted]:
-    """Is the answer correct, incorrect, or none?"""
-    texts = {"question": question, "answer": answer, "target": target}
-    return _question(THREE_WAY, texts, _read_attempted)
+def three_way_question(question: str, answer: str | Blocks, target: str) -> Question[Attempted]:
+    """Ask whether an answer is correct, incorrect or not attempted.
+
+    Args:
+        question: What the model was asked.
+        answer: Its answer, or a whole trajectory.
+        target: The correct answer.
+
+    Returns:
+        The question.
+    """
+    texts = {"question": question, **_answer_texts(answer), "target": target}
+    return _question(_prompt(THREE_WAY, answer), texts, _read_attempted)
 
 
 def criteria_question(
-    question: str, answer: str, criteria: Sequence[Criterion], target: str | None = None
+    question: str,
+    answer: str | Blocks,
+    criteria: Sequence[Criterion],
+    target: str | None = None,
 ) -> Question[dict[str, bool]]:
-    """Which of the criteria are met? The judge sees neither weights nor what is required."""
+    """Ask which criteria are met. The judge sees neither weights nor what is required.
+
+    Args:
+        question: What the model was asked.
+        answer: Its answer, a whole trajectory or one turn.
+        criteria: What is checked.
+        target: A good answer to compare with.
+
+    Returns:
+        The question; its verdict says for each id whether it is met.
+
+    Raises:
+        InvalidInput: Two criteria share an id, or none has a positive weight.
+    """
     check_criteria(criteria)
     listed = [{"id": c.id, "description": c.description} for c in criteria]
-    texts = {"question": question, "answer": answer}
+    texts = {"question": question, **_answer_texts(answer)}
     if target is not None:
         texts["target"] = target
     texts["criteria"] = json.dumps(listed, ensure_ascii=False, indent=1)
     ids = tuple(c.id for c in criteria)
-    return _question(CRITERIA, texts, partial(_read_met, ids=ids))
+    return _question(_prompt(CRITERIA, answer), texts, partial(_read_met, ids=ids))
 
 
 def pairwise_question(question: str, first: str, second: str) -> Question[Preferred]:
-    """Which answer is better? Ask in both orders: many judges prefer a place."""
+    """Ask which of two answers is better. Ask in both orders: many judges prefer a position.
+
+    Args:
+        question: What the models were asked.
+        first: The answer that is shown first.
+        second: The other one.
+
+    Returns:
+        The question.
+    """
     texts = {"question": question, "first": first, "second": second}
     return _question(PAIRWISE, texts, _read_preferred)
 
 
 def check_criteria(criteria: Sequence[Criterion]) -> None:
+    """Refuse criteria that cannot be scored: none, two with one id, or none to gain by."""
     if isinstance(criteria, str) or not isinstance(criteria, Sequence) or not criteria:
         raise InvalidInput(f"criteria are a list of at least one Criterion, got {criteria!r:.100}")
-    seen: set[str] = set()
+    ids: set[str] = set()
     for criterion in criteria:
         if not isinstance(criterion, Criterion):
             raise InvalidInput(f"criteria are Criterion values, got {criterion!r:.100}")
-        if criterion.id in seen:
+        if criterion.id in ids:
             raise InvalidInput(f"two criteria have the id {criterion.id!r}; ids are unique")
-        seen.add(criterion.id)
+        ids.add(criterion.id)
     if not any(criterion.weight > 0 for criterion in criteria):
         raise InvalidInput(
             "no criterion has a weight above 0, so that nothing could be gained; give one a weight"
         )
+
+
+def _answer_texts(answer: str | Blocks) -> Mapping[str, str]:
+    return answer.texts if isinstance(answer, Blocks) else {"answer": answer}
+
+
+def _prompt(prompt: Prompt, answer: str | Blocks) -> Prompt:
+    return scoped(prompt, answer.scope if isinstance(answer, Blocks) else "answer")
 
 
 def _question(prompt: Prompt, texts: Mapping[str, str], read: Callable[[Any], V]) -> Question[V]:
@@ -159,8 +195,7 @@ def _question(prompt: Prompt, texts: Mapping[str, str], read: Callable[[Any], V]
     return Question(prompt.name, messages, dict(texts), read)
 
 
-# --- What a reply has to be ---------------------------------------------------------------------
-# Further keys do no harm. A reason is asked for and not insisted on.
+# --- Replies: further keys do no harm; a reason is asked for and not required ---------------------
 
 
 class _Equal(msgspec.Struct):
@@ -184,36 +219,33 @@ class _AllMet(msgspec.Struct):
     criteria: list[_Met]
 
 
-T = TypeVar("T")
-
-
 def _read_equal(value: Any) -> bool:
-    return _as(_Equal, value).verdict == "equal"
+    return _convert(_Equal, value).verdict == "equal"
 
 
 def _read_attempted(value: Any) -> Attempted:
-    return _as(_Attempted, value).verdict
+    return _convert(_Attempted, value).verdict
 
 
 def _read_preferred(value: Any) -> Preferred:
-    return _as(_Preferred, value).verdict
+    return _convert(_Preferred, value).verdict
 
 
 def _read_met(value: Any, *, ids: tuple[str, ...]) -> dict[str, bool]:
     met: dict[str, bool] = {}
-    for each in _as(_AllMet, value).criteria:
+    for each in _convert(_AllMet, value).criteria:
         if each.id not in ids:
             raise Malformed(f"there is no criterion {each.id[:100]!r}.")
         if each.id in met:
             raise Malformed(f"criterion {each.id[:100]!r} is there twice.")
         met[each.id] = each.met
-    missing = [each for each in ids if each not in met]
-    if missing:
-        raise Malformed(f"criterion {missing[0][:100]!r} is missing.")
-    return {each: met[each] for each in ids}
+    for id in ids:
+        if id not in met:
+            raise Malformed(f"criterion {id[:100]!r} is missing.")
+    return {id: met[id] for id in ids}
 
 
-def _as(shape: type[T], value: Any) -> T:
+def _convert(shape: type[T], value: Any) -> T:
     try:
         return msgspec.convert(value, shape, strict=True)
     except msgspec.ValidationError as problem:

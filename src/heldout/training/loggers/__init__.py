@@ -4,8 +4,7 @@ An asynchronous eval of step 30 may finish when the trainer is at step 50, after
 logger puts each result at its own step, and costs the trainer none of its points. A skip is shown,
 and is never a score.
 
-base          Loggers: a thread and a bounded queue for each logger; what every logger is given
-simple        CallableLogger, StdoutLogger
+base          Loggers: a thread and a bounded queue for each logger; CallableLogger, StdoutLogger
 wandb         WandbLogger: in a run of its own, in the trainer's group
 trackio       TrackioLogger: in the trainer's run
 tensorboard   TensorboardLogger: in a run next to the trainer's
@@ -14,9 +13,16 @@ mlflow        MlflowLogger: in the trainer's run
     dispatcher = AsyncEvalDispatcher(loggers=[StdoutLogger(), WandbLogger()])
 """
 
-from heldout.training.loggers.base import Fields, Logger, LoggerReport, Loggers, LoggersReport
+from heldout.training.loggers.base import (
+    CallableLogger,
+    Fields,
+    Logger,
+    LoggerReport,
+    Loggers,
+    LoggersReport,
+    StdoutLogger,
+)
 from heldout.training.loggers.mlflow import MlflowLogger
-from heldout.training.loggers.simple import CallableLogger, StdoutLogger
 from heldout.training.loggers.tensorboard import TensorboardLogger
 from heldout.training.loggers.trackio import TrackioLogger
 from heldout.training.loggers.wandb import WandbLogger

@@ -1,5 +1,7 @@
 """What every logger builds on: the protocol, a thread per logger, and the fields of a result.
 
+`CallableLogger` and `StdoutLogger`, which need no tracker, are here, too.
+
 `Loggers` gives each logger a thread and a bounded queue of its own. `Loggers.log` copies a result
 into every queue and returns: it neither waits nor raises. A logger that raises has lost that
 result; one that hangs keeps only its own results waiting. What a logger did not get is counted by
@@ -15,13 +17,14 @@ import logging
 import math
 import os
 import queue
+import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Protocol, TypeVar
+from typing import Protocol, TextIO, TypeVar
 
 from heldout.errors import InvalidInput, printable_error
 
@@ -340,3 +343,58 @@ def _clean_text(text: str) -> str:
 def _describe(problem: BaseException) -> str:
     message = " ".join(printable_error(problem).split())[:200]
     return one_line(f"{type(problem).__name__}: {message}")
+
+
+# --- Results to a function, or as lines to read ---------------------------------------------------
+
+_FIRST = ("reward", "reward_ci_low", "reward_ci_high", "pass_rate", "n")
+
+
+class CallableLogger:
+    """Calls a function with each result.
+
+    Args:
+        fn: Called as `fn(name, step, fields)`, with finite numbers and texts: `reward`, `n`…
+
+    Raises:
+        InvalidInput: `fn` is not callable.
+    """
+
+    def __init__(self, fn: Callable[[str, int, dict[str, float | int | str]], object]) -> None:
+        if not callable(fn):
+            raise InvalidInput(f"fn is a function (name, step, fields), got {fn!r:.100}")
+        self._fn = fn
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        """Call the function."""
+        numbers, texts = split_fields(fields)
+        self._fn(name, step, {**numbers, **texts})
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+class StdoutLogger:
+    """Prints `rl_eval step 30: reward 0.75, n 24` or `rl_eval step 40: SKIPPED, reason: …`.
+
+    Args:
+        stream: A text stream; None is what `sys.stdout` is when a result comes.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream
+
+    def log(self, name: str, step: int, fields: Fields) -> None:
+        """Print one line, in one write: the trainer prints, too."""
+        numbers, texts = split_fields(fields)
+        parts = ["SKIPPED"] if numbers.pop("skipped", None) else []
+        first = {key: numbers[key] for key in _FIRST if key in numbers}
+        parts += [f"{key} {value:.6g}" for key, value in (first | numbers).items()]
+        parts += [f"{key}: {text}" for key, text in texts.items()]
+        line = one_line(f"{name} step {step}: {', '.join(parts) or 'nothing'}")
+        stream = self._stream or sys.stdout
+        stream.write(f"{line}\n")
+        stream.flush()
+
+    def close(self) -> None:
+        """Nothing to do: the stream is the caller's."""

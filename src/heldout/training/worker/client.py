@@ -26,7 +26,6 @@ from typing import Any
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.run_eval import Known, Measured, Task, describe
-from heldout.training.snapshot import PolicyVersion
 from heldout.training.worker.messages import (
     INSIDE_WORKER,
     Answer,
@@ -69,8 +68,11 @@ class TimeIsUp(HeldoutError):
     """An eval ran out of time before it began. The worker is kept for the next one."""
 
 
-class Snapshot:
+class WorkerSnapshot:
     """Weights of one step in shared memory. `release` it once its eval is over."""
+
+    weights = None
+    """Only the worker, which has the frozen weights, knows the hash of all of them."""
 
     def __init__(self, step: int, slot: int, buffer: WeightBuffer, free: deque[int]) -> None:
         self.step = step
@@ -81,10 +83,6 @@ class Snapshot:
     def in_use(self) -> AbstractContextManager[None]:
         """Nothing to enter: another process uses it."""
         return nullcontext()
-
-    def version(self) -> PolicyVersion:
-        """Only the worker, which has the frozen weights, knows the hash of all of them."""
-        return PolicyVersion(self.step, None)
 
     def why_changed(self) -> None:
         """It does not change: nothing in it is shared with the model in training."""
@@ -156,7 +154,7 @@ class EvalWorker:
         """Of the worker's process, where one is running."""
         return None if self._process is None else self._process.pid
 
-    def try_snapshot(self, model: Any, *, step: int) -> Snapshot | None:
+    def try_snapshot(self, model: Any, *, step: int) -> WorkerSnapshot | None:
         """Copy the weights to shared memory, in the trainer's thread; None: no slot is free."""
         if self._closed:
             raise InvalidInput("the eval worker was closed")
@@ -165,7 +163,7 @@ class EvalWorker:
         if not self._free:
             return None
         slot = self._free.popleft()
-        snapshot = Snapshot(step, slot, self._buffers[slot], self._free)
+        snapshot = WorkerSnapshot(step, slot, self._buffers[slot], self._free)
         try:
             snapshot.buffer.write(model)
         except BaseException:
@@ -173,7 +171,7 @@ class EvalWorker:
             raise
         return snapshot
 
-    def measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
+    def measure(self, task: Task, snapshot: WorkerSnapshot) -> Measured | Known:
         """Evaluate the weights of a snapshot, in any thread. What goes wrong is a skip."""
         with self._lock:
             try:
@@ -207,7 +205,7 @@ class EvalWorker:
 
     # --- One eval ---
 
-    def _measure(self, task: Task, snapshot: Snapshot) -> Measured | Known:
+    def _measure(self, task: Task, snapshot: WorkerSnapshot) -> Measured | Known:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
         layout = snapshot.buffer.wait()

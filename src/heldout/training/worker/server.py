@@ -206,7 +206,7 @@ class Server:
         assert isinstance(measured, Measured)
         if measured.skipped is not None:
             measured = replace(measured, skipped=measured.skipped + self._see_log())
-        left = any(thread.name == "heldout-beside" for thread in threading.enumerate())
+        left = any(thread.name == "heldout-loop" for thread in threading.enumerate())
         return Ended(request.number, measured, restart=left)
 
     def _build_runner(self, model: Any) -> Runner | EpisodeRunner:

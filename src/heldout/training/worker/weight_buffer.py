@@ -135,7 +135,7 @@ class WeightBuffer:
                 for offset, named in copied.items():
                     self._copy_bytes(offset, _as_bytes(named), devices)
                 if sums:
-                    together = torch.stack([each.to(sums[0].device) for each in sums])
+                    together = torch.stack([total.to(sums[0].device) for total in sums])
                     self._copy_bytes(end, together.view(torch.uint8), devices)
             finally:
                 self._mark_copies(devices)

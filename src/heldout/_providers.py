@@ -1,0 +1,97 @@
+"""Names of models: which providers there are, their addresses, and the variables with their keys.
+
+This is data that `config` checks and `models` uses; nothing here opens a connection.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from heldout.errors import InvalidInput
+
+
+class Provider(NamedTuple):
+    """Where a provider's API is.
+
+    Attributes:
+        url: The base URL.
+        key_variable: The environment variable with the key; None if it takes none.
+    """
+
+    url: str
+    key_variable: str | None
+
+
+OPENAI = Provider("https://api.openai.com/v1", "OPENAI_API_KEY")
+ANTHROPIC = Provider("https://api.anthropic.com/v1", "ANTHROPIC_API_KEY")
+
+COMPATIBLE = {
+    "openrouter": Provider("https://openrouter.ai/api/v1", "OPENROUTER_API_KEY"),
+    "together": Provider("https://api.together.xyz/v1", "TOGETHER_API_KEY"),
+    "groq": Provider("https://api.groq.com/openai/v1", "GROQ_API_KEY"),
+    "mistral": Provider("https://api.mistral.ai/v1", "MISTRAL_API_KEY"),
+    "deepseek": Provider("https://api.deepseek.com/v1", "DEEPSEEK_API_KEY"),
+    "fireworks": Provider("https://api.fireworks.ai/inference/v1", "FIREWORKS_API_KEY"),
+    "ollama": Provider("http://localhost:11434/v1", None),
+    "vllm": Provider("http://localhost:8000/v1", None),
+    "sglang": Provider("http://localhost:30000/v1", None),
+    "lmstudio": Provider("http://localhost:1234/v1", None),
+}
+"""Providers of OpenAI-compatible chat completions."""
+
+SERVERS = ("openai", "openai-responses", "anthropic", *COMPATIBLE)
+"""Forms whose requests heldout sends itself."""
+KINDS = (*SERVERS, "litellm", "hf", "smollm2")
+"""Everything that may stand before the colon."""
+
+_FAMILIES = (
+    (re.compile(r"gpt-|o\d|chatgpt", re.IGNORECASE), "openai:{0}"),
+    (re.compile(r"claude", re.IGNORECASE), "anthropic:{0}"),
+    (re.compile(r"mistral|codestral|magistral", re.IGNORECASE), "mistral:{0}"),
+    (re.compile(r"deepseek", re.IGNORECASE), "deepseek:{0}"),
+    (re.compile(r"gemini", re.IGNORECASE), "litellm:gemini/{0} or openrouter:google/{0}"),
+)
+"""How models of well-known names are written in full."""
+
+
+def check_model_name(name: str) -> None:
+    """Refuse text that names no model, and say which form is meant.
+
+    Args:
+        name: A model, such as `openai:gpt-4o` or `smollm2`.
+
+    Raises:
+        InvalidInput: If the form is unknown.
+    """
+    kind, _, model = name.partition(":")
+    if (kind in KINDS and model and kind != "smollm2") or name == "smollm2":
+        return
+    raise InvalidInput(
+        f"endpoint {name!r} is not one of openai:MODEL, openai:MODEL@http://host/v1, "
+        f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, smollm2"
+        + _suggest(name, kind, model)
+    )
+
+
+def _suggest(name: str, kind: str, model: str) -> str:
+    if kind in KINDS:  # openai: without a model, smollm2:x
+        return ""
+    is_tag = re.search(r"\d", kind) is not None  # llama3:8b, which is near to "ollama"
+    if model and not is_tag and (near := difflib.get_close_matches(kind, KINDS, n=1, cutoff=0.75)):
+        return f"; did you mean {near[0]}:{model}?"
+    prefix, slash, rest = name.partition("/")
+    if slash and prefix in KINDS and rest:  # as Inspect and LiteLLM write it
+        return f"; did you mean {prefix}:{rest}?"
+    for pattern, form in _FAMILIES:
+        if pattern.match(name):
+            return f"; write {form.format(name)}"
+    if slash or Path(name).is_dir():
+        return (
+            f"; write hf:{name} to load it here, or vllm:{name} or openrouter:{name} for a server"
+        )
+    if model:
+        return f"; write ollama:{name} if that is an Ollama model"
+    return ""

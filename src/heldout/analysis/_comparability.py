@@ -1,0 +1,287 @@
+"""What keeps two runs from being compared.
+
+Other samples, another scorer, another environment, another meaning of "passed", or a run that did
+not finish (what ends first is no fair sample of the rest) makes a difference that is not the
+policy's. Such a comparison is refused, naming what differs, unless it is allowed by name. Settings
+that one may want to compare (a prompt, a temperature) are only reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from heldout._format import samples as count_samples
+from heldout.analysis._runs import LoadedRun
+from heldout.config import result_changing
+from heldout.errors import InvalidInput, NotComparable
+from heldout.stats import Ints
+from heldout.store.columns import Labels
+
+Kind = Literal["samples", "scorer", "environment", "threshold", "incomplete"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+IDS_SHOWN = 3
+PARTS_SHOWN = 8
+
+# What a report of episodes says in its config, where others have functions.
+_EPISODE_SETTINGS: dict[str, Kind] = {
+    "success_is": "scorer",
+    "env": "environment",
+    "max_steps": "environment",
+}
+_FUNCTIONS: dict[str, Kind] = {"score_fn": "scorer", "environment_factory": "environment"}
+# Reported elsewhere, or nothing that a reader could act on.
+_NOT_SETTINGS = {*_EPISODE_SETTINGS, "kind", "num_envs", "seeded", "notes", "samples", "label", "n"}
+
+
+@dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Something that differs between two runs other than the policy.
+
+    Attributes:
+        kind: What `allow` calls it.
+        text: What differs, for the message of a refusal.
+    """
+
+    kind: Kind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSamples:
+    """The samples that two runs have in common, as aligned indices into their tables."""
+
+    a: Ints
+    b: Ints
+
+
+def find_shared_samples(a: LoadedRun, b: LoadedRun) -> SharedSamples:
+    """Align the samples of two runs by id."""
+    # Hashes of 64 bits: that a million ids which differ have the same ones is out of the question.
+    if np.array_equal(a.table.id_hash, b.table.id_hash):
+        everything = np.arange(len(a.table.id_hash), dtype=np.int64)
+        return SharedSamples(everything, everything)
+    index = {id: i for i, id in enumerate(b.table.sample_ids)}
+    pairs = [(i, index[id]) for i, id in enumerate(a.table.sample_ids) if id in index]
+    table = np.array(pairs, dtype=np.int64).reshape(-1, 2)
+    return SharedSamples(table[:, 0], table[:, 1])
+
+
+# --- Mismatches ---------------------------------------------------------------------------------
+
+
+def find_mismatches(
+    a: LoadedRun,
+    b: LoadedRun,
+    shared: SharedSamples,
+    *,
+    keys: Sequence[str],
+    threshold_matters: bool,
+) -> list[Mismatch]:
+    """List what makes two runs hard to compare; `keys` are those of slices and clusters."""
+    mismatches: list[Mismatch] = []
+    if not unseeded_runs(a, b):  # without seeds, ids say nothing
+        mismatches += [*_sample_mismatches(a, b, shared), *_key_mismatches(a, b, shared, keys)]
+    for name, kind in _FUNCTIONS.items():
+        text = describe_function_change(a, b, name)
+        if text and a.functions and b.functions and not (kind == "scorer" and same_answers(a, b)):
+            mismatches.append(Mismatch(kind, text))
+    if "episodes" in (a.config.get("kind"), b.config.get("kind")):
+        for name, kind in _EPISODE_SETTINGS.items():
+            if a.config.get(name) != b.config.get(name):
+                text = _describe_change(name, a.config.get(name), b.config.get(name))
+                mismatches.append(Mismatch(kind, text))
+    thresholds = a.report.pass_threshold, b.report.pass_threshold
+    if threshold_matters and thresholds[0] != thresholds[1]:
+        mismatches.append(Mismatch("threshold", _describe_change("pass_threshold", *thresholds)))
+    return [*mismatches, *find_unfinished(a), *find_unfinished(b)]
+
+
+def refuse_mismatches(mismatches: Iterable[Mismatch], allow: Collection[str], what: str) -> None:
+    """Raise NotComparable for what is not allowed; `what` begins the message."""
+    unknown = [kind for kind in allow if kind not in KINDS]
+    if unknown:
+        raise InvalidInput(f"allow takes some of {', '.join(KINDS)}; got {unknown[0]!r}")
+    refused = [mismatch for mismatch in mismatches if mismatch.kind not in allow]
+    if refused:
+        texts = "; ".join(f"{mismatch.kind}: {mismatch.text}" for mismatch in refused)
+        kinds = tuple(dict.fromkeys(mismatch.kind for mismatch in refused))
+        raise NotComparable(
+            f"{what}: {texts}. If that is intended, allow it: {', '.join(kinds)}", kinds
+        )
+
+
+def refuse_same_run(a: LoadedRun, b: LoadedRun) -> None:
+    path_a, path_b = a.report.path, b.report.path
+    if path_a is not None and path_b is not None and path_a.resolve() == path_b.resolve():
+        raise InvalidInput(f"{path_a} is compared with itself; name two runs")
+
+
+def find_unfinished(run: LoadedRun) -> list[Mismatch]:
+    """Return a mismatch for a run that did not finish, else none."""
+    if run.complete:
+        return []
+    asked = run.report.summary.get("n_asked")
+    of = "" if asked is None else f" of {asked}"
+    text = (
+        f"{run.name} is not finished ({run.report.status}): it has {len(run.table.reward)}{of} "
+        "items, and those that end first are not like the others (--resume finishes it)"
+    )
+    return [Mismatch("incomplete", text)]
+
+
+def same_answers(a: LoadedRun, b: LoadedRun) -> bool:
+    """Tell whether both score the same trajectories, so that scorers are what is compared."""
+    rescored = any(isinstance(run.config.get("parent"), dict) for run in (a, b))
+    return bool(rescored and a.origin and a.origin.get("id") and a.origin == b.origin)
+
+
+def unseeded_runs(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:
+    """Name the runs whose episodes had no seeds: their samples of one id are not one task."""
+    return tuple(run.name for run in (a, b) if run.config.get("seeded") is False)
+
+
+def merge_labels(*columns: Labels) -> tuple[list[Ints], list[Any]]:
+    """Number the values of several columns alike; the last of the values returned is None."""
+    known: dict[Any, int] = {}
+    for column in columns:
+        for value in column.values:
+            known.setdefault(value, len(known))
+    missing = len(known)
+    codes = []
+    for column in columns:
+        numbers = np.array([*(known[value] for value in column.values), missing], dtype=np.int64)
+        codes.append(numbers[column.codes])
+    return codes, [*known, None]
+
+
+def _sample_mismatches(a: LoadedRun, b: LoadedRun, shared: SharedSamples) -> list[Mismatch]:
+    texts = []
+    for run, other, indices in ((a, b, shared.a), (b, a, shared.b)):
+        missing = len(run.table.sample_ids) - len(indices)
+        if missing and other.complete:  # else "incomplete" says it
+            known = set(other.table.sample_ids)
+            ids = _list_ids(id for id in run.table.sample_ids if id not in known)
+            texts.append(f"{count_samples(missing)} only in {run.name}: {ids}")
+    changed = np.flatnonzero(a.table.content[shared.a] != b.table.content[shared.b])
+    if len(changed):
+        ids = _list_ids(a.table.sample_ids[shared.a[i]] for i in changed)
+        texts.append(f"{count_samples(len(changed))} with another input or ground truth: {ids}")
+    return [Mismatch("samples", text) for text in texts]
+
+
+def _key_mismatches(
+    a: LoadedRun, b: LoadedRun, shared: SharedSamples, keys: Sequence[str]
+) -> list[Mismatch]:
+    """Find samples that are in another slice or cluster in each run."""
+    mismatches = []
+    for key in dict.fromkeys(keys):
+        labels_a, labels_b = a.table.keys[key], b.table.keys[key]
+        (codes_a, codes_b), _ = merge_labels(labels_a, labels_b)
+        moved = np.flatnonzero(codes_a[shared.a] != codes_b[shared.b])
+        if len(moved):
+            i, j = int(shared.a[moved[0]]), int(shared.b[moved[0]])
+            text = (
+                f"{count_samples(len(moved))} with another {key}: {a.table.sample_ids[i]!r} has "
+                f"{labels_a[i]!r:.60} and {labels_b[j]!r:.60}"
+            )
+            mismatches.append(Mismatch("samples", text))
+    return mismatches
+
+
+# --- Functions ----------------------------------------------------------------------------------
+
+
+def describe_function_change(a: LoadedRun, b: LoadedRun, name: str) -> str | None:
+    """Describe how a function of two runs differs; None where it is the same."""
+    function_a, function_b = a.functions.get(name), b.functions.get(name)
+    if function_a == function_b:
+        return None
+    if parts := _describe_rubric_changes(function_a, function_b):
+        return f"{name} is not the same rubric: {'; '.join(parts)}"
+    names = [f.get("name") if isinstance(f, dict) else None for f in (function_a, function_b)]
+    if names[0] == names[1]:
+        return f"{name} ({names[0]}), or what it uses, is not the same code"
+    return _describe_change(name, *names)
+
+
+def _describe_rubric_changes(function_a: Any, function_b: Any) -> list[str]:
+    """Describe what two rubrics differ in, part by part; empty where either is no rubric."""
+    rubrics = [f["parts"] for f in (function_a, function_b) if isinstance(f, dict) and "parts" in f]
+    if len(rubrics) < 2 or not all(isinstance(parts, list) for parts in rubrics):
+        return []
+    a, b = ({str(p.get("name")): p for p in parts if isinstance(p, dict)} for parts in rubrics)
+    texts = [f"{name!r:.60} is in one only" for name in {**a, **b} if (name in a) != (name in b)]
+    for name in a.keys() & b.keys():
+        texts += [
+            f"{name!r:.60} is not the same code"
+            if key == "source"
+            else f"{name!r:.60}: {_describe_change(key, a[name].get(key), b[name].get(key))}"
+            for key in {**a[name], **b[name]}
+            if a[name].get(key) != b[name].get(key)
+        ]
+    if not texts:
+        moved = rubrics[0] != rubrics[1]
+        return ["its parts are in another order" if moved else "it is another kind of rubric"]
+    texts.sort()
+    more = [f"and {len(texts) - PARTS_SHOWN} more"] if len(texts) > PARTS_SHOWN else []
+    return [*texts[:PARTS_SHOWN], *more]
+
+
+# --- Settings -----------------------------------------------------------------------------------
+
+
+def find_changed_settings(a: LoadedRun, b: LoadedRun) -> dict[str, tuple[Any, Any]]:
+    """Return the settings other than the policy that differ, with both values."""
+    settings_a, settings_b = _comparable_settings(a), _comparable_settings(b)
+    return {
+        name: (settings_a.get(name), settings_b.get(name))
+        for name in {**settings_a, **settings_b}
+        if settings_a.get(name) != settings_b.get(name)
+    }
+
+
+def find_model_versions(a: LoadedRun, b: LoadedRun) -> tuple[str, str | None, str | None] | None:
+    """Return a model's name and its two versions, where one name stands for two models."""
+    endpoints = [run.config.get("endpoint") for run in (a, b)]
+    model_a, model_b = (endpoint if isinstance(endpoint, dict) else {} for endpoint in endpoints)
+    versions = model_a.get("version"), model_b.get("version")
+    if model_a.get("model") != model_b.get("model") or versions[0] == versions[1]:
+        return None
+    return str(model_a.get("model")), *versions
+
+
+def find_unknown_scorers(a: LoadedRun, b: LoadedRun) -> tuple[str, ...]:
+    """Name the runs of which it is not recorded how they were scored."""
+    return tuple(
+        run.name
+        for run in (a, b)
+        if not run.functions.get("score_fn") and run.config.get("kind") != "episodes"
+    )
+
+
+def _comparable_settings(run: LoadedRun) -> dict[str, Any]:
+    settings = {
+        name: value
+        for name, value in result_changing(run.config).items()
+        if not name.startswith(("endpoint", "parent")) and name not in _NOT_SETTINGS
+    }
+    prepare = run.functions.get("prepare_messages")
+    if isinstance(prepare, dict):
+        settings["prepare_messages"] = f"{prepare.get('name')} {prepare.get('source')!s:.6}"
+    return settings
+
+
+def _describe_change(name: str, a: Any, b: Any) -> str:
+    return f"{name} is {a!r:.60} and {b!r:.60}"
+
+
+def _list_ids(ids: Iterable[str]) -> str:
+    shown = [repr(id)[:80] for id in islice(ids, IDS_SHOWN + 1)]
+    more = ["…"] if len(shown) > IDS_SHOWN else []
+    return ", ".join([*shown[:IDS_SHOWN], *more])

@@ -1,0 +1,235 @@
+"""Runs as columns, and the value that each of their items and samples has.
+
+What is compared is a `Measure`: the reward, whether it passed, pass@k, pass^k or a metric. Its
+value for a sample is the mean over the sample's repeats. Items that errored have no value; counted
+as `errors_as`, they give a second reading, so that what errors count as cannot decide unnoticed
+(docs/semantics.md, clause 22).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.stats import Floats, Ints
+from heldout.stats._input import LARGEST, UNIT_ROUNDING
+from heldout.stats.pass_rates import pass_at_k_by_question, pass_hat_k_by_question
+from heldout.stats.summary import has_passed
+from heldout.store.columns import Table, table_of
+from heldout.store.report import EvalReport
+from heldout.store.run_dir import RunDir
+
+REWARD, PASSED = "reward", "passed"
+METRIC_PREFIX = "metric."
+"""Reaches a metric whose own name is that of a built-in measure: metric.passed."""
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRun:
+    """A report with its items as columns.
+
+    `functions` are the names and fingerprints in run.json of what prepared and scored, {} if
+    unknown; `origin` is the run whose trajectories these are (`heldout rescore`), None if unknown.
+    """
+
+    name: str
+    report: EvalReport
+    table: Table
+    functions: dict[str, Any]
+    origin: dict[str, Any] | None = None
+
+    @property
+    def config(self) -> dict[str, Any]:
+        return self.report.config
+
+    @property
+    def complete(self) -> bool:
+        return self.report.summary.get("complete") is not False
+
+    @property
+    def errored(self) -> int:
+        return int(np.isnan(self.table.reward).sum())
+
+
+ReportOrPath = EvalReport | str | Path
+"""A report, or the path of a run directory."""
+Run = ReportOrPath | LoadedRun
+
+
+def load_run(report: Run, keys: Sequence[str] = (), *, name: str) -> LoadedRun:
+    """Load the items of a report, at least one of them scored, with the values of these keys.
+
+    `name` is what to call a report that has no name of its own.
+    """
+    if isinstance(report, LoadedRun):
+        return report
+    if isinstance(report, str | Path):
+        path = Path(report)
+        if RunDir(path).curve.exists():
+            raise RunDirectoryError(
+                f"{path} is a curve; one of the evals in {path / 'steps'} is what can be compared"
+            )
+        report = EvalReport.load(path)
+    if not isinstance(report, EvalReport):
+        raise InvalidInput(
+            f"a report, or the path of a run directory, is compared; got {report!r:.100}"
+        )
+    functions: dict[str, Any] = {}
+    origin: dict[str, Any] | None = None
+    if report.path is not None:
+        directory = RunDir(report.path)
+        info = directory.read_info()
+        functions, origin = info.functions, directory.origin(info)
+    name = str(report.config.get("experiment_name") or (report.path.name if report.path else name))
+    table = table_of(report, [*dict.fromkeys(keys)])
+    if len(table.reward) == 0:
+        raise InvalidInput(f"{name} has no results: there is nothing to compare")
+    if np.isnan(table.reward).all():
+        raise InvalidInput(
+            f"{name} has no score: all of its {len(table.reward)} items errored. Run it again "
+            "(--resume), or see why: heldout show --failures"
+        )
+    return LoadedRun(name, report, table, functions, origin)
+
+
+def sample_clusters(table: Table, key: str | None) -> Ints:
+    """Number the cluster of each sample.
+
+    Samples that share a value of `key` are one cluster; without a key, and of samples that lack
+    it, those of equal content are (clause 7).
+    """
+    labels = None if key is None else table.keys[key]
+    if labels is not None and (labels.codes >= 0).all():
+        return labels.codes
+    by_content = np.unique(table.content, return_inverse=True)[1].astype(np.int64)
+    if labels is None:
+        return by_content
+    return np.where(labels.codes < 0, len(labels.values) + by_content, labels.codes)
+
+
+def has_duplicates(table: Table) -> bool:
+    """Tell whether some samples have equal content, so that they are not independent."""
+    return len(np.unique(table.content)) < len(table.sample_ids)
+
+
+# --- Values -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """What is measured: "reward", "passed", "pass@k", "pass^k", or the name of a metric."""
+
+    name: str
+    pass_threshold: float
+
+    @property
+    def k(self) -> int | None:
+        """Attempts of pass@k and pass^k; None for other measures."""
+        match = re.fullmatch(r"pass[@^]([1-9][0-9]{0,8})", self.name)
+        return int(match[1]) if match else None
+
+    @property
+    def counts_passes(self) -> bool:
+        return self.name == PASSED or self.k is not None
+
+    @property
+    def metric(self) -> str | None:
+        """The name of a metric, for which more need not be better; None for other measures."""
+        if self.name == REWARD or self.counts_passes:
+            return None
+        return self.name.removeprefix(METRIC_PREFIX)
+
+    def item_values(self, run: LoadedRun) -> Floats:
+        """Return the value of each item; NaN where it errored or did not report the metric."""
+        table = run.table
+        if self.name == REWARD:
+            values = table.reward
+        elif self.counts_passes:
+            passed = has_passed(table.reward, self.pass_threshold)
+            values = np.asarray(np.where(np.isnan(table.reward), np.nan, passed))
+        elif self.metric is not None and self.metric in table.metrics:
+            values = table.metrics[self.metric]
+        else:
+            known = ", ".join([REWARD, PASSED, "pass@K", "pass^K", *table.metrics])
+            raise InvalidInput(f"{run.name} has no metric {self.name!r}; it has {known}")
+        too_large = np.flatnonzero(np.abs(values) > LARGEST)
+        if len(too_large):
+            item = int(too_large[0])
+            raise InvalidInput(
+                f"sample {table.sample_ids[int(table.sample[item])]!r} of {run.name} has a "
+                f"{self.name} of {float(values[item]):g}: too large to compute with"
+            )
+        return values
+
+    def sample_values(self, run: LoadedRun, *, errors_as: float | None = None) -> Floats:
+        """Return the value of each sample; NaN where it has none.
+
+        An errored item has the value `errors_as`; None leaves it out.
+        """
+        table, values = run.table, self.item_values(run)
+        if errors_as is not None:
+            values = np.asarray(np.where(np.isnan(table.reward), errors_as, values))
+        if self.k is None:
+            return sample_means(table, values)
+        made = np.bincount(table.sample, minlength=len(table.sample_ids))
+        short = np.flatnonzero(made < self.k)
+        if len(short):
+            raise InvalidInput(
+                f"{self.name} needs {self.k} attempts at each sample; {run.name} has "
+                f"{made[short[0]]} at {table.sample_ids[int(short[0])]!r} ({len(short)} samples "
+                "have too few)"
+            )
+        attempts = _count_items(table, ~np.isnan(values))
+        successes = _count_items(table, values == 1)
+        by_sample = pass_at_k_by_question if self.name[4] == "@" else pass_hat_k_by_question
+        rates = np.full(len(attempts), np.nan)
+        enough = attempts >= self.k
+        if enough.any():
+            rates[enough] = by_sample(attempts[enough], successes[enough], k=self.k)
+        return rates
+
+
+def _count_items(table: Table, which: NDArray[np.bool_]) -> Ints:
+    return np.bincount(table.sample[which], minlength=len(table.sample_ids)).astype(np.int64)
+
+
+def sample_means(table: Table, values: Floats) -> Floats:
+    """Return each sample's mean over the items that have a value; NaN where none has."""
+    if len(values) == len(table.sample_ids):
+        return values  # one item per sample
+    present = ~np.isnan(values)
+    return group_means(table.sample[present], values[present], len(table.sample_ids))
+
+
+def group_means(groups: Ints, values: Floats, count: int) -> Floats:
+    """Return the mean of each of `count` groups; NaN of an empty one."""
+    counts = np.bincount(groups, minlength=count)
+    sums = np.bincount(groups, weights=values, minlength=count)
+    return np.asarray(np.where(counts > 0, sums / np.maximum(counts, 1), np.nan))
+
+
+def within_unit(*values: Floats) -> bool:
+    """Tell whether all values lie between 0 and 1; NaN counts for nothing."""
+    return all(
+        bool(((v >= -UNIT_ROUNDING) & (v <= 1 + UNIT_ROUNDING))[~np.isnan(v)].all()) for v in values
+    )
+
+
+def is_binary(*values: Floats) -> bool:
+    """Tell whether all values are 0 or 1; NaN counts for nothing."""
+    return all(bool(((v == 0) | (v == 1))[~np.isnan(v)].all()) for v in values)
+
+
+def pessimistic_value(*values: Floats) -> float:
+    """Return what an errored item counts as: 0, or the least value where some are negative."""
+    return min(0.0, *(float(np.nanmin(v)) for v in values if not np.isnan(v).all()))

@@ -1,0 +1,444 @@
+"""May this run replace that one? Yes, no, or inconclusive on so few samples.
+
+    gate("outputs/evals/after", baseline="outputs/evals/before", no_worse_than=0.01, by="topic")
+
+A check passes where the whole interval lies on the right side of its bound, and fails where the
+whole interval lies on the wrong one. Anything else is inconclusive: that two means happen to be
+close is no evidence (non-inferiority by a confidence interval; D. J. Schuirmann 1987, Journal of
+Pharmacokinetics and Biopharmaceutics 15). Where items errored, both readings of them have to agree;
+where they do not, errors decide, and more samples would not help.
+
+Slices: that all of them are no worse is claimed only if each is, which needs no correction (R. L.
+Berger 1982, Technometrics 24). That one of them is worse is looked for in all, so there the
+interval is the simultaneous one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any, Literal
+
+import numpy as np
+
+from heldout.analysis._comparability import find_unfinished, refuse_mismatches
+from heldout.analysis._runs import (
+    REWARD,
+    LoadedRun,
+    Measure,
+    Run,
+    is_binary,
+    load_run,
+    pessimistic_value,
+    sample_clusters,
+    within_unit,
+)
+from heldout.analysis.comparison import Comparison, Difference, Side, compare, make_side
+from heldout.errors import InvalidInput
+from heldout.stats import CONFIDENCE, Floats, Interval, Moments, PairedDifference
+
+Outcome = Literal["pass", "fail", "errored", "inconclusive"]
+"""errored: what errored items count as decides, so there is no verdict."""
+EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "errored": 2, "inconclusive": 3}
+CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
+
+USABLE_SAMPLES = 1e7
+"""A larger number of samples is no usable advice."""
+POWER = 0.8
+"""How often the samples that `Check.needed` names would decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """An estimate and what it decides, with errored items left out or counted.
+
+    Attributes:
+        outcome: What it decides.
+        estimate: The difference, or the mean.
+        interval: The interval that decided, or came nearest to it; None without a spread.
+        n: Samples.
+    """
+
+    outcome: Outcome
+    estimate: float
+    interval: Interval | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One of the bounds that a gate checks.
+
+    Attributes:
+        kind: The difference of all samples, that of a slice, or a bound of the mean.
+        slice: The slice, by metadata key; None for other kinds.
+        bound: What the interval is compared with.
+        outcome: The outcome in both readings, where they agree. "errored" where one fails and the
+            other does not, or nothing was scored.
+        scored: The reading without errored items; None where no sample has a score.
+        with_errors: The reading with errored items counted; None where nothing errored.
+        corrected: Whether the interval is corrected for multiple comparisons.
+        needed: Samples (of this slice) that would decide with 80% power, if the estimate is right;
+            None where it is decided, or no usable number would do.
+    """
+
+    kind: CheckKind
+    slice: Mapping[str, Any] | None
+    bound: float
+    outcome: Outcome
+    scored: Reading | None
+    with_errors: Reading | None
+    corrected: bool
+    needed: int | None
+
+    @property
+    def estimate(self) -> float | None:
+        """The difference, or the mean, without errored items; None where no sample has a score."""
+        return self.scored.estimate if self.scored else None
+
+    @property
+    def interval(self) -> Interval | None:
+        """The interval without errored items that decided, or came nearest to it."""
+        return self.scored.interval if self.scored else None
+
+    @property
+    def n(self) -> int:
+        """Samples with a score."""
+        return self.scored.n if self.scored else 0
+
+    @property
+    def disputed(self) -> bool:
+        """Whether the outcome would be another one with errored items counted."""
+        if self.scored is None or self.with_errors is None:
+            return self.with_errors is not None
+        return self.scored.outcome != self.with_errors.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The verdict on a run.
+
+    Attributes:
+        outcome: The worst of the checks.
+        checks: The checks: overall, slices, means.
+        run: The run.
+        comparison: The comparison with the baseline; None without one.
+        metric: What was measured.
+        confidence: Of the intervals.
+    """
+
+    outcome: Outcome
+    checks: tuple[Check, ...]
+    run: Side
+    comparison: Comparison | None
+    metric: str
+    confidence: float
+
+    @property
+    def exit_code(self) -> int:
+        """0 for pass, 1 for fail, 2 for no verdict, 3 for inconclusive."""
+        return EXIT_CODES[self.outcome]
+
+
+def gate(
+    run: Run,
+    *,
+    baseline: Run | None = None,
+    no_worse_than: float | None = None,
+    min_mean: float | None = None,
+    max_mean: float | None = None,
+    lower_is_better: bool = False,
+    by: str | Sequence[str] = (),
+    slice_no_worse_than: float | None = None,
+    metric: str = REWARD,
+    cluster: str | None = None,
+    allow: Collection[str] = (),
+    pass_threshold: float | None = None,
+    confidence: float = CONFIDENCE,
+) -> Gate:
+    """Check a run against a baseline, a bound of its mean, or several of these.
+
+    Args:
+        run: A report, or the path of a run directory.
+        baseline: The run to compare it with.
+        no_worse_than: The loss against the baseline that is tolerated, as a mean over samples.
+        min_mean: The least mean.
+        max_mean: The largest mean.
+        lower_is_better: Whether a higher value is the loss.
+        by: Metadata keys: no slice may lose more, either.
+        slice_no_worse_than: The loss that is tolerated in a slice; None: `no_worse_than`.
+        metric: As for `compare`, and so are the other arguments.
+        cluster: See `compare`.
+        allow: See `compare`.
+        pass_threshold: See `compare`.
+        confidence: See `compare`.
+
+    Returns:
+        The outcome and the checks behind it.
+
+    Raises:
+        NotComparable: The run and the baseline differ in what is not allowed.
+        InvalidInput: There is no bound to check, or one makes no sense.
+    """
+    by = (by,) if isinstance(by, str) else tuple(by)
+    _check_arguments(baseline, no_worse_than, min_mean, max_mean, by, slice_no_worse_than)
+    sign = -1 if lower_is_better else 1
+    keys = [*by, *([] if cluster is None else [cluster])]
+    loaded = load_run(run, keys, name="the run" if baseline is None else "B")
+    threshold = loaded.report.pass_threshold if pass_threshold is None else pass_threshold
+    measure = Measure(metric, threshold)
+    items = measure.item_values(loaded)
+    if within_unit(items):
+        _check_scale(metric, [no_worse_than, slice_no_worse_than], [min_mean, max_mean])
+    checks: list[Check] = []
+    comparison = None
+    if baseline is not None and no_worse_than is not None:
+        comparison = compare(
+            baseline,
+            loaded,
+            by=by,
+            metric=metric,
+            cluster=cluster,
+            allow=allow,
+            pass_threshold=pass_threshold,
+            confidence=confidence,
+        )
+        checks.append(_check_overall(comparison, no_worse_than, sign))
+        tolerated = no_worse_than if slice_no_worse_than is None else slice_no_worse_than
+        checks += _check_slices(comparison, tolerated, sign)
+    if min_mean is not None or max_mean is not None:
+        refuse_mismatches(find_unfinished(loaded), allow, f"{loaded.name} cannot be judged")
+        means = _estimate_means(loaded, measure, items, cluster, confidence)
+        if min_mean is not None:
+            checks.append(_judge("min_mean", means, min_mean))
+        if max_mean is not None:
+            mirrored = [mean.mirror() for mean in means]
+            checks.append(_judge("max_mean", mirrored, -max_mean, sign=-1))
+    return Gate(
+        outcome=_worst([check.outcome for check in checks]),
+        checks=tuple(checks),
+        run=comparison.b if comparison else make_side(loaded, len(loaded.table.sample_ids)),
+        comparison=comparison,
+        metric=metric,
+        confidence=confidence,
+    )
+
+
+def _check_arguments(
+    baseline: Run | None,
+    no_worse_than: float | None,
+    min_mean: float | None,
+    max_mean: float | None,
+    by: Sequence[str],
+    slice_no_worse_than: float | None,
+) -> None:
+    if no_worse_than is None and min_mean is None and max_mean is None:
+        raise InvalidInput(
+            "a gate needs no_worse_than with a baseline, or min_mean, or max_mean, or several"
+        )
+    if (baseline is None) != (no_worse_than is None):
+        raise InvalidInput("no_worse_than and baseline go together: no worse than which run?")
+    if (by or slice_no_worse_than is not None) and no_worse_than is None:
+        raise InvalidInput("slices are compared with those of a baseline: give no_worse_than")
+    if slice_no_worse_than is not None and not by:
+        raise InvalidInput("slice_no_worse_than needs the key to slice by")
+    losses = {"no_worse_than": no_worse_than, "slice_no_worse_than": slice_no_worse_than}
+    for name, loss in losses.items():
+        if loss is not None and not 0 <= loss < math.inf:
+            raise InvalidInput(f"{name} is the loss that is tolerated, at least 0; got {loss!r}")
+    for name, mean in {"min_mean": min_mean, "max_mean": max_mean}.items():
+        if mean is not None and not math.isfinite(mean):
+            raise InvalidInput(f"{name} is a number, got {mean!r}")
+
+
+def _check_scale(
+    metric: str, losses: Sequence[float | None], means: Sequence[float | None]
+) -> None:
+    """Refuse a bound that no value between 0 and 1 could be beyond: 2 for 2%, say."""
+    for loss in losses:
+        if loss is not None and loss >= 1:
+            raise InvalidInput(
+                f"every {metric} lies between 0 and 1, so nothing can be worse by {loss:g}; is "
+                f"{loss / 100:g} meant?"
+            )
+    for mean in means:
+        if mean is not None and not 0 <= mean <= 1:
+            raise InvalidInput(f"every {metric} lies between 0 and 1, and so does a mean of them")
+
+
+# --- Estimates ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Estimate:
+    """An estimate with the interval that may pass, and the one that may fail; more is better."""
+
+    value: float
+    to_pass: Interval | None
+    to_fail: Interval | None
+    n: int
+
+    def mirror(self) -> _Estimate:
+        """Return the estimate where less is better."""
+        return _Estimate(-self.value, _mirror(self.to_pass), _mirror(self.to_fail), self.n)
+
+    def bear_unseen_losses(self, largest: float, confidence: float) -> _Estimate:
+        """Widen the interval that may pass by a loss too rare to have been drawn.
+
+        Graded values that hardly vary say nothing of one. The check must bear what none of n
+        samples having lost all of it allows: the upper end of Wilson's interval of 0 of n. (Of 0/1
+        values the score interval knows this by itself.)
+        """
+        if self.to_pass is None:
+            return self
+        square = NormalDist().inv_cdf((1 + confidence) / 2) ** 2
+        low = self.value - largest * square / (self.n + square)
+        to_pass = Interval(min(self.to_pass.low, low), self.to_pass.high)
+        return _Estimate(self.value, to_pass, self.to_fail, self.n)
+
+    def read(self, bound: float, sign: int) -> Reading:
+        """Return what it decides; a sign of -1 mirrors the numbers back."""
+        outcome: Outcome = "inconclusive"
+        if self.to_pass is not None and self.to_pass.low >= bound:
+            outcome = "pass"
+        elif self.to_fail is not None and self.to_fail.high < bound:
+            outcome = "fail"
+        interval = self.to_fail if self.value < bound else self.to_pass
+        return Reading(
+            outcome, sign * self.value, _mirror(interval) if sign < 0 else interval, self.n
+        )
+
+    def needed_samples(self, bound: float) -> int | None:
+        """Return the samples that usually bring the interval clear of the bound.
+
+        Intervals shrink with the root of n.
+        """
+        away = self.value - bound
+        interval = self.to_pass if away >= 0 else self.to_fail
+        if interval is None or away == 0:
+            return None
+        half = self.value - interval.low if away > 0 else interval.high - self.value
+        normal = NormalDist()
+        margin = 1 + normal.inv_cdf(POWER) / normal.inv_cdf((1 + CONFIDENCE) / 2)
+        samples = self.n * (half / away * margin) ** 2
+        return math.ceil(samples) if samples < USABLE_SAMPLES else None
+
+
+def _mirror(interval: Interval | None) -> Interval | None:
+    return interval and Interval(-interval.high, -interval.low)
+
+
+def _estimate_difference(
+    difference: Difference, to_fail: Interval | None, sign: int, confidence: float
+) -> _Estimate:
+    if isinstance(difference, PairedDifference):
+        n = difference.n
+        graded = difference.test == "score" and not difference.is_binary
+    else:
+        n, graded = min(difference.n_a, difference.n_b), False
+    estimate = _Estimate(difference.difference, difference.interval, to_fail, n)
+    if sign < 0:
+        estimate = estimate.mirror()
+    return estimate.bear_unseen_losses(1.0, confidence) if graded else estimate
+
+
+def _estimate_means(
+    run: LoadedRun, measure: Measure, items: Floats, cluster: str | None, confidence: float
+) -> list[_Estimate]:
+    """Estimate the mean without errored items, and, where there are some, with them."""
+    table = run.table
+    by_sample = measure.k is not None
+    codes = sample_clusters(table, cluster)
+    if not by_sample:
+        codes = codes[table.sample]
+
+    def estimate(values: Floats) -> _Estimate:
+        present = ~np.isnan(values)
+        moments = Moments.of(values[present], codes[present])
+        if moments.mean is None:
+            raise InvalidInput(f"{run.name} has no {measure.name} at all: there is no mean")
+        interval = moments.interval(confidence, maybe_count=measure.metric in table.plain)
+        n = len(np.unique(codes[present]))
+        mean = _Estimate(moments.mean, interval, interval, n)
+        graded = within_unit(values) and not is_binary(values)
+        return mean.bear_unseen_losses(moments.mean, confidence) if graded else mean
+
+    scored = estimate(measure.sample_values(run) if by_sample else items)
+    if not run.errored:
+        return [scored]
+    if by_sample:
+        return [scored, estimate(measure.sample_values(run, errors_as=0.0))]
+    return [scored, estimate(np.where(np.isnan(table.reward), pessimistic_value(items), items))]
+
+
+# --- Checks -------------------------------------------------------------------------------------
+
+
+def _check_overall(comparison: Comparison, tolerated: float, sign: int) -> Check:
+    readings = [comparison.overall, comparison.with_errors]
+    estimates = [
+        _estimate_difference(difference, difference.interval, sign, comparison.confidence)
+        for difference in readings
+        if difference is not None
+    ]
+    return _judge("overall", estimates, -tolerated, sign=sign)
+
+
+def _check_slices(comparison: Comparison, tolerated: float, sign: int) -> list[Check]:
+    def estimate(part: Any) -> _Estimate:
+        return _estimate_difference(
+            part.difference, part.simultaneous_interval, sign, comparison.confidence
+        )
+
+    scored: dict[Any, _Estimate] = {part.label: estimate(part) for part in comparison.slices}
+    with_errors = {part.label: estimate(part) for part in comparison.slices_with_errors}
+    checks = []
+    for label in dict.fromkeys([*scored, *with_errors, *comparison.slices_not_compared]):
+        by_key = dict(zip(comparison.by, label, strict=True))
+        estimates = [part[label] for part in (scored, with_errors) if label in part]
+        if label in scored:
+            checks.append(_judge("slice", estimates, -tolerated, sign=sign, slice=by_key))
+        else:
+            counted = estimates[0].read(-tolerated, sign) if estimates else None
+            bound = sign * -tolerated
+            checks.append(Check("slice", by_key, bound, "errored", None, counted, False, None))
+    return checks
+
+
+def _judge(
+    kind: CheckKind,
+    estimates: Sequence[_Estimate],
+    bound: float,
+    *,
+    sign: int = 1,
+    slice: dict[str, Any] | None = None,
+) -> Check:
+    """Decide a check by its estimates without errored items and, if there are some, with them."""
+    readings = [estimate.read(bound, sign) for estimate in estimates]
+    outcomes = {reading.outcome for reading in readings}
+    outcome = readings[0].outcome
+    if len(outcomes) > 1:
+        outcome = "errored" if "fail" in outcomes else "inconclusive"
+    needed = None
+    if outcome == "inconclusive":
+        counts = [estimate.needed_samples(bound) for estimate in estimates]
+        known = [count for count in counts if count is not None]
+        same_side = len({estimate.value < bound for estimate in estimates}) == 1
+        needed = max(known) if same_side and len(known) == len(counts) else None
+    return Check(
+        kind=kind,
+        slice=slice,
+        bound=sign * bound,
+        outcome=outcome,
+        scored=readings[0],
+        with_errors=readings[1] if len(readings) > 1 else None,
+        corrected=kind == "slice" and estimates[0].value < bound,
+        needed=needed,
+    )
+
+
+def _worst(outcomes: Sequence[Outcome]) -> Outcome:
+    order: tuple[Outcome, ...] = ("fail", "errored", "inconclusive", "pass")
+    return next(outcome for outcome in order if outcome in outcomes)

@@ -1,0 +1,579 @@
+"""Measure a judge: its verdicts against human labels, and against its own second opinion.
+
+    labels = read_labels("labels.jsonl", "equality")
+    check = await check_judge(Judge("openai:gpt-5-mini"), labels)
+
+Labels are lines of JSON:
+
+    {"question": "Capital of Chad?", "answer": "I think N'Djamena.", "target": "N'Djamena",
+     "label": true}
+
+equality    question, answer, target; label true or false (or "equal", "different")
+three-way   the same; label "correct", "incorrect" or "not_attempted"
+criteria    question, answer, criteria [{id, description, …}], perhaps a target;
+            label {id: true or false} for every criterion
+pairwise    question, first, second; label "first", "second" or "tie"
+
+`id` is optional; other keys are ignored. Each answer is judged `repeats` times, each time anew. The
+first verdict is compared with the label, since that is how a judge is used; agreement with itself
+is over every two verdicts on an answer. An answer without a verdict is neither right nor wrong: it
+is named, and bounds say what the agreement would be if all of those were wrong, or right. Criteria
+of one answer are clustered.
+
+Pairs are judged in both orders. The verdict is what both orders say; where they contradict each
+other it is a tie, as in scoring, and how often a verdict follows the position is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import msgspec
+
+from heldout.errors import (
+    FatalEndpointError,
+    InvalidInput,
+    NoVerdict,
+    SystemicFailure,
+    Unreachable,
+    printable_error,
+)
+from heldout.stats import Agreement, Rate, agreement_of, rate_of
+from heldout.types import Usage
+
+if TYPE_CHECKING:
+    from heldout.scoring.judges import Judge, Question, Verdict
+    from heldout.scoring.judges.questions import Criterion
+
+Kind = Literal["equality", "three-way", "criteria", "pairwise"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+EQUAL, DIFFERENT, MET, NOT_MET = "equal", "different", "met", "not met"
+CATEGORIES: dict[Kind, tuple[str, ...]] = {
+    "equality": (EQUAL, DIFFERENT),
+    "three-way": ("correct", "incorrect", "not_attempted"),
+    "criteria": (MET, NOT_MET),
+    "pairwise": ("first", "second", "tie"),
+}
+Label = str | dict[str, bool]
+OnProgress = Callable[[int, int, int], object]
+"""Called with the number of questions done, of all, and of those without a verdict."""
+
+_SWAPPED = {"first": "second", "second": "first", "tie": "tie"}
+_TASKS = 64
+"""Questions waited for at once; how many requests are in flight is the judge's to limit."""
+
+
+# --- Labels -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledAnswer:
+    """An answer, or two for pairwise, and a person's label.
+
+    Attributes:
+        id: Names it in reports.
+        kind: What the judge is asked.
+        texts: question, answer, target, first, second: those of the kind.
+        label: One of CATEGORIES; for criteria, whether each is met.
+        criteria: For criteria.
+    """
+
+    id: str
+    kind: Kind
+    texts: dict[str, str]
+    label: Label
+    criteria: tuple[Criterion, ...] = ()
+
+
+def read_labels(path: str | Path, kind: Kind) -> list[LabelledAnswer]:
+    """Read a file of labelled answers.
+
+    Args:
+        path: JSON lines.
+        kind: What the judge is asked.
+
+    Returns:
+        The labelled answers.
+
+    Raises:
+        InvalidInput: The file cannot be read, or lines are wrong; the message names them.
+    """
+    path = Path(path)
+    try:
+        lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
+    except OSError as problem:
+        raise InvalidInput(f"{path} cannot be read: {problem.strerror}") from None
+    rows = [(f"line {number}", line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not rows:
+        raise InvalidInput(f"{path} has no lines; each is a labelled answer, as JSON")
+    try:
+        return parse_labels(rows, kind)
+    except InvalidInput as problem:
+        raise InvalidInput(f"{path}, {problem}") from None
+
+
+def parse_labels(rows: Iterable[tuple[str, Any]], kind: Kind) -> list[LabelledAnswer]:
+    """Parse labelled answers, all before anything is asked.
+
+    Args:
+        rows: Each with where it is from: a dict, a line of JSON, or a LabelledAnswer.
+        kind: What the judge is asked.
+
+    Returns:
+        The labelled answers.
+
+    Raises:
+        InvalidInput: Rows are wrong; the message names them.
+    """
+    if kind not in KINDS:
+        raise InvalidInput(f"kind is {', '.join(KINDS)}; got {kind!r}")
+    answers: dict[str, LabelledAnswer] = {}
+    origins: dict[str, str] = {}
+    problems: list[str] = []
+    for where, row in rows:
+        try:
+            answer = _parse_label(where, row, kind)
+            if answer.id in answers:
+                raise InvalidInput(f"the id {answer.id!r} is also that of {origins[answer.id]}")
+        except InvalidInput as problem:
+            problems.append(f"{where}: {problem}")
+            continue
+        answers[answer.id], origins[answer.id] = answer, where
+    if problems:
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise InvalidInput("; ".join(problems[:5]) + more)
+    return list(answers.values())
+
+
+def _parse_label(where: str, row: Any, kind: Kind) -> LabelledAnswer:
+    if isinstance(row, LabelledAnswer):
+        if row.kind != kind:
+            raise InvalidInput(f"it was read for kind={row.kind!r}, not for kind={kind!r}")
+        return row
+    if isinstance(row, bytes):
+        try:
+            row = msgspec.json.decode(row)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as problem:
+            raise InvalidInput(f"it is no JSON ({problem})") from None
+    if not isinstance(row, Mapping):
+        raise InvalidInput(f"it is an object with keys, got {type(row).__name__}")
+    names = ["question", *(("first", "second") if kind == "pairwise" else ("answer",))]
+    if kind in ("equality", "three-way") or (kind == "criteria" and row.get("target") is not None):
+        names.append("target")
+    texts = {name: _parse_text(row, name) for name in names}
+    criteria = _parse_criteria(row) if kind == "criteria" else ()
+    id = where if row.get("id") is None else str(row["id"])
+    return LabelledAnswer(id, kind, texts, _parse_verdict(row, kind, criteria), criteria)
+
+
+def _parse_text(row: Mapping[str, Any], name: str) -> str:
+    """Return a text as it is, and a number, list or object as its JSON."""
+    if name not in row:
+        raise InvalidInput(f"{name!r} is missing; there are {sorted(map(str, row))!r:.200}")
+    value = row[name]
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    # An empty answer is one that people may have labelled.
+    if value is None or (not text.strip() and name in ("question", "target")):
+        raise InvalidInput(f"{name!r} is empty")
+    return text
+
+
+def _parse_criteria(row: Mapping[str, Any]) -> tuple[Criterion, ...]:
+    from heldout.scoring.judges.questions import Criterion, check_criteria
+
+    rows = row.get("criteria")
+    if not isinstance(rows, list) or not rows:
+        raise InvalidInput("'criteria' is a list of {id, description, weight?, required?}")
+    known = {"id", "description", "weight", "required"}
+    for fields in rows:
+        if not isinstance(fields, dict) or not {"id", "description"} <= set(fields) <= known:
+            raise InvalidInput(
+                f"a criterion has id, description, weight, required; got {fields!r:.100}"
+            )
+    criteria = tuple(Criterion(**fields) for fields in rows)
+    check_criteria(criteria)
+    return criteria
+
+
+def _parse_verdict(row: Mapping[str, Any], kind: Kind, criteria: Sequence[Criterion]) -> Label:
+    if "label" not in row:
+        raise InvalidInput("'label' is missing: what a person said of it")
+    label = row["label"]
+    if kind == "criteria":
+        ids = [criterion.id for criterion in criteria]
+        if not isinstance(label, dict) or not all(isinstance(v, bool) for v in label.values()):
+            raise InvalidInput(f"'label' says true or false of each criterion, got {label!r:.100}")
+        if odd := sorted({*label} ^ {*ids}):
+            raise InvalidInput(f"'label' and 'criteria' differ in {', '.join(map(repr, odd)):.200}")
+        return {id: label[id] for id in ids}
+    if kind == "equality" and isinstance(label, bool):
+        return EQUAL if label else DIFFERENT
+    if isinstance(label, str) and label in CATEGORIES[kind]:
+        return label
+    options = "true or false" if kind == "equality" else ", ".join(CATEGORIES[kind])
+    raise InvalidInput(f"'label' is {options}; got {label!r:.100}")
+
+
+# --- The check ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """What the judge said of an answer, asked once.
+
+    Attributes:
+        verdict: The verdict; None if there is none.
+        problem: Why there is none.
+        replies: What the judge wrote.
+        positions: For pairwise: the verdict in the order given, and in the other.
+    """
+
+    verdict: Label | None
+    problem: str | None = None
+    replies: tuple[str, ...] = ()
+    positions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedAnswer:
+    """A labelled answer with what the judge said of it, once per repeat."""
+
+    item: LabelledAnswer
+    draws: tuple[Draw, ...]
+
+    @property
+    def differs(self) -> bool:
+        """Whether the first verdict is not the label."""
+        return self.draws[0].verdict is not None and self.draws[0].verdict != self.item.label
+
+
+@dataclass(frozen=True, slots=True)
+class PositionBias:
+    """Verdicts on pairs in both orders, over all draws, clustered by pair.
+
+    Attributes:
+        same: The same answer was preferred, or it was a tie, in both orders.
+        first: The first answer was preferred in both orders.
+        second: The second answer was preferred in both orders.
+    """
+
+    same: Rate
+    first: Rate
+    second: Rate
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeCheck:
+    """How far a judge agrees with labels and with itself.
+
+    Attributes:
+        kind: What the judge was asked.
+        judge: The judge's identity.
+        repeats: How often each answer was judged.
+        judged: The answers.
+        against_labels: First verdicts against labels.
+        against_itself: Every two verdicts on an answer; None where no answer has two.
+        position: For pairwise.
+        agreement_at_least: Agreement with labels if every missing verdict were wrong.
+        agreement_at_most: Agreement with labels if every missing verdict were right.
+        usage: Tokens of all replies that were not cached, verdicts or not; None where the endpoint
+            does not say.
+        verdicts: Number of verdicts.
+        cached: Those that came from the cache.
+    """
+
+    kind: Kind
+    judge: dict[str, Any]
+    repeats: int
+    judged: tuple[JudgedAnswer, ...]
+    against_labels: Agreement
+    against_itself: Agreement | None
+    position: PositionBias | None
+    agreement_at_least: float
+    agreement_at_most: float
+    usage: Usage | None
+    verdicts: int
+    cached: int
+
+    @property
+    def no_verdict(self) -> tuple[JudgedAnswer, ...]:
+        """Answers whose first draw has no verdict."""
+        return tuple(answer for answer in self.judged if answer.draws[0].verdict is None)
+
+    @property
+    def later_without(self) -> int:
+        """Number of later draws without a verdict."""
+        return sum(draw.verdict is None for answer in self.judged for draw in answer.draws[1:])
+
+    @property
+    def differences(self) -> tuple[JudgedAnswer, ...]:
+        """Answers on which judge and label differ, those wrong in most draws first."""
+
+        def count_wrong(answer: JudgedAnswer) -> int:
+            return sum(draw.verdict not in (None, answer.item.label) for draw in answer.draws)
+
+        differing = [answer for answer in self.judged if answer.differs]
+        return tuple(sorted(differing, key=count_wrong, reverse=True))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        position, usage = self.position, self.usage
+        return {
+            "kind": self.kind,
+            "judge": self.judge,
+            "items": len(self.judged),
+            "repeats": self.repeats,
+            "against_labels": _agreement_as_dict(self.against_labels),
+            "agreement_at_least": self.agreement_at_least,
+            "agreement_at_most": self.agreement_at_most,
+            "against_itself": self.against_itself and _agreement_as_dict(self.against_itself),
+            "position": position
+            and {name: getattr(position, name).as_dict() for name in ("same", "first", "second")},
+            "no_verdict": [
+                {"id": answer.item.id, "problem": answer.draws[0].problem}
+                for answer in self.no_verdict
+            ],
+            "later_draws_without_verdict": self.later_without,
+            "usage": usage
+            and {
+                "prompt_tokens": usage.prompt_tokens,
+                "completion_tokens": usage.completion_tokens,
+            },
+            "verdicts": self.verdicts,
+            "cached": self.cached,
+        }
+
+
+async def check_judge(
+    judge: Judge,
+    labels: Iterable[LabelledAnswer | Mapping[str, Any]],
+    *,
+    kind: Kind = "equality",
+    repeats: int = 2,
+    max_concurrent: int = _TASKS,
+    on_progress: OnProgress | None = None,
+) -> JudgeCheck:
+    """Ask a judge about every labelled answer and measure how far it agrees.
+
+    Args:
+        judge: The judge.
+        labels: Those of `read_labels`, or dicts like its lines.
+        kind: What the judge is asked.
+        repeats: How often it is asked about each answer.
+        max_concurrent: Questions waited for at once.
+        on_progress: Called after each question.
+
+    Returns:
+        The agreement with labels and with itself, and every verdict.
+
+    Raises:
+        InvalidInput: Labels are wrong, or there are none.
+        SystemicFailure: There is no verdict at all, or no further question can get one.
+    """
+    import anyio
+
+    if repeats < 1:
+        raise InvalidInput(f"repeats is 1 or more, got {repeats!r}")
+    items = parse_labels(((f"item {i}", row) for i, row in enumerate(labels)), kind)
+    if not items:
+        raise InvalidInput("no labels: there is nothing to measure the judge against")
+    session = _Session(judge)
+    todo = iter([(i, repeat) for i in range(len(items)) for repeat in range(repeats)])
+    draws: dict[tuple[int, int], Draw] = {}
+
+    async def work() -> None:
+        for i, repeat in todo:
+            draws[i, repeat] = await session.ask(items[i], repeat)
+            if session.fatal is not None:
+                group.cancel_scope.cancel()
+            elif on_progress is not None:
+                on_progress(len(draws), len(items) * repeats, session.errors)
+
+    async with anyio.create_task_group() as group:
+        for _ in range(max(1, min(max_concurrent, len(items) * repeats))):
+            group.start_soon(work)
+    if session.fatal is not None:
+        raise SystemicFailure(
+            "no further question can get a verdict, so the check was stopped: "
+            f"{printable_error(session.fatal)}"
+        ) from session.fatal
+    judged = tuple(
+        JudgedAnswer(item, tuple(draws[i, repeat] for repeat in range(repeats)))
+        for i, item in enumerate(items)
+    )
+    return _measure(judged, kind, repeats, session)
+
+
+class _Session:
+    """Asks a judge and counts verdicts and tokens."""
+
+    def __init__(self, judge: Judge) -> None:
+        self.judge = judge
+        self.verdicts = self.cached = self.errors = 0
+        self.usage: Usage | None = Usage()
+        self.fatal: Exception | None = None
+        """Why no further question can get a verdict: the key or the model is refused, or nothing
+        ever answered."""
+
+    async def ask(self, item: LabelledAnswer, repeat: int) -> Draw:
+        verdicts: list[Verdict[Any]] = []
+        problem = None
+        try:
+            for question in _make_questions(item):
+                verdicts.append(await self.judge.ask(question, draw=repeat))
+        except Exception as error:  # noqa: BLE001 - one answer has no verdict; the others go on
+            unreachable = isinstance(error, Unreachable) and not self.verdicts
+            if unreachable or isinstance(error, FatalEndpointError):
+                self.fatal = error
+            self.errors += 1
+            if isinstance(error, NoVerdict):
+                self._add_usage(error.usage)
+            problem = f"{type(error).__name__}: {printable_error(error)}"
+        self.verdicts += len(verdicts)
+        for verdict in verdicts:
+            if verdict.cached:
+                self.cached += 1
+            else:
+                self._add_usage(verdict.usage)
+        replies = tuple(verdict.reply for verdict in verdicts)
+        if problem is not None:
+            return Draw(None, problem, replies)
+        value = verdicts[0].value
+        if item.kind == "pairwise":
+            positions = (value, verdicts[1].value)
+            agree = value == _SWAPPED[positions[1]]
+            return Draw(value if agree else "tie", None, replies, positions)
+        if item.kind == "equality":
+            value = EQUAL if value else DIFFERENT
+        return Draw(value, None, replies)
+
+    def _add_usage(self, usage: Usage | None) -> None:
+        # Part of the tokens would pass for all of them.
+        self.usage = None if self.usage is None or usage is None else self.usage + usage
+
+
+def _make_questions(item: LabelledAnswer) -> Iterator[Question[Any]]:
+    """Yield one question, or one for each order of a pair."""
+    from heldout.scoring.judges.questions import (
+        criteria_question,
+        equality_question,
+        pairwise_question,
+        three_way_question,
+    )
+
+    texts = item.texts
+    question = texts["question"]
+    if item.kind == "pairwise":
+        yield pairwise_question(question, texts["first"], texts["second"])
+        yield pairwise_question(question, texts["second"], texts["first"])
+    elif item.kind == "criteria":
+        yield criteria_question(question, texts["answer"], item.criteria, texts.get("target"))
+    elif item.kind == "equality":
+        yield equality_question(question, texts["answer"], texts["target"])
+    else:
+        yield three_way_question(question, texts["answer"], texts["target"])
+
+
+# --- Counting -----------------------------------------------------------------------------------
+
+
+def _measure(
+    judged: tuple[JudgedAnswer, ...], kind: Kind, repeats: int, session: _Session
+) -> JudgeCheck:
+    first = judged[0]
+    missing = [answer for answer in judged if answer.draws[0].verdict is None]
+    if len(missing) == len(judged):
+        raise SystemicFailure(
+            f"the judge gave no verdict on any of {len(judged)} answers; on {first.item.id!r}: "
+            f"{first.draws[0].problem}"
+        )
+    with_labels = [
+        (answer.item.id, *pair)
+        for answer in judged
+        for pair in _pair_up(answer.item.label, answer.draws[0].verdict)
+    ]
+    with_itself = [
+        (answer.item.id, *pair)
+        for answer in judged
+        for a, b in combinations([draw.verdict for draw in answer.draws], 2)
+        for pair in _pair_up(a, b)
+    ]
+    against_labels = _measure_agreement(with_labels, kind)
+    unknown = sum(len(answer.item.criteria) or 1 for answer in missing)
+    agreeing, n = against_labels.agreement.count, against_labels.n
+    return JudgeCheck(
+        kind=kind,
+        judge=session.judge.identity(),
+        repeats=repeats,
+        judged=judged,
+        against_labels=against_labels,
+        against_itself=_measure_agreement(with_itself, kind) if with_itself else None,
+        position=_measure_position(judged) if kind == "pairwise" else None,
+        agreement_at_least=agreeing / (n + unknown),
+        agreement_at_most=(agreeing + unknown) / (n + unknown),
+        usage=session.usage,
+        verdicts=session.verdicts,
+        cached=session.cached,
+    )
+
+
+def _pair_up(a: Label | None, b: Label | None) -> list[tuple[str, str]]:
+    """Return one pair of categories, or one for each criterion; none where one is missing."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = {True: MET, False: NOT_MET}
+        return [(names[met], names[b[id]]) for id, met in a.items()]
+    return [(a, b)] if isinstance(a, str) and isinstance(b, str) else []
+
+
+def _measure_agreement(pairs: Sequence[tuple[str, str, str]], kind: Kind) -> Agreement:
+    ids, rows, columns = zip(*pairs, strict=True)
+    return agreement_of(rows, columns, categories=CATEGORIES[kind], clusters=ids)
+
+
+def _measure_position(judged: Sequence[JudgedAnswer]) -> PositionBias:
+    pairs = [(j.item.id, *draw.positions) for j in judged for draw in j.draws if draw.positions]
+    ids = [id for id, _, _ in pairs]
+
+    def rate(outcomes: Iterable[bool]) -> Rate:
+        return rate_of(list(outcomes), clusters=ids)
+
+    return PositionBias(
+        same=rate(own == _SWAPPED[other] for _, own, other in pairs),
+        first=rate(own == other == "first" for _, own, other in pairs),
+        second=rate(own == other == "second" for _, own, other in pairs),
+    )
+
+
+def _agreement_as_dict(agreement: Agreement) -> dict[str, Any]:
+    estimates = {}
+    for name in ("kappa", "balanced_f1"):
+        estimate = getattr(agreement, name)
+        bounds = estimate.interval
+        estimates[name] = {
+            "value": estimate.value,
+            "stderr": estimate.stderr,
+            "ci_low": bounds.low if bounds else None,
+            "ci_high": bounds.high if bounds else None,
+        }
+    return {
+        "n": agreement.n,
+        "clusters": agreement.clusters,
+        "confidence": agreement.confidence,
+        "agreement": agreement.agreement.as_dict(),
+        **estimates,
+        "categories": list(agreement.categories),
+        "table": [list(row) for row in agreement.table],
+        "classes": [
+            {
+                "name": category.name,
+                "precision": category.precision.as_dict(),
+                "recall": category.recall.as_dict(),
+                "f1": category.f1,
+            }
+            for category in agreement.classes
+        ],
+    }

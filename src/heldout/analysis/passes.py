@@ -1,0 +1,252 @@
+"""One report: pass@k and pass^k over its attempts, and error bars clustered by a metadata key.
+
+    pass_at_k(report, 4)                           does one of four attempts pass?
+    summarize_report(report, cluster="passage")    questions that share a passage are one cluster
+
+What passes and what errored attempts count as is decided in `heldout.stats.summary`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from heldout import stats
+from heldout.analysis._runs import has_duplicates, sample_clusters
+from heldout.errors import InvalidInput
+from heldout.stats import Ints, PassRate
+from heldout.stats.summary import Batch, Summary, has_passed, summarize_batch
+from heldout.store.columns import Table, places_by_code, table_of, table_of_results
+from heldout.store.report import EvalReport, repeats_of
+from heldout.types import EvalResult
+
+Results = EvalReport | Iterable[EvalResult]
+
+FEW_CLUSTERS = 10
+"""Clustered intervals from fewer are rough: the spread between clusters is hardly known."""
+
+
+# --- pass@k -------------------------------------------------------------------------------------
+
+
+def pass_at_k(
+    results: Results, k: int, *, cluster: str | None = None, pass_threshold: float | None = None
+) -> PassRate:
+    """Estimate pass@k: the chance that at least one of k attempts at a sample passes.
+
+    An errored attempt has not passed, and stays an attempt (docs/semantics.md, clause 6).
+
+    Args:
+        results: A report, or results.
+        k: Number of attempts.
+        cluster: Metadata key to cluster the error bar by.
+        pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
+
+    Returns:
+        The mean over samples with its interval.
+
+    Raises:
+        InvalidInput: A sample has fewer than k attempts, or nothing has a score.
+    """
+    return _estimate(stats.pass_at_k, results, k, cluster, pass_threshold)
+
+
+def pass_hat_k(
+    results: Results, k: int, *, cluster: str | None = None, pass_threshold: float | None = None
+) -> PassRate:
+    """Estimate pass^k: the chance that all of k attempts at a sample pass.
+
+    Args:
+        results: A report, or results.
+        k: Number of attempts.
+        cluster: Metadata key to cluster the error bar by.
+        pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
+
+    Returns:
+        The mean over samples with its interval.
+
+    Raises:
+        InvalidInput: A sample has fewer than k attempts, or nothing has a score.
+    """
+    return _estimate(stats.pass_hat_k, results, k, cluster, pass_threshold)
+
+
+def _estimate(
+    estimator: Callable[..., PassRate],
+    results: Results,
+    k: int,
+    cluster: str | None,
+    pass_threshold: float | None,
+) -> PassRate:
+    table, threshold = _read_table(results, cluster, pass_threshold)
+    if np.isnan(table.reward).all():
+        raise InvalidInput(f"none of {len(table)} items has a score, so none says what passes")
+    return _estimate_from(table, estimator, k, cluster, threshold)
+
+
+def _estimate_from(
+    table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
+) -> PassRate:
+    passed = table.sample[has_passed(table.reward, threshold)]
+    clustered = cluster is not None or has_duplicates(table)
+    return estimator(
+        _count_attempts(table),
+        np.bincount(passed, minlength=len(table.sample_ids)),
+        k=k,
+        clusters=sample_clusters(table, cluster) if clustered else None,
+        names=table.sample_ids,
+    )
+
+
+def _count_attempts(table: Table) -> Ints:
+    return np.bincount(table.sample, minlength=len(table.sample_ids)).astype(np.int64)
+
+
+# --- Summaries ----------------------------------------------------------------------------------
+
+
+def summarize_clustered(
+    results: Results, cluster: str, *, pass_threshold: float | None = None
+) -> Summary:
+    """Summarize results with error bars clustered by a metadata key.
+
+    Samples that share a value of the key are one cluster, with all their attempts; a sample without
+    a value is a cluster of its own.
+
+    Args:
+        results: A report, or results.
+        cluster: The metadata key.
+        pass_threshold: The reward that passes. None is the report's own, 0.5 for results.
+
+    Returns:
+        A summary that also has `clustered_by`, `n_clusters`, and `n_without_cluster`, the number of
+        samples without a value.
+    """
+    table, threshold = _read_table(results, cluster, pass_threshold)
+    return _summarize_table(table, cluster, threshold)
+
+
+def summarize_report(
+    report: EvalReport, *, cluster: str | None = None, pass_at: Sequence[int] = ()
+) -> Summary:
+    """Return a report's summary with pass@k and pass^k, clustered by a key if one is given.
+
+    Args:
+        report: The report.
+        cluster: Metadata key to cluster error bars by.
+        pass_at: Each k; the number of the report's repeats is added.
+
+    Returns:
+        The summary with `pass_at_<k>` and `pass_hat_<k>`, each with `_n` (samples), `_stderr`,
+        `_ci_low` and `_ci_high`. Where samples of an unfinished report have fewer than k attempts
+        these are None, and `pass_at_<k>_short` is the number of those samples.
+
+    Raises:
+        InvalidInput: A k of `pass_at` is more than the attempts of a finished report.
+    """
+    repeats = repeats_of(report.config)
+    ks = sorted({*pass_at, *([repeats] if repeats > 1 else [])})
+    if cluster is None and not ks:
+        return report.summary
+    threshold = report.pass_threshold
+    table, _ = _read_table(report, cluster, threshold)
+    summary = dict(report.summary)
+    if cluster is not None:
+        kept: Summary = {key: summary[key] for key in ("complete", "n_asked") if key in summary}
+        summary = {**_summarize_table(table, cluster, threshold), **kept}
+    for k in ks:
+        strict = k in pass_at and summary.get("complete") is not False
+        summary |= _summarize_passes(table, k, cluster, threshold, strict=strict)
+    return summary
+
+
+def slices_and_total(
+    report: EvalReport, *by: str, cluster: str
+) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
+    """Summarize slices of a report with error bars clustered by a metadata key.
+
+    Args:
+        report: The report.
+        by: Metadata keys to slice by; several combine.
+        cluster: Metadata key to cluster error bars by.
+
+    Returns:
+        A summary for each combination of values, and the summary of all.
+    """
+    table = table_of(report, [cluster], item_keys=by)
+    numbers = sample_clusters(table, cluster)
+    labels = list(zip(*(table.item_keys[key] for key in by), strict=True))
+    known: dict[tuple[Any, ...], int] = {}
+    codes = np.array([known.setdefault(label, len(known)) for label in labels], dtype=np.int64)
+    names = list(known)
+    batch = _make_batch(table, numbers)
+
+    def summarize(rows: NDArray[Any]) -> Summary:
+        summary = summarize_batch(batch.rows(rows), report.pass_threshold)
+        summary |= _count_clusters(table, cluster, numbers, np.unique(table.sample[rows]))
+        if report.summary.get("complete") is False:
+            summary["complete"] = False
+        return summary
+
+    slices = {names[code]: summarize(rows) for code, rows in places_by_code(codes)}
+    return slices, summarize(np.arange(len(table)))
+
+
+def _summarize_table(table: Table, cluster: str, threshold: float) -> Summary:
+    numbers = sample_clusters(table, cluster)
+    return {
+        **summarize_batch(_make_batch(table, numbers), threshold),
+        **_count_clusters(table, cluster, numbers, np.arange(len(table.sample_ids))),
+    }
+
+
+def _make_batch(table: Table, numbers: Ints) -> Batch:
+    return Batch(
+        table.sample,
+        numbers[table.sample],
+        table.reward,
+        table.truncated,
+        table.weighted,
+        table.metrics,
+        table.plain,
+    )
+
+
+def _count_clusters(table: Table, cluster: str, numbers: Ints, samples: Ints) -> Summary:
+    return {
+        "clustered_by": cluster,
+        "n_clusters": len(np.unique(numbers[samples])),
+        "n_without_cluster": int((table.keys[cluster].codes[samples] < 0).sum()),
+    }
+
+
+def _summarize_passes(
+    table: Table, k: int, cluster: str | None, threshold: float, *, strict: bool
+) -> Summary:
+    short = int((_count_attempts(table) < k).sum())
+    unscored = bool(np.isnan(table.reward).all())
+    summary: Summary = {}
+    for name, estimator in (("pass_at", stats.pass_at_k), ("pass_hat", stats.pass_hat_k)):
+        values: list[Any] = [None] * 5
+        if not unscored and (strict or not short):
+            rate = _estimate_from(table, estimator, k, cluster, threshold)
+            bounds = [rate.interval.low, rate.interval.high] if rate.interval else [None, None]
+            values = [rate.value, rate.questions, rate.stderr, *bounds]
+        keys = (f"{name}_{k}{suffix}" for suffix in ("", "_n", "_stderr", "_ci_low", "_ci_high"))
+        summary |= dict(zip(keys, values, strict=True))
+    if short and not strict:
+        summary[f"pass_at_{k}_short"] = short
+    return summary
+
+
+def _read_table(
+    results: Results, cluster: str | None, pass_threshold: float | None
+) -> tuple[Table, float]:
+    keys = [] if cluster is None else [cluster]
+    if isinstance(results, EvalReport):
+        own = results.pass_threshold
+        return table_of(results, keys), own if pass_threshold is None else pass_threshold
+    return table_of_results(results, keys), 0.5 if pass_threshold is None else pass_threshold

@@ -1,0 +1,451 @@
+"""Load what a command line names: runs, evals of a curve, and Python code.
+
+RUN              a run directory, or a name under outputs/evals
+RUN@STEP         the eval of a curve at this step; RUN@last is the last one
+RUN@LABEL:STEP   the same, where evals of several labels share a run directory
+module:name      an object of a module, those of the working directory included
+file.py:name     an object of a file; loading either runs its code
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from heldout.errors import (
+    EvalFailed,
+    EvalFileError,
+    HeldoutError,
+    InvalidInput,
+    RunDirectoryError,
+)
+
+if TYPE_CHECKING:
+    from heldout.store.report import EvalReport
+    from heldout.training.curve import CurvePoint
+
+LAST = "last"
+
+
+# --- Runs ---------------------------------------------------------------------------------------
+
+
+def load_report(run: str) -> EvalReport:
+    """Load the report of a run.
+
+    Args:
+        run: RUN, RUN@STEP or RUN@last.
+
+    Returns:
+        The report. An eval of a curve is named as it was given: the name of its own directory is a
+        step, which does not say of which curve.
+    """
+    from heldout.store.report import EvalReport
+
+    path = find_run_directory(run)
+    report = EvalReport.load(path)
+    if path.parent.name != "steps":
+        return report
+    return replace(report, config={**report.config, "experiment_name": run})
+
+
+def find_run_directory(run: str) -> Path:
+    """Find the directory of a run.
+
+    Args:
+        run: RUN, RUN@STEP or RUN@last.
+
+    Returns:
+        The run directory.
+
+    Raises:
+        InvalidInput: RUN is a curve of many evals, or what follows the @ is no step.
+        RunDirectoryError: There is no such run or step.
+    """
+    from heldout.store.run_dir import find_run
+
+    # A directory may have an @ in its name.
+    exists = Path(run).exists() or (Path("outputs/evals") / run).exists()
+    if exists or "@" not in run:
+        curve = find_curve(run)
+        if curve is None:
+            return find_run(run)
+        raise InvalidInput(
+            f"{curve} is a curve of many evals. Name one by its step, {run}@STEP, or the last, "
+            f"{run}@{LAST}: {_known_steps(curve)}"
+        )
+    name, _, selector = run.partition("@")
+    curve = find_curve(name)
+    if curve is None:
+        path = find_run(name)
+        raise InvalidInput(f"{path} has no curve.jsonl, so there is no @{selector} of it")
+    prefix, colon, step = selector.rpartition(":")
+    label = prefix if colon else None
+    if step == LAST:
+        return find_step(curve, None, label=label)
+    if re.fullmatch("[0-9]+", step):
+        return find_step(curve, int(step), label=label)
+    raise InvalidInput(
+        f"after the @ of {run} comes a step, or {LAST}; got {selector!r}: {_known_steps(curve)}"
+    )
+
+
+def find_curve(run: str | Path) -> Path | None:
+    """Find the directory of a training run; None for an ordinary run, or none at all.
+
+    Args:
+        run: A directory, or a name under outputs/evals.
+    """
+    from heldout.store.run_dir import RunDir
+    from heldout.training.curve import CURVE_NAME
+
+    for path in (Path(run), Path("outputs/evals") / run):
+        if (path / CURVE_NAME).exists():
+            return path
+        if RunDir(path).exists():
+            return None
+    return None
+
+
+def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:
+    """Find where the eval at a step of a curve is saved.
+
+    The curve names one of the directories under steps/. A curve file may come from anywhere, so
+    the name is looked up among those that exist and is never followed as a path.
+
+    Args:
+        path: The run directory of the curve.
+        step: The step; None is the last that has a result.
+        label: The eval's label, where several share the run directory.
+
+    Returns:
+        The directory of that eval.
+
+    Raises:
+        InvalidInput: Evals of several labels match.
+        RunDirectoryError: The curve has no such step, or its conversations were not saved.
+    """
+    from heldout.training.curve import CURVE_NAME, current_points, read_points
+
+    written = read_points(path / CURVE_NAME)
+    current = _with_label(path, current_points(written), label)
+    if step is None:
+        results = [point for point in current if point.has_result]
+        if not results:
+            raise RunDirectoryError(f"{path} has no last eval: no step has a result yet")
+        _refuse_several_labels(results, LAST, f"{path} has several evals")
+        step = max(point.step for point in results)
+    saved = _saved_attempts(path, step)
+    points = [point for point in current if point.step == step]
+    _refuse_several_labels(points, str(step), f"{path} has several evals at step {step}")
+    if not points:
+        of_label = _with_label(path, written, label)
+        superseded = [point for point in of_label if point.step == step and point.has_result]
+        raise _missing_step(path, step, current, superseded, saved)
+    name = _directory_name(points[0])
+    if name in saved:
+        return path / "steps" / name
+    why = f"; it was skipped: {points[0].skipped}" if points[0].skipped else ""
+    raise RunDirectoryError(
+        f"there is no {path / 'steps'}/{name or f'{step:08d}'}: the conversations of step {step} "
+        f"were not saved{why}"
+    )
+
+
+def list_steps(steps: Iterable[int]) -> str:
+    """Return steps as the end of a sentence, the middle of a long list left out."""
+    known = sorted(set(steps))
+    if not known:
+        return "no step has a result yet"
+    shown = [str(step) for step in known]
+    if len(shown) > 12:
+        shown = [*shown[:6], "…", *shown[-5:]]
+    return f"there are {', '.join(shown)}" if len(known) > 1 else f"there is only {shown[0]}"
+
+
+def list_result_steps(points: Iterable[CurvePoint]) -> str:
+    """Return the steps of points that have a result, as the end of a sentence."""
+    return list_steps(point.step for point in points if point.has_result)
+
+
+def _known_steps(curve: Path) -> str:
+    from heldout.training.curve import CURVE_NAME, current_points, read_points
+
+    return list_result_steps(current_points(read_points(curve / CURVE_NAME)))
+
+
+def _saved_attempts(path: Path, step: int) -> list[str]:
+    """Return the directories under steps/ of all attempts at a step."""
+    from heldout.store.run_dir import RunDir
+
+    directories = sorted((path / "steps").glob(f"{step:08d}*"))
+    return [directory.name for directory in directories if RunDir(directory).exists()]
+
+
+def _directory_name(point: CurvePoint) -> str | None:
+    name = re.fullmatch("steps/([0-9]+(?:-[0-9]+)?)", point.run or "")
+    return name[1] if name else None
+
+
+def _with_label(path: Path, points: list[CurvePoint], label: str | None) -> list[CurvePoint]:
+    labels = dict.fromkeys(point.label for point in points)
+    if label is not None and label not in labels:
+        known = f"there is {', '.join(map(repr, labels))}" if labels else "there is none yet"
+        raise InvalidInput(f"{path} has no eval of the label {label!r}; {known}")
+    return [point for point in points if label in (None, point.label)]
+
+
+def _refuse_several_labels(points: Iterable[CurvePoint], selector: str, problem: str) -> None:
+    labels = sorted({point.label for point in points})
+    if len(labels) > 1:
+        names = ", ".join(f"RUN@{label}:{selector}" for label in labels)
+        raise InvalidInput(f"{problem}: name one of them, {names}")
+
+
+def _missing_step(
+    path: Path,
+    step: int,
+    current: Sequence[CurvePoint],
+    superseded: Sequence[CurvePoint],
+    saved: Sequence[str],
+) -> RunDirectoryError:
+    if superseded:
+        name = _directory_name(superseded[-1])
+        where = f"; its eval is steps/{name}" if name in saved else ""
+        return RunDirectoryError(
+            f"step {step} of {path} was superseded by a later attempt of the training run{where}"
+        )
+    begun = f"; steps/{saved[-1]} was begun, and is not on the curve" if saved else ""
+    return RunDirectoryError(
+        f"{path} has no eval at step {step}; {list_result_steps(current)}{begun}"
+    )
+
+
+# --- Code ---------------------------------------------------------------------------------------
+
+
+class MissingDependency(EvalFailed):
+    """A package or a device that the evaluation needs is not here."""
+
+
+def load_function(spec: str, option: str) -> Callable[..., Any]:
+    """Load a function.
+
+    Args:
+        spec: module:function or file.py:function.
+        option: The option that names it, for messages.
+
+    Returns:
+        The function.
+
+    Raises:
+        InvalidInput: There is no such function, or its module fails to load.
+    """
+    value = load_object(spec, option)
+    if not callable(value):
+        module, _, name = spec.rpartition(":")
+        raise InvalidInput(f"{option}: {module} has no function {name!r}")
+    return value  # type: ignore[no-any-return]
+
+
+def load_object(spec: str, option: str) -> Any:
+    """Load an object of a module or a file; None where there is none of that name.
+
+    Args:
+        spec: module:name or file.py:name.
+        option: The option that names it, for messages.
+
+    Returns:
+        The object.
+
+    Raises:
+        InvalidInput: The module is not there or fails to load.
+        MissingDependency: The module needs a package that is not installed.
+    """
+    module, _, name = spec.rpartition(":")
+    if not module or not name:
+        raise InvalidInput(f"{option} is module:function or file.py:function, got {spec!r}")
+    value: Any
+    if module.endswith(".py"):
+        value = load_module(Path(module))
+    else:
+        add_working_directory()
+        try:
+            value = importlib.import_module(module)
+        except ModuleNotFoundError as problem:
+            raise explain_missing_module(problem, module, f"{option}: {module}") from None
+        except Exception as problem:
+            raise InvalidInput(
+                f"{option}: {module} could not be loaded: {describe_error(problem)}"
+            ) from problem
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def load_module(path: Path) -> ModuleType:
+    """Run a file as a module, not as `__main__`: its main block does not run.
+
+    Args:
+        path: A Python file. Its own directory comes first in sys.path, as for a script.
+
+    Returns:
+        The module.
+
+    Raises:
+        EvalFileError: The file is not there or not Python, or its code raised.
+    """
+    if not path.is_file():
+        problem = "is a directory, not a Python file" if path.is_dir() else "does not exist"
+        raise EvalFileError(f"{path} {problem}")
+    # Not its plain name: a file may be called json.py.
+    name = f"heldout_eval_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise EvalFileError(f"{path} is not a Python file: its name has to end in .py")
+    module = importlib.util.module_from_spec(spec)
+    directory = str(path.resolve().parent)
+    if directory not in sys.path:
+        sys.path.insert(0, directory)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as problem:
+        raise EvalFileError(
+            f"{path} could not be loaded: {describe_error(problem, path)}"
+        ) from problem
+    return module
+
+
+def add_working_directory() -> None:
+    """Let modules of the working directory be imported, as `python -m` does."""
+    if "" not in sys.path and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
+
+
+def import_extra(name: str, need: str, extra: str) -> Any:
+    """Import a package of an extra.
+
+    Args:
+        name: The module.
+        need: What needs it, for the message.
+        extra: The extra of heldout that installs it.
+
+    Returns:
+        The module.
+
+    Raises:
+        MissingDependency: The package is not installed.
+        EvalFailed: It is installed and fails to load.
+    """
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as missing:
+        raise MissingDependency(
+            f"{need} ({missing.name} is missing): pip install 'heldout[{extra}]'"
+        ) from None
+    except Exception as problem:
+        raise EvalFailed(
+            f"{need}, which could not be loaded: {describe_error(problem)}; install it again"
+        ) from problem
+
+
+def explain_missing_module(problem: ModuleNotFoundError, module: str, subject: str) -> HeldoutError:
+    """Tell a misspelled module from one that needs a missing package.
+
+    Args:
+        problem: What the import raised.
+        module: The module that was asked for.
+        subject: Who asked, for the message.
+
+    Returns:
+        InvalidInput for the module itself, MissingDependency for one that it imports.
+    """
+    # gymnasium raises it anew, without the name.
+    name = problem.name or getattr(problem.__cause__, "name", None)
+    if name and f"{module}.".startswith(f"{name}."):
+        return InvalidInput(
+            f"{subject}: there is no module {module!r} here or among the installed packages"
+        )
+    if name:
+        return MissingDependency(f"{subject} needs {name}, which is missing; install it")
+    return MissingDependency(f"{subject} needs a module that is missing: {one_line(problem)}")
+
+
+# --- Errors in loaded code ----------------------------------------------------------------------
+
+
+def describe_error(problem: BaseException, path: Path | None = None) -> str:
+    """Return on one line what was raised and where.
+
+    Args:
+        problem: What was raised.
+        path: A file whose line is named rather than one of the code that it calls.
+    """
+    kind = "" if isinstance(problem, HeldoutError) else f"{type(problem).__name__}: "
+    text = kind + one_line(problem)
+    if isinstance(problem, SyntaxError):  # its message names the line
+        return text
+    first = problem
+    while first.__cause__ is not None and type(first.__cause__) is type(problem):
+        first = first.__cause__  # raised anew in more words, far from where it happened
+    frames = [
+        frame
+        for frame in traceback.extract_tb(first.__traceback__)
+        if not frame.filename.startswith("<frozen ")  # the machinery of import
+    ]
+    own = [frame for frame in frames if path and Path(frame.filename).resolve() == path.resolve()]
+    if not frames:
+        return text
+    frame = (own or frames)[-1]
+    return f"{text} ({Path(frame.filename).name}, line {frame.lineno})"
+
+
+def one_line(problem: BaseException) -> str:
+    """Return the message of an error on one line."""
+    return " ".join(str(problem).split())
+
+
+def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:
+    """Pick the results of a report that `--where` asks for.
+
+    Args:
+        report: The report.
+        where: A condition in SQL; None is all of them.
+        option: One that makes intervals, which results that were picked by outcome have not.
+
+    Returns:
+        The report of these results.
+
+    Raises:
+        InvalidQuery: The condition is not one.
+        InvalidInput: It picks by outcome, and the option does not go with that.
+    """
+    if where is None:
+        return report
+    picked = report.where(where)
+    if option is not None and picked.selection is not None and picked.selection.by_outcome:
+        raise InvalidInput(
+            f"--where {where!r} picks results by what came out, so an interval or a comparison "
+            f"says nothing of them, and {option} does not apply; pick by metadata"
+        )
+    return picked
+
+
+def describe_selection(report: EvalReport) -> str:
+    """Say which results of a run a report holds, and by what they were picked."""
+    selection = report.selection
+    if selection is None:
+        return f"all {report.summary['n']} results"
+    picked = f"only results where {selection.condition}: {report.summary['n']} of {selection.of}"
+    if selection.by_outcome:
+        picked += ", picked by what came out, so that their means have no intervals"
+    return picked

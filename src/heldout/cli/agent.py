@@ -1,0 +1,206 @@
+"""`heldout env ENV --policy P`: evaluate an agent over a fixed number of episodes.
+
+Standard output is one line of JSON with stable keys in a stable order. Notes, and what policies and
+environments print, go to standard error.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
+
+import click
+
+from heldout.cli._load import (
+    MissingDependency,
+    add_working_directory,
+    describe_error,
+    explain_missing_module,
+    import_extra,
+    load_function,
+    one_line,
+)
+from heldout.cli._tables import print_json
+from heldout.errors import EvalFailed, HeldoutError, InvalidInput
+
+
+@click.command("env")
+@click.argument("env")
+@click.option(
+    "--policy",
+    required=True,
+    metavar="P",
+    help="module:function of a batch of observations, or sb3:PATH of a saved model (sb3:ppo:PATH "
+    "names the algorithm). Loading either runs its code.",
+)
+@click.option("--episodes", default=100, show_default=True, help="Exact number of episodes.")
+@click.option("--num-envs", default=1, show_default=True, help="Environments stepped in parallel.")
+@click.option("--seed", default=0, show_default=True, help="Episode i is seeded by (seed, i).")
+@click.option("--max-steps", type=int, help="Truncate longer episodes.")
+@click.option(
+    "--success",
+    metavar="M",
+    help="module:function (info, terminated, truncated, ret, steps) -> bool that says what "
+    "success is.",
+)
+@click.option("--vec-normalize", metavar="FILE", help="Statistics saved by VecNormalize, for sb3.")
+@click.option("--device", default="auto", show_default=True, help="For sb3: cpu, cuda, mps …")
+@click.option("--dump-trajectory", metavar="FILE", help="Write every step as a line of JSON.")
+@click.option("--save", metavar="RUN", help="Write a run directory that other commands read.")
+@click.option(
+    "--skip-missing",
+    is_flag=True,
+    help='Where a package or device is missing, print {"skipped": …} and exit with 0.',
+)
+def command(
+    env: str,
+    policy: str,
+    episodes: int,
+    num_envs: int,
+    seed: int,
+    max_steps: int | None,
+    success: str | None,
+    vec_normalize: str | None,
+    device: str,
+    dump_trajectory: str | None,
+    save: str | None,
+    skip_missing: bool,
+) -> None:
+    """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1.
+
+    A policy that terminates an episode may have failed it, as in CartPole: --success decides.
+    """
+    from heldout.isolation import untouched_random_state
+    from heldout.vector import evaluate_env
+
+    directory = None if save is None else Path(save).absolute()  # a policy may change directory
+    if directory is not None:
+        _check_writable(directory)
+    try:
+        with redirect_stdout(sys.stderr):
+            # Seeded: a policy may draw its weights where its module is imported.
+            with untouched_random_state(seed=seed):
+                gymnasium = import_extra("gymnasium", "environments need gymnasium", "gymnasium")
+                # Modules of environments and of saved models are found here, too.
+                add_working_directory()
+                policy_fn = _load_policy(policy, device, vec_normalize)
+                success_fn = None if success is None else load_function(success, "--success")
+                # Last: the modules just imported may register the environment.
+                make_env = _find_environment(gymnasium, env)
+            report = evaluate_env(
+                make_env,
+                policy_fn,
+                episodes,
+                num_envs=num_envs,
+                seed=seed,
+                max_steps=max_steps,
+                success=success_fn,
+                trajectory=dump_trajectory,
+            )
+    except MissingDependency as missing:
+        if not skip_missing:
+            raise
+        print_json({"skipped": str(missing)})
+        return
+    except HeldoutError:
+        raise
+    except SystemExit as exit:
+        # Let through, it would end this process with its own code: 0, as if all were well.
+        raise EvalFailed(
+            f"the policy or the environment left the program: {describe_error(exit)}; there is "
+            "no number to report. Take that exit out, or let only __main__ reach it"
+        ) from exit
+    except Exception as problem:
+        raise EvalFailed(f"{describe_error(problem)}; there is no number to report") from problem
+    unsaved: Exception | None = None
+    if directory is not None:
+        try:
+            report.save(directory)
+        except Exception as problem:  # noqa: BLE001 - the numbers are printed first
+            unsaved = problem
+    print_json({"env": env, "policy": policy, **report.summary})
+    for note in report.notes:
+        click.echo(f"Note: {note}", err=True)
+    if unsaved is not None:
+        raise EvalFailed(
+            f"all episodes ran, and the numbers are printed, but not saved: "
+            f"{describe_error(unsaved)}. For a run directory, evaluate again with --save to "
+            "another path"
+        ) from unsaved
+
+
+def _check_writable(path: Path) -> None:
+    """Refuse a run directory that cannot be written, before hours are spent on what goes there."""
+    from heldout.store.journal import storage_error
+    from heldout.store.run_dir import RunDir
+
+    if RunDir(path).exists():
+        raise InvalidInput(f"{path} already holds a run; save to another path")
+    existing = next(folder for folder in (path, *path.parents) if folder.exists())
+    try:
+        # Permissions alone do not tell (root, read-only disks, quotas).
+        with TemporaryFile(dir=existing):
+            pass
+    except OSError as problem:
+        raise storage_error(
+            path, problem, "; no episode was run. --save to another path"
+        ) from problem
+
+
+def _find_environment(gymnasium: Any, env: str) -> Callable[[], Any]:
+    """Make the environment once, and return what makes it."""
+    try:
+        gymnasium.make(env).close()
+    except HeldoutError:
+        raise
+    except ModuleNotFoundError as problem:
+        raise explain_missing_module(problem, env.rpartition(":")[0], env) from None
+    except gymnasium.error.UnregisteredEnv as problem:
+        raise InvalidInput(
+            f"there is no environment {env!r}: {one_line(problem)}. One of your own is "
+            "module:ID, of the module that registers it"
+        ) from None
+    except Exception as problem:
+        cause: BaseException = problem
+        if isinstance(problem, gymnasium.error.DependencyNotInstalled):
+            # Environments raise it for any ImportError, also of a package that is broken.
+            cause = problem.__cause__ or problem.__context__ or problem
+            if not isinstance(cause, ImportError) or isinstance(cause, ModuleNotFoundError):
+                raise MissingDependency(
+                    f"{env} needs a package that is missing: {one_line(problem)}"
+                ) from None
+        raise InvalidInput(
+            f"the environment {env!r} could not be made: {describe_error(cause)}; "
+            f"gymnasium.make({env!r}) has to work without arguments"
+        ) from problem
+    return partial(gymnasium.make, env)
+
+
+def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[[Any], Any]:
+    kind, _, path = spec.partition(":")
+    if kind != "sb3":
+        if vec_normalize is not None:
+            raise InvalidInput("--vec-normalize is for policies of stable-baselines3 (sb3:PATH)")
+        if device != "auto":
+            raise InvalidInput(
+                "--device is for policies of stable-baselines3 (sb3:PATH); a function of your own "
+                f"chooses its device itself, so leave out --device {device}"
+            )
+        return load_function(spec, "--policy")
+    need = "sb3: needs stable-baselines3"
+    torch = import_extra("torch", need, "sb3")
+    # Where the device is missing, stable-baselines3 takes the CPU, or fails in torch's words.
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise MissingDependency(f"there is no CUDA device here, and --device is {device}")
+    if device.startswith("mps") and not torch.backends.mps.is_available():
+        raise MissingDependency(f"there is no MPS device here, and --device is {device}")
+    integration = import_extra("heldout.integrations.stable_baselines3", need, "sb3")
+    policy: Callable[[Any], Any] = integration.load_policy(
+        path, device=device, vec_normalize=vec_normalize
+    )
+    return policy

@@ -1,0 +1,89 @@
+"""`heldout cache`: what the response cache holds, and how to empty it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from heldout._format import count
+
+if TYPE_CHECKING:
+    from heldout.models.cache import ResponseCache
+
+DAY = 86400.0
+
+
+@click.group("cache", invoke_without_command=True)
+@click.pass_context
+def command(context: click.Context) -> None:
+    """Show or empty the cache of model turns that `heldout run --cache` uses."""
+    if context.invoked_subcommand is None:
+        context.invoke(show)
+
+
+@command.command("show")
+@click.argument("paths", metavar="[PATH]...", nargs=-1, type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per file.")
+def show(paths: tuple[Path, ...] = (), as_json: bool = False) -> None:
+    """Print size, entries and age of cache files: the default one, or those at PATH."""
+    from heldout.cli._tables import print_json
+
+    for path in paths or (_default_path(),):
+        if not path.exists():
+            if as_json:
+                print_json({"path": str(path), "entries": 0, "bytes": 0})
+            else:
+                click.echo(f"{path}: no cache yet; `heldout run --cache` makes one")
+            continue
+        with _open(path) as cache:
+            info = cache.info()
+        if as_json:
+            print_json({"path": str(path), **info._asdict()})
+            continue
+        line = f"{path}: {count(info.entries, 'turn')}, {info.bytes / 1e6:.1f} MB"
+        if info.oldest is not None and info.newest is not None:
+            line += f", stored {_age(info.oldest)} to {_age(info.newest)} ago"
+        click.echo(line)
+
+
+@command.command("clear")
+@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    metavar="DAYS",
+    help="Only turns that were stored at least so many days ago.",
+)
+def clear(path: Path | None, older_than: float) -> None:
+    """Remove the turns in the default cache file, or in the one at PATH."""
+    path = path or _default_path()
+    if not path.exists():
+        click.echo(f"{path}: no cache, so there is nothing to remove")
+        return
+    with _open(path) as cache:
+        removed = cache.clear(older_than=older_than * DAY)
+    click.echo(f"{path}: removed {count(removed, 'turn')}")
+
+
+def _default_path() -> Path:
+    from heldout.models.cache import default_path
+
+    return default_path()
+
+
+def _open(path: Path) -> ResponseCache:
+    from heldout.models.cache import ResponseCache
+
+    return ResponseCache(path)
+
+
+def _age(stored: float) -> str:
+    seconds = max(0.0, time.time() - stored)
+    for unit, length in (("days", DAY), ("hours", 3600.0), ("minutes", 60.0)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} seconds"

@@ -1,0 +1,59 @@
+"""`heldout sql RUN QUERY`: a query over the results of a run."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from itertools import islice
+from typing import Any
+
+import click
+
+ROWS = 200
+"""Rows of a table that are printed; --json prints all."""
+
+
+@click.command("sql")
+@click.argument("run")
+@click.argument("query")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per row.")
+def command(run: str, query: str, as_json: bool) -> None:
+    """Run a SELECT over the results of RUN, in DuckDB's dialect of SQL.
+
+    The table is called results, with one row per item and the columns id, index, repeat, reward,
+    passed, error, truncated, ended_by, prompt_tokens, completion_tokens, seconds, metrics.NAME,
+    metadata.KEY, and, where the query names them, the texts prompt, answer and target.
+    """
+    from heldout.cli._load import load_report
+    from heldout.cli._tables import Column, Line, Report, Table, print_json, print_report
+    from heldout.store.sql import query as run_query
+
+    with run_query(load_report(run), query) as result:
+        if as_json:
+            for row in result.rows:
+                values = [_as_json(value) for value in row]
+                print_json(dict(zip(result.columns, values, strict=True)))
+            return
+        rows = [[_as_cell(value) for value in row] for row in islice(result.rows, ROWS)]
+        table = Table([Column(name, wrap=True) for name in result.columns], rows)
+        more = next(result.rows, None) is not None
+        note = [Line(f"The first {ROWS} rows; --json prints all.", style="dim")] * more
+        print_report(Report([table, *note]))
+
+
+def _as_cell(value: Any) -> str:
+    from heldout._format import number
+
+    if value is None:
+        return "–"
+    return number(value) if isinstance(value, float) else str(value)
+
+
+def _as_json(value: Any) -> Any:
+    """Give a value as JSON has it; what JSON has no word for, as dates, as text."""
+    if isinstance(value, dict):
+        return {str(key): _as_json(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(each) for each in value]
+    if isinstance(value, Decimal):
+        return float(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)

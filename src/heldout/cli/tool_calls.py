@@ -1,0 +1,319 @@
+"""`heldout toolcalls FILE --endpoint E`: does a server call tools as it should?
+
+The requests run on the engine like any eval, into a run directory that `show`, `slice` and
+`compare` read. What is printed is made from that directory alone, so a complete run prints the same
+again and does not call the model.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from os.path import realpath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import click
+
+from heldout._format import count, cut, interval, number, printable
+from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
+from heldout.cli.show import describe_report
+from heldout.config import EvalConfig
+from heldout.errors import ResumeMismatch, RunDirectoryError
+
+if TYPE_CHECKING:
+    from heldout.analysis.tool_calls import CallSet
+    from heldout.models.requests import RequestsEndpoint
+    from heldout.scoring.tool_calls import CallReport, TriggerAgreement
+    from heldout.stats import Rate
+    from heldout.store.report import EvalReport
+    from heldout.types import Sample
+
+NAME_CHARACTERS = 150
+"""Characters of a run's name that is made up here."""
+LISTED = 10
+"""Finish reasons, and problems, that are listed."""
+
+
+@click.command("toolcalls")
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--endpoint",
+    required=True,
+    metavar="E",
+    help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
+)
+@click.option(
+    "--reference",
+    "references",
+    multiple=True,
+    metavar="RESULTS",
+    help="A run of this command, or a JSONL of results. Given twice, the second is the reference "
+    "run again, and shows how far it agrees with itself.",
+)
+@click.option(
+    "--name", metavar="NAME", help="Name of the run.  [default: made of FILE, model and server]"
+)
+@click.option(
+    "--output-dir",
+    default="outputs/evals",
+    show_default=True,
+    metavar="D",
+    help="Where the run directory is made.",
+)
+@click.option("--max-samples", type=click.IntRange(1), metavar="N", help="Only the first N lines.")
+@click.option(
+    "--max-concurrent",
+    type=click.IntRange(1),
+    default=16,
+    show_default=True,
+    metavar="N",
+    help="Requests in flight at once.",
+)
+@click.option("--resume", is_flag=True, help="Only continue a run; never begin one.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+def command(
+    file: Path,
+    endpoint: str,
+    references: tuple[str, ...],
+    name: str | None,
+    output_dir: str,
+    max_samples: int | None,
+    max_concurrent: int,
+    resume: bool,
+    as_json: bool,
+) -> None:
+    """Send the requests in FILE, and report how well the responses call tools.
+
+    FILE has one chat-completions request per line: model, messages, tools, temperature and any
+    other field. Each is sent as it is, except for model, for the role _input, which becomes system,
+    and for stream, which becomes false.
+
+    The same command again continues where it stopped: responses are kept, errored requests are sent
+    again, and for a complete run nothing is sent and nothing changes.
+    """
+    from heldout.analysis.tool_calls import (
+        check_comparable,
+        compare_call_sets,
+        load_call_sets,
+        load_requests,
+        read_reference,
+    )
+    from heldout.models.requests import open_requests
+
+    if len(references) > 2:
+        raise click.UsageError("--reference is given once, or twice: the reference run again")
+    # Whatever can be refused is refused before the first request is paid for.
+    samples = load_requests(file, most=max_samples)
+    server = open_requests(endpoint, [s.input for s in samples], max_concurrent=max_concurrent)
+    name = name or _make_name(file, server)
+    run_dir = Path(output_dir) / name
+    for reference in references:
+        if reference == name or realpath(reference) == realpath(run_dir):
+            raise click.UsageError(
+                f"the run {name!r} is compared with itself; --reference is another one"
+            )
+    loaded = [read_reference(reference) for reference in references]
+    # The second repeat of a single reference is the reference again.
+    reference_sets = loaded[0][:2] if len(loaded) == 1 else [sets[0] for sets in loaded]
+    if reference_sets:
+        check_comparable(samples, str(file), *reference_sets)
+    config = EvalConfig(
+        endpoint=server,
+        experiment_name=name,
+        output_dir=output_dir,
+        max_concurrent=max_concurrent,
+        resume=True,
+    )
+    report = _send_requests(samples, server, config, run_dir, resume=resume)
+    candidate = load_call_sets(report)[0]
+    compared = compare_call_sets(candidate, *reference_sets) if reference_sets else None
+    if as_json:
+        print_json(_calls_as_dict(report, candidate, reference_sets, compared))
+    else:
+        print_report(_build_report(report, candidate, reference_sets, compared))
+
+
+def _make_name(file: Path, server: RequestsEndpoint) -> str:
+    """Make a name of file, model and server, so that the same command finds its run again."""
+    stem = file.name.partition(".")[0] or file.name
+    text = f"{stem}-{server.model}@{urlsplit(server.base_url).netloc}"
+    name = re.sub(r"[^A-Za-z0-9._+=@-]+", "-", text).lstrip("._+=@-") or "toolcalls"
+    if len(name) > NAME_CHARACTERS:
+        name = f"{name[:NAME_CHARACTERS]}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return name
+
+
+def _send_requests(
+    samples: Sequence[Sample],
+    server: RequestsEndpoint,
+    config: EvalConfig,
+    run_dir: Path,
+    *,
+    resume: bool,
+) -> EvalReport:
+    import asyncio
+
+    from heldout.analysis.tool_calls import opening_messages
+    from heldout.engine import evaluate
+    from heldout.scoring.tool_calls import score_calls
+    from heldout.store.run_dir import RunDir
+
+    if resume and not RunDir(run_dir).exists():
+        raise RunDirectoryError(f"there is no run at {run_dir} to continue; --resume begins none")
+
+    async def send() -> EvalReport:
+        try:
+            return await evaluate(samples, config, score_calls, opening_messages)
+        finally:
+            await server.close()
+
+    try:
+        return asyncio.run(send())
+    except ResumeMismatch as mismatch:
+        message = str(mismatch).replace("another experiment_name", "another --name")
+        raise ResumeMismatch(
+            f"{message}. A sample is a line of FILE; {run_dir} may continue with lines added at "
+            "the end"
+        ) from None
+    except KeyboardInterrupt:
+        saved = f" Responses so far are saved to {run_dir}; the same command continues."
+        click.echo("Interrupted." + printable(saved) * RunDir(run_dir).exists(), err=True)
+        raise click.exceptions.Exit(130) from None
+
+
+# --- Report -------------------------------------------------------------------------------------
+
+
+def _build_report(
+    report: EvalReport,
+    candidate: CallSet,
+    references: Sequence[CallSet],
+    compared: CallReport | None,
+) -> Report:
+    from heldout.analysis.tool_calls import count_problems
+    from heldout.scoring.tool_calls import finish_reasons
+
+    requests, errored = len(candidate.answers), candidate.errored
+    blocks: list[Block] = [
+        describe_report(report),
+        _build_table(candidate, compared),
+        Line(
+            f"{count(requests, 'request')}: {len(candidate.responses)} answered, ",
+            Span(f"{errored} errored", "red" if errored else ""),
+        ),
+    ]
+    reasons = list(finish_reasons(candidate.responses).items())
+    listed = [f"{cut(reason, 40)} {n}" for reason, n in reasons[:LISTED]]
+    if len(reasons) > LISTED:
+        others = sum(n for _, n in reasons[LISTED:])
+        listed.append(f"{len(reasons) - LISTED} others {others}")
+    blocks.append(Line("finish reasons: " + ", ".join(listed), wrap=False))
+    problems = count_problems(candidate.responses)
+    notes = [f"invalid, {n}×: {problem}" for problem, n in problems[:LISTED]]
+    if len(problems) > LISTED:
+        notes.append(f"… and {len(problems) - LISTED} other problems")
+    if errored:
+        notes.append(
+            "errored requests are in none of these numbers; the same command sends them again, and "
+            f"`heldout show {shlex.quote(str(report.path))} --failures 5` shows why"
+        )
+    notes += [
+        f"{reference.name} is not complete: it has {len(reference.answers)} requests so far"
+        for reference in references
+        if not reference.complete
+    ]
+    blocks += [Line(note, style="yellow", wrap=False) for note in notes]
+    for label, reference in zip(("reference", "reference again"), references, strict=False):
+        requests = len(reference.answers)
+        line = f"{label}: {reference.name}, {requests} requests, {reference.errored} errored"
+        blocks.append(Line(line, style="dim", wrap=False))
+    blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
+    return Report(blocks)
+
+
+def _build_table(candidate: CallSet, compared: CallReport | None) -> Table:
+    from heldout.scoring.tool_calls import schema_accuracy
+
+    columns = [Column("with 95% interval", wrap=True), Column("this run", wrap=True)]
+    rows: list[list[str | Span]] = [
+        ["schema accuracy", _format_rate(schema_accuracy(candidate.responses))]
+    ]
+    agreements = [] if compared is None else [compared.trigger]
+    if compared is not None and compared.reference_with_itself is not None:
+        agreements.append(compared.reference_with_itself)
+        columns.append(Column("the reference with itself", wrap=True))
+        rows[0].append("")
+    if agreements:
+        rows += [
+            ["trigger precision", *(_format_rate(a.precision) for a in agreements)],
+            ["trigger recall", *(_format_rate(a.recall) for a in agreements)],
+            ["trigger F1", *(_format_rate(a.f1) for a in agreements)],
+            ["same calls", *(_format_rate(a.same) for a in agreements)],
+            ["both call (TP)", *(str(a.both) for a in agreements)],
+            ["only this run (FP)", *(str(a.only_ours) for a in agreements)],
+            ["only the reference (FN)", *(str(a.only_theirs) for a in agreements)],
+            ["neither (TN)", *(str(a.neither) for a in agreements)],
+            ["unmatched", *(str(a.unmatched) for a in agreements)],
+        ]
+    return Table(columns, rows)
+
+
+def _format_rate(rate: Rate) -> str:
+    if rate.interval is None:
+        return f"–  {rate.count}/{rate.n}"
+    bounds = interval(rate.interval.low, rate.interval.high)
+    return f"{number(rate.value)}  {bounds}  {rate.count}/{rate.n}"
+
+
+def _calls_as_dict(
+    report: EvalReport,
+    candidate: CallSet,
+    references: Sequence[CallSet],
+    compared: CallReport | None,
+) -> dict[str, Any]:
+    from heldout.analysis.tool_calls import count_problems
+    from heldout.scoring.tool_calls import finish_reasons, schema_accuracy
+
+    plain: dict[str, Any] = {
+        "run": str(report.path),
+        "endpoint": report.config.get("endpoint"),
+        "requests": len(candidate.answers),
+        "answered": len(candidate.responses),
+        "errored": candidate.errored,
+        "finish_reasons": finish_reasons(candidate.responses),
+        "schema_accuracy": schema_accuracy(candidate.responses).as_dict(),
+        "problems": dict(count_problems(candidate.responses)),
+    }
+    if compared is not None:
+        plain["references"] = [
+            {
+                "name": reference.name,
+                "requests": len(reference.answers),
+                "errored": reference.errored,
+                "complete": reference.complete,
+            }
+            for reference in references
+        ]
+        plain["trigger"] = _agreement_as_dict(compared.trigger)
+        again = compared.reference_with_itself
+        plain["reference_with_itself"] = None if again is None else _agreement_as_dict(again)
+    return plain
+
+
+def _agreement_as_dict(agreement: TriggerAgreement) -> dict[str, Any]:
+    return {
+        "matched": agreement.matched,
+        "unmatched": agreement.unmatched,
+        "tp": agreement.both,
+        "fp": agreement.only_ours,
+        "fn": agreement.only_theirs,
+        "tn": agreement.neither,
+        "precision": agreement.precision.as_dict(),
+        "recall": agreement.recall.as_dict(),
+        "f1": agreement.f1.as_dict(),
+        "same_calls": agreement.same.as_dict(),
+    }

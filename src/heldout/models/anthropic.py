@@ -1,0 +1,262 @@
+"""Anthropic's Messages API.
+
+    anthropic:MODEL                  ANTHROPIC_BASE_URL, or Anthropic itself; ANTHROPIC_API_KEY
+    anthropic:MODEL@http://host/v1   any other server of this API
+
+System messages at the start become the `system` field, tool results blocks of a user's message.
+Thinking is the turn's `reasoning`. It is signed, and a turn with tool calls must be sent back with
+it, so such turns are remembered as they came. The API has no seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from heldout._providers import ANTHROPIC
+from heldout.config import Sampling
+from heldout.errors import EndpointError
+from heldout.models.http import ServerEndpoint, is_stream, read_events
+from heldout.models.transport import Response
+from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
+
+API_VERSION = "2023-06-01"
+"""Later versions refuse `temperature` for all models, this one only for those without it."""
+DEFAULT_MAX_TOKENS = 16_384
+"""The API demands a limit, which thinking counts towards."""
+
+FINISH_REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "tool_use": "tool_calls",
+    "max_tokens": "length",
+    "model_context_window_exceeded": "length",
+}
+"""Stop reasons in the words of chat completions; others stay as they are."""
+STATUS_OF_ERROR = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+"""The HTTP status of an error that comes in a stream; 500 for others."""
+
+
+class AnthropicEndpoint(ServerEndpoint):
+    """A model of Anthropic."""
+
+    kind = "anthropic"
+    path = "/messages"
+    provider = ANTHROPIC
+    address_variable = "ANTHROPIC_BASE_URL"
+    _reply_name = "a message"
+
+    @classmethod
+    def _default_url(cls) -> str:
+        # Anthropic's own packages put the version into the path themselves.
+        url = (os.environ.get(cls.address_variable) or cls.provider.url).rstrip("/")
+        return url if url.endswith("/v1") else f"{url}/v1"
+
+    def _key_headers(self) -> dict[str, str]:
+        key = {"x-api-key": self._key} if self._key else {}
+        return {"anthropic-version": API_VERSION, **key}
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model for the report, with the limit of turns where none is set."""
+        return {**super().describe(), "default_max_tokens": DEFAULT_MAX_TOKENS}
+
+    def _fields(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+        extra: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        opening = 0
+        while opening < len(messages) and messages[opening].role == "system":
+            opening += 1
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": sampling.max_tokens or DEFAULT_MAX_TOKENS + _thinking_budget(extra),
+            "messages": self._turns_of(messages[opening:]),
+            "temperature": sampling.temperature,
+            "stream": sampling.stream,
+        }
+        if opening:
+            body["system"] = "\n\n".join(message.text for message in messages[:opening])
+        if sampling.top_p is not None:
+            body["top_p"] = sampling.top_p
+        if sampling.stop:
+            body["stop_sequences"] = list(sampling.stop)
+        if tools:
+            body["tools"] = [
+                {"name": t.name, "description": t.description, "input_schema": t.parameters}
+                for t in tools
+            ]
+        return body
+
+    def _turns_of(self, messages: Sequence[Message]) -> list[dict[str, Any]]:
+        """Convert messages; those of one role in a row become one, which tool results must be."""
+        turns: list[dict[str, Any]] = []
+        for message in messages:
+            role = "user" if message.role == "tool" else message.role
+            blocks = self._blocks(message)
+            if turns and turns[-1]["role"] == role:
+                turns[-1]["content"] += blocks
+            elif blocks:  # an empty turn is refused
+                turns.append({"role": role, "content": blocks})
+        return turns
+
+    def _blocks(self, message: Message) -> list[dict[str, Any]]:
+        content = _content_blocks(message)
+        if message.role == "tool":
+            result = {"type": "tool_result", "tool_use_id": message.tool_call_id}
+            return [{**result, "content": content}]
+        if message.role == "assistant" and message.tool_calls:
+            turn: list[dict[str, Any]] | None = self.recall(message)
+            if turn is not None:
+                return [*turn]
+            calls = [
+                {"type": "tool_use", "id": c.id, "name": c.name, "input": _input_of(c)}
+                for c in message.tool_calls
+            ]
+            return [*content, *calls]
+        return content
+
+    def _read(self, response: Response, next_call: int) -> Completion:
+        if is_stream(response.body):
+            body = self._join_events(response)
+        else:
+            body = response.body
+        try:
+            reply = self._clean(msgspec.json.decode(body, type=_Reply))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+            raise self._unreadable(response, problem) from None
+        texts: list[str] = []
+        thinking: list[str] = []
+        calls: list[ToolCall] = []
+        for block in reply.content:
+            match block:
+                case {"type": "text", "text": str(text)}:
+                    texts.append(text)
+                case {"type": "thinking", "thinking": str(text)}:
+                    thinking.append(text)
+                case {"type": "tool_use", "id": str(id), "name": str(name)}:
+                    arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
+                    calls.append(ToolCall(id, name, arguments))
+        message = Message(
+            "assistant",
+            "".join(texts),
+            tool_calls=tuple(calls),
+            reasoning="\n\n".join(filter(None, thinking)) or None,
+        )
+        self.remember(message, reply.content)
+        reason = reply.stop_reason
+        finish_reason = None if reason is None else FINISH_REASONS.get(reason, reason)
+        return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
+
+    def _join_events(self, response: Response) -> bytes:
+        """Join the events of a stream into the message that would have come without one."""
+        reply: dict[str, Any] = {}
+        blocks: dict[int, dict[str, Any]] = {}
+        inputs: dict[int, str] = {}
+        try:
+            for data in read_events(response.body):
+                event = self._decode_event(data)
+                match event["type"]:
+                    case "message_start":
+                        reply = event["message"]
+                    case "content_block_start":
+                        blocks[event["index"]] = event["content_block"]
+                    case "content_block_delta":
+                        index = event["index"]
+                        _add_delta(blocks[index], event["delta"], inputs, index)
+                    case "message_delta":
+                        reply |= event["delta"]
+                        reply["usage"] = {**(reply.get("usage") or {}), **event.get("usage", {})}
+                    case "message_stop":
+                        for index, text in inputs.items():
+                            blocks[index]["input"] = json.loads(text) if text else {}
+                        reply["content"] = [blocks[index] for index in sorted(blocks)]
+                        return msgspec.json.encode(reply)
+                    case "error":
+                        status = STATUS_OF_ERROR.get(event["error"]["type"], 500)
+                        raise self._error_for(Response(status, response.headers, data))
+        except (KeyError, TypeError, ValueError) as problem:
+            raise self._broken_stream(f"{type(problem).__name__}: {problem}") from None
+        raise self._broken_stream("it ended without message_stop")
+
+
+def _add_delta(
+    block: dict[str, Any], delta: dict[str, Any], inputs: dict[int, str], index: int
+) -> None:
+    match delta:
+        case {"type": "text_delta", "text": str(text)}:
+            block["text"] += text
+        case {"type": "thinking_delta", "thinking": str(text)}:
+            block["thinking"] += text
+        case {"type": "signature_delta", "signature": str(text)}:
+            block["signature"] = text
+        case {"type": "input_json_delta", "partial_json": str(text)}:
+            inputs[index] = inputs.get(index, "") + text
+
+
+def _content_blocks(message: Message) -> list[dict[str, Any]]:
+    if isinstance(message.content, str):
+        # An empty text is refused.
+        return [{"type": "text", "text": message.content}] if message.content else []
+    return [_content_block(part) for part in message.content]
+
+
+def _content_block(part: dict[str, Any]) -> dict[str, Any]:
+    match part:
+        case {"type": "image_url", "image_url": {"url": str(url)} | str(url)}:
+            if not url.startswith("data:"):
+                return {"type": "image", "source": {"type": "url", "url": url}}
+            kind, _, data = url.removeprefix("data:").partition(";base64,")
+            source = {"type": "base64", "media_type": kind, "data": data}
+            return {"type": "image", "source": source}
+        case {"type": "input_audio"}:
+            raise EndpointError("Anthropic's API takes no audio")
+    return part  # text, or a block in the API's own form
+
+
+def _thinking_budget(extra: Mapping[str, Any]) -> int:
+    match extra.get("thinking"):
+        case {"budget_tokens": int(tokens)}:
+            return tokens
+    return 0
+
+
+def _input_of(call: ToolCall) -> dict[str, Any]:
+    try:
+        value = json.loads(call.arguments)
+    except ValueError:
+        value = call.arguments
+    # The API takes objects only, whatever another model wrote.
+    return value if isinstance(value, dict) else {"arguments": value}
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+    cache_creation_input_tokens: int | None = None
+    cache_read_input_tokens: int | None = None
+
+    def total(self) -> Usage:
+        cached = (self.cache_creation_input_tokens or 0) + (self.cache_read_input_tokens or 0)
+        return Usage(self.input_tokens + cached, self.output_tokens)
+
+
+class _Reply(msgspec.Struct):
+    content: list[dict[str, Any]]
+    stop_reason: str | None = None
+    usage: _Usage | None = None

@@ -1,0 +1,383 @@
+"""A cache of model turns, off unless `EvalConfig(cache=…)` asks for it.
+
+A turn is found again by everything that decides it: the endpoint's description, the whole request,
+and which attempt asks. Repeats of a sample therefore never share a turn, and where tokens are drawn
+without a seed, neither do two samples with the same prompt.
+
+Only servers and models that are loaded from disk are cached. A function, a model in memory or one
+in the middle of its training may answer differently tomorrow under the same description. A server's
+model is known by its name and address: other weights behind the same name are not noticed.
+
+The file is an SQLite database that several processes may use at once. Turns expire, and the oldest
+go when there are too many (HELDOUT_CACHE_MAX_DAYS, HELDOUT_CACHE_MAX_MB). A cache that cannot be
+read or written costs a warning, never a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import anyio.to_thread
+import msgspec
+
+from heldout.config import Sampling
+from heldout.errors import InvalidInput
+from heldout.models.base import Endpoint, ItemEndpoint
+from heldout.models.demo import cache_folder
+from heldout.types import Completion, EvalResult, Message, ToolSpec
+
+log = logging.getLogger("heldout")
+
+APPLICATION_ID = 0x48454C44  # "HELD"
+FORMAT = 1
+"""Version of the keys and of the table; files of another one are refused."""
+MAX_MEGABYTES, MAX_DAYS = 2048.0, 30.0
+BUSY_SECONDS = 30.0
+"""How long one process waits for another one that writes."""
+WRITES_PER_PRUNE = 500
+CHECKSUM_BYTES = 16
+
+
+class CacheInfo(NamedTuple):
+    """What a cache file holds."""
+
+    entries: int
+    bytes: int
+    """Of the file."""
+    oldest: float | None
+    """When the oldest turn was stored, in seconds since 1970; None if there is none."""
+    newest: float | None
+
+
+class _Stored(msgspec.Struct):
+    completion: Completion
+    turn: Any = None
+    """The turn as the server sent it, where the next request must contain it."""
+
+
+def default_path() -> Path:
+    """Find the cache file that is used where no path is given."""
+    return cache_folder() / "responses.sqlite"
+
+
+class ResponseCache:
+    """A file of model turns by their keys."""
+
+    def __init__(
+        self, path: Path, *, max_bytes: float | None = None, max_age: float | None = None
+    ) -> None:
+        """Open the file, and make it if needed.
+
+        Args:
+            path: The file.
+            max_bytes: How much it may hold; None takes HELDOUT_CACHE_MAX_MB, or 2048 MB.
+            max_age: Seconds after which a turn expires; None takes HELDOUT_CACHE_MAX_DAYS, or 30
+                days.
+
+        Raises:
+            InvalidInput: If the file is no response cache, or cannot be opened.
+        """
+        self.path = path
+        if max_bytes is None:
+            max_bytes = _read_limit("HELDOUT_CACHE_MAX_MB", MAX_MEGABYTES) * 1e6
+        if max_age is None:
+            max_age = _read_limit("HELDOUT_CACHE_MAX_DAYS", MAX_DAYS) * 86400
+        self._max_bytes, self._max_age = max_bytes, max_age
+        self._lock = threading.Lock()
+        self._writes = 0
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            # Prompts and answers are for the user alone.
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            self._db = sqlite3.connect(
+                path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            try:
+                self._prepare()
+            except BaseException:
+                self._db.close()
+                raise
+        except (OSError, sqlite3.Error) as problem:
+            raise InvalidInput(f"cannot use {path} as the response cache: {problem}") from None
+
+    def _prepare(self) -> None:
+        # Without fsync: 10 ms less per turn. After a power failure the file may be damaged, which
+        # SQLite or the checksums notice.
+        self._db.execute("PRAGMA synchronous = OFF")
+        application, version, tables = (
+            self._db.execute(query).fetchone()[0]
+            for query in (
+                "PRAGMA application_id",
+                "PRAGMA user_version",
+                "SELECT count(*) FROM sqlite_schema",
+            )
+        )
+        if (application, version) == (APPLICATION_ID, FORMAT):
+            return
+        if tables:
+            raise InvalidInput(
+                f"{self.path} is not a response cache of this version of heldout; name another file"
+            )
+        self._db.execute("PRAGMA auto_vacuum = FULL")  # so that pruning makes the file smaller
+        self._db.executescript(
+            f"""
+            BEGIN IMMEDIATE;
+            CREATE TABLE IF NOT EXISTS turns (
+                key BLOB PRIMARY KEY,
+                stored REAL NOT NULL,
+                size INTEGER NOT NULL,
+                turn BLOB NOT NULL
+            );
+            CREATE INDEX IF NOT EXISTS by_age ON turns (stored, size);
+            PRAGMA application_id = {APPLICATION_ID};
+            PRAGMA user_version = {FORMAT};
+            COMMIT;
+            """
+        )
+
+    def get(self, key: bytes) -> bytes | None:
+        """Find a turn that has not expired.
+
+        Args:
+            key: Its key.
+
+        Returns:
+            The turn; None if there is none.
+        """
+        with self._lock:
+            row = self._db.execute(
+                "SELECT turn FROM turns WHERE key = ? AND stored > ?",
+                (key, time.time() - self._max_age),
+            ).fetchone()
+        if row is None:
+            return None
+        checksum, turn = row[0][:CHECKSUM_BYTES], row[0][CHECKSUM_BYTES:]
+        return turn if checksum == _checksum(key, turn) else None
+
+    def put(self, key: bytes, turn: bytes) -> None:
+        """Store a turn.
+
+        Args:
+            key: Its key.
+            turn: The turn.
+        """
+        row = (key, time.time(), len(turn), _checksum(key, turn) + turn)
+        with self._lock:
+            self._db.execute("INSERT OR REPLACE INTO turns VALUES (?, ?, ?, ?)", row)
+            self._writes += 1
+            if self._writes % WRITES_PER_PRUNE == 0:
+                self._prune()
+
+    def info(self) -> CacheInfo:
+        """Count what the file holds."""
+        with self._lock:
+            entries, oldest, newest = self._db.execute(
+                "SELECT count(*), min(stored), max(stored) FROM turns"
+            ).fetchone()
+        return CacheInfo(entries, self.path.stat().st_size, oldest, newest)
+
+    def clear(self, *, older_than: float = 0.0) -> int:
+        """Remove turns.
+
+        Args:
+            older_than: Only those stored at least so many seconds ago.
+
+        Returns:
+            How many there were.
+        """
+        with self._lock:
+            before = time.time() - older_than
+            return self._db.execute("DELETE FROM turns WHERE stored <= ?", (before,)).rowcount
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Remove what has expired or does not fit, and close the file."""
+        with self._lock:
+            try:
+                if self._writes:
+                    self._prune()
+            finally:
+                self._db.close()
+
+    def _prune(self) -> None:
+        self._db.execute("DELETE FROM turns WHERE stored <= ?", (time.time() - self._max_age,))
+        total = self._db.execute("SELECT total(size) FROM turns").fetchone()[0]
+        if total > self._max_bytes:
+            self._db.execute(
+                """
+                DELETE FROM turns WHERE key IN (
+                    SELECT key FROM (
+                        SELECT key, sum(size) OVER (ORDER BY stored DESC, key) AS newer FROM turns
+                    ) WHERE newer > ?
+                )
+                """,
+                (self._max_bytes,),
+            )
+
+
+class CachedEndpoint:
+    """An endpoint whose turns are taken from a cache where it has them."""
+
+    def __init__(self, endpoint: Endpoint, cache: ResponseCache, *, is_owner: bool) -> None:
+        """Join an endpoint and a cache.
+
+        Args:
+            endpoint: Answers what is not in the cache.
+            cache: The cache, which is closed with this endpoint.
+            is_owner: Whether the endpoint is closed, too.
+        """
+        self._endpoint, self._cache, self._is_owner = endpoint, cache, is_owner
+        self._description = {k: v for k, v in endpoint.describe().items() if k != "max_batch"}
+        self._has_failed = False
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model for the report."""
+        return self._endpoint.describe()
+
+    @contextmanager
+    def item(self, index: int, repeat: int) -> Iterator[ItemEndpoint]:
+        """Give the endpoint of one attempt; see `KnowsItems`."""
+        yield ItemEndpoint(self, partial(self._take_turn, index, repeat))
+
+    async def complete(
+        self, messages: Sequence[Message], sampling: Sampling, tools: Sequence[ToolSpec]
+    ) -> Completion:
+        """Take one model turn that belongs to no attempt: past the cache."""
+        return await self._endpoint.complete(messages, sampling, tools)
+
+    async def close(self) -> None:
+        """Close the cache, and the endpoint where it is this one's own."""
+        await self._try(self._cache.close)
+        if self._is_owner:
+            await self._endpoint.close()
+
+    async def _take_turn(
+        self,
+        index: int,
+        repeat: int,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+    ) -> Completion:
+        key = self._key(index, repeat, messages, sampling, tools)
+        stored = _decode(await self._try(partial(self._cache.get, key)))
+        remember = getattr(self._endpoint, "remember", None)
+        if stored is not None:
+            if remember is not None:
+                remember(stored.completion.message, stored.turn)
+            return replace(stored.completion, cached=True)
+        completion = await self._endpoint.complete(messages, sampling, tools)
+        recall = getattr(self._endpoint, "recall", None)
+        turn = None if recall is None else recall(completion.message)
+        content = msgspec.json.encode(_Stored(completion, turn))
+        await self._try(partial(self._cache.put, key, content))
+        return completion
+
+    def _key(
+        self,
+        index: int,
+        repeat: int,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+    ) -> bytes:
+        make_body = getattr(self._endpoint, "body", None)
+        request: Any = [messages, sampling, tools]
+        if make_body is not None:
+            request = make_body(messages, sampling, tools)
+        is_greedy = sampling.temperature == 0 and "temperature" not in (sampling.extra_body or {})
+        # A seed is of the attempt already. Without one, only the sample tells two draws apart.
+        draw = None if is_greedy or sampling.seed is not None else index
+        parts = [FORMAT, self._description, request, sampling.seed, repeat, draw]
+        return hashlib.sha256(msgspec.json.encode(parts, order="deterministic")).digest()
+
+    async def _try(self, function: Callable[[], Any]) -> Any:
+        """Use the cache in a thread, since another process may hold it; None if it fails."""
+        try:
+            return await anyio.to_thread.run_sync(function)
+        except sqlite3.Error as problem:
+            if not self._has_failed:
+                log.warning("the response cache %s fails: %s", self._cache.path, problem)
+            self._has_failed = True
+            return None
+
+
+def open_cached(endpoint: Endpoint, model: Any, cache: bool | str) -> CachedEndpoint:
+    """Put the response cache before an endpoint.
+
+    Args:
+        endpoint: The endpoint.
+        model: What the config names; the endpoint itself if it is the user's own.
+        cache: The path of the file; True for the default one.
+
+    Returns:
+        The endpoint with the cache.
+
+    Raises:
+        InvalidInput: If nothing tells whether the endpoint would answer the same again.
+    """
+    from heldout.models.http import ServerEndpoint
+
+    described = endpoint.describe()
+    is_on_disk = isinstance(model, str) and "version" in described
+    if not isinstance(endpoint, ServerEndpoint) and not is_on_disk:
+        reason = described.get("unknown") or "its answers may change under the same name"
+        raise InvalidInput(
+            "the response cache is for servers and for models loaded from disk, not for "
+            f"{described.get('model') or described.get('name') or described.get('kind')}: "
+            f"{reason}. Leave out cache"
+        )
+    path = Path(cache) if isinstance(cache, str) else default_path()
+    return CachedEndpoint(endpoint, ResponseCache(path), is_owner=endpoint is not model)
+
+
+def count_turns(results: Iterable[EvalResult]) -> tuple[int, int]:
+    """Count where the model turns of a run came from.
+
+    Args:
+        results: The results.
+
+    Returns:
+        How many turns came from the cache, and how many requests were sent.
+    """
+    cached = sent = 0
+    for result in results:
+        if (timing := result.trajectory.timing) is not None:
+            cached += timing.cached_turns
+            sent += timing.requests
+    return cached, sent
+
+
+def _checksum(key: bytes, turn: bytes) -> bytes:
+    return hashlib.blake2b(key + turn, digest_size=CHECKSUM_BYTES).digest()
+
+
+def _decode(content: bytes | None) -> _Stored | None:
+    return None if content is None else msgspec.json.decode(content, type=_Stored)
+
+
+def _read_limit(variable: str, default: float) -> float:
+    text = os.environ.get(variable)
+    try:
+        limit = float(text) if text else default
+    except ValueError:
+        limit = -1.0
+    if not limit >= 0:
+        raise InvalidInput(f"{variable} is a number >= 0, got {text!r}")
+    return limit

@@ -1,0 +1,188 @@
+"""OpenAI's Responses API.
+
+    openai-responses:MODEL                  OPENAI_BASE_URL, or OpenAI itself; OPENAI_API_KEY
+    openai-responses:MODEL@http://host/v1   any other server of this API
+
+Messages, calls and results become input items. Items of a turn with calls are sent back as they
+came, with its reasoning. OpenAI stores responses unless `extra_body` has {"store": false}; then
+reasoning is sent back only if it came encrypted ("include": ["reasoning.encrypted_content"]). The
+API has no seed and no stop texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from heldout._providers import OPENAI
+from heldout.chat.tool_calls import call_id
+from heldout.config import Sampling
+from heldout.errors import EndpointError, FatalEndpointError
+from heldout.models.http import ServerEndpoint, is_stream, read_events
+from heldout.models.transport import Response
+from heldout.types import Completion, Message, ToolCall, ToolSpec, Usage
+
+FINISH_REASONS = {"max_output_tokens": "length"}
+"""Reasons of an incomplete response in the words of chat completions; others stay as they are."""
+STATUS_OF_ERROR = {"rate_limit_exceeded": 429, "server_error": 500}
+"""The HTTP status of a response that failed; 400 for others."""
+ENDED = ("response.completed", "response.incomplete", "response.failed")
+"""Events that end a stream; each holds the whole response."""
+
+
+class ResponsesEndpoint(ServerEndpoint):
+    """A model behind the Responses API."""
+
+    kind = "openai-responses"
+    path = "/responses"
+    provider = OPENAI
+    address_variable = "OPENAI_BASE_URL"
+    _reply_name = "a response"
+
+    def _fields(
+        self,
+        messages: Sequence[Message],
+        sampling: Sampling,
+        tools: Sequence[ToolSpec],
+        extra: Mapping[str, Any],
+    ) -> dict[str, Any]:
+        if sampling.stop:
+            raise FatalEndpointError(
+                "the Responses API has no stop texts: leave out sampling.stop, or use openai:MODEL"
+            )
+        is_stored = extra.get("store") is not False
+        body: dict[str, Any] = {
+            "model": self.model,
+            "input": [item for m in messages for item in self._items(m, is_stored)],
+            "temperature": sampling.temperature,
+            "stream": sampling.stream,
+        }
+        if sampling.top_p is not None:
+            body["top_p"] = sampling.top_p
+        if sampling.max_tokens is not None:
+            body["max_output_tokens"] = sampling.max_tokens
+        if tools:
+            # Strict schemas, the default here, would not be those of the environment.
+            body["tools"] = [
+                {
+                    "type": "function",
+                    "name": t.name,
+                    "description": t.description,
+                    "parameters": t.parameters,
+                    "strict": False,
+                }
+                for t in tools
+            ]
+        return body
+
+    def _items(self, message: Message, is_stored: bool) -> list[dict[str, Any]]:
+        if message.role == "tool":
+            output = {"type": "function_call_output", "call_id": message.tool_call_id}
+            return [{**output, "output": _content(message)}]
+        turn: list[dict[str, Any]] | None = self.recall(message)
+        if turn is not None:
+            return turn if is_stored else _without_references(turn)
+        items: list[dict[str, Any]] = []
+        if message.content or not message.tool_calls:
+            items.append({"role": message.role, "content": _content(message)})
+        for call in message.tool_calls:
+            head = {"type": "function_call", "call_id": call.id, "name": call.name}
+            items.append({**head, "arguments": call.arguments})
+        return items
+
+    def _read(self, response: Response, next_call: int) -> Completion:
+        body = self._last_event(response) if is_stream(response.body) else response.body
+        try:
+            reply = self._clean(msgspec.json.decode(body, type=_Reply))
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as problem:
+            raise self._unreadable(response, problem) from None
+        if reply.status not in ("completed", "incomplete"):
+            raise self._failure(reply, response)
+        texts: list[str] = []
+        thoughts: list[str] = []
+        calls: list[ToolCall] = []
+        has_refused = False
+        for item in reply.output:
+            match item:
+                case {"type": "message", "content": list(parts)}:
+                    texts += [str(p.get("text") or p.get("refusal") or "") for p in parts]
+                    has_refused |= any(p.get("type") == "refusal" for p in parts)
+                case {"type": "reasoning"}:
+                    summary = item.get("content") or item.get("summary") or ()
+                    thoughts += [str(p.get("text", "")) for p in summary]
+                case {"type": "function_call", "name": str(name)}:
+                    id = item.get("call_id") or call_id(next_call + len(calls))
+                    calls.append(ToolCall(id, name, item.get("arguments") or "{}"))
+        message = Message(
+            "assistant",
+            "".join(texts),
+            tool_calls=tuple(calls),
+            reasoning="\n\n".join(filter(None, thoughts)) or None,
+        )
+        self.remember(message, reply.output)
+        finish_reason = "refusal" if has_refused else "tool_calls" if calls else "stop"
+        if reply.status == "incomplete":
+            reason = (reply.incomplete_details or {}).get("reason") or "incomplete"
+            finish_reason = FINISH_REASONS.get(reason, reason)
+        return Completion(message, finish_reason, reply.usage.total() if reply.usage else None)
+
+    def _failure(self, reply: _Reply, response: Response) -> EndpointError:
+        error = reply.error or {}
+        status = STATUS_OF_ERROR.get(str(error.get("code")), 400)
+        message = error.get("message") or f"the response has the status {reply.status!r}"
+        body = msgspec.json.encode({"error": {"message": message, "code": error.get("code")}})
+        return self._error_for(Response(status, response.headers, body))
+
+    def _last_event(self, response: Response) -> bytes:
+        for data in read_events(response.body):
+            event = self._decode_event(data)
+            if event.get("type") in ENDED:
+                return msgspec.json.encode(event.get("response"))
+            if event.get("type") == "error":
+                status = STATUS_OF_ERROR.get(str(event.get("code")), 500)
+                body = msgspec.json.encode({"error": event.get("error") or event})
+                raise self._error_for(Response(status, response.headers, body))
+        raise self._broken_stream("it ended before the response was complete")
+
+
+def _without_references(turn: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Leave out what refers to items that the server has not stored."""
+    return [
+        {key: value for key, value in item.items() if key != "id" or item["type"] == "reasoning"}
+        for item in turn
+        if item["type"] != "reasoning" or item.get("encrypted_content")
+    ]
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
+    if isinstance(message.content, str):
+        return message.content
+    return [_part(part, message.role) for part in message.content]
+
+
+def _part(part: dict[str, Any], role: str) -> dict[str, Any]:
+    match part:
+        case {"type": "text", "text": str(text)}:
+            return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
+        case {"type": "image_url", "image_url": {"url": str(url)} as image}:
+            detail = {"detail": image["detail"]} if "detail" in image else {}
+            return {"type": "input_image", "image_url": url, **detail}
+    return part  # in the API's own form
+
+
+class _Usage(msgspec.Struct):
+    input_tokens: int
+    output_tokens: int
+
+    def total(self) -> Usage:
+        return Usage(self.input_tokens, self.output_tokens)
+
+
+class _Reply(msgspec.Struct):
+    output: list[dict[str, Any]]
+    status: str = "completed"
+    incomplete_details: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+    usage: _Usage | None = None

@@ -1,0 +1,251 @@
+"""JSON checked against a schema by `jsonschema-rs` (in heldout[schemas]), compiled once.
+
+`compiled(schema)` keeps the last few hundred schemas by their content, so it may be called for
+every answer. What is limited, and how:
+
+    a $ref          to anything outside the schema is refused; nothing is ever fetched or opened
+    an answer       is read up to a size and a depth (formats.py), and checked in one pass
+    a `pattern`     runs on a linear engine; with look-around, up to a number of steps
+    a schema        has a size, and a size with its $refs written out (a few lines of them that
+                    refer to each other can stand for billions)
+
+Formats such as "email" are annotations here, as the specification has it from 2019 on; give
+`formats=True` to check them. The draft is the one that `$schema` names, else 2020-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+
+from heldout._format import cut
+from heldout.errors import InvalidInput
+from heldout.scoring.answers import answer_text, code_blocks
+from heldout.scoring.formats import NotJSON, parse_json
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
+
+KEPT = 512
+"""Compiled schemas that are kept."""
+
+LARGEST_SCHEMA = 2**20
+"""Bytes of a schema."""
+
+LARGEST_WRITTEN_OUT = 200_000
+"""Objects and lists in a schema with its $refs written out."""
+
+PATTERN_STEPS = 100_000
+"""Of backtracking, for a `pattern` that has look-around or back-references."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Schema:
+    """A compiled schema. Made by `compiled`."""
+
+    _validator: Any = field(repr=False)
+    _invalid: type[Exception] = field(repr=False)
+
+    def accepts(self, value: Any) -> bool:
+        """Tell whether a value is valid."""
+        try:
+            return bool(self._validator.is_valid(value))
+        except ValueError:  # half of a surrogate pair in a value that was never JSON, or too deep
+            return False
+
+    def problem(self, value: Any) -> str | None:
+        """Say what is wrong first, and where; None for nothing."""
+        try:
+            self._validator.validate(value)
+        except self._invalid as error:
+            where: Any = error
+            if where.kind.name == "BacktrackLimitExceeded" or "backtracking" in where.message[:99]:
+                raise InvalidInput(
+                    f"a pattern of the schema, at {_path(where.schema_path)}, takes more than "
+                    f"{PATTERN_STEPS} steps on this value; write it without look-around"
+                ) from None
+            return f"{_path(where.instance_path)}: {_short(where.message)}"
+        except ValueError as error:
+            return _short(str(error))
+        return None
+
+
+def compiled(schema: Mapping[str, Any] | bool, *, formats: bool = False) -> Schema:
+    """Compile a schema; the same content is compiled once.
+
+    Args:
+        schema: A JSON schema.
+        formats: Whether formats such as "email" are checked.
+
+    Returns:
+        The compiled schema.
+
+    Raises:
+        InvalidInput: It is no schema, refers to something outside, or is too large.
+    """
+    try:
+        content = msgspec.json.encode(schema)
+    except (TypeError, ValueError, RecursionError, OverflowError) as error:
+        raise InvalidInput(
+            f"a JSON schema is made of plain JSON values: {_short(str(error))}"
+        ) from None
+    return _compiled(content, formats)
+
+
+@lru_cache(maxsize=KEPT)
+def _compiled(content: bytes, formats: bool) -> Schema:
+    try:
+        import jsonschema_rs
+    except ImportError as problem:
+        raise InvalidInput(
+            f"checking JSON against a schema needs the package jsonschema-rs ({problem}): "
+            "pip install 'heldout[schemas]'"
+        ) from None
+    if len(content) > LARGEST_SCHEMA:
+        raise InvalidInput(f"a schema has at most {LARGEST_SCHEMA} bytes, this one {len(content)}")
+    schema = msgspec.json.decode(content)
+    if isinstance(schema, dict):
+        _refuse_bombs(schema)
+    try:
+        validator = jsonschema_rs.validator_for(
+            schema,
+            validate_formats=formats,
+            pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=PATTERN_STEPS),
+            offline=True,
+        )
+    except ValueError as error:  # of which jsonschema_rs.ValidationError is one
+        what = _short(getattr(error, "message", str(error)))
+        raise InvalidInput(f"not a JSON schema: {what}; it is {_short(content.decode())}") from None
+    return Schema(validator, jsonschema_rs.ValidationError)
+
+
+def _check(*, schema: Mapping[str, Any] | bool | Schema | None = None) -> None:
+    if schema is not None and not isinstance(schema, Schema):
+        compiled(schema)
+
+
+@grader(version=1, check=_check)
+def grade_json(answer: str | None, *, schema: Mapping[str, Any] | bool | Schema) -> Grade:
+    """Grade 1 where the answer is JSON that the schema accepts.
+
+    The whole answer is read, or else its last code block, which has to close.
+
+    Args:
+        answer: The reply; its reasoning is not read.
+        schema: A JSON schema, or a compiled one.
+
+    Returns:
+        The grade, with the JSON text and what is wrong with it.
+
+    Raises:
+        InvalidInput: The schema cannot be used.
+    """
+    if not isinstance(schema, Schema):
+        schema = compiled(schema)
+    text = answer_text(answer)
+    if text is None:
+        return NO_ANSWER
+    try:
+        value = parse_json(text)
+    except NotJSON as problem:
+        blocks = code_blocks(text)
+        if not blocks:
+            return Grade(0.0, None, str(problem))
+        if not blocks[-1].closed:
+            return Grade(0.0, None, "the last code block never closes")
+        text = blocks[-1].code.strip()
+        try:
+            value = parse_json(text)
+        except NotJSON as inside:
+            return Grade(0.0, None, f"the last code block is not JSON: {inside}")
+    if schema.accepts(value):
+        return Grade(1.0, text)
+    return Grade(0.0, text, schema.problem(value) or "the schema does not accept it")
+
+
+# --- Bombs --------------------------------------------------------------------------------------
+
+
+_REFS = ("$ref", "$dynamicRef", "$recursiveRef")
+
+
+def _refuse_bombs(schema: Any) -> None:
+    try:
+        size = _written_out(schema, _targets(schema), {})
+    except RecursionError:
+        raise InvalidInput("the schema, or a chain of its $refs, is nested too deeply") from None
+    if size > LARGEST_WRITTEN_OUT:
+        raise InvalidInput(
+            f"with its $refs written out the schema has over {LARGEST_WRITTEN_OUT} parts; "
+            "checking against it could take hours"
+        )
+
+
+def _targets(schema: Any) -> dict[str, list[Any]]:
+    """Collect the parts by what a $ref may call them: JSON pointers, anchors and ids.
+
+    A part with an id of its own is a document of its own, from which pointers may start again:
+    one name can stand for several parts.
+    """
+    targets: dict[str, list[Any]] = {}
+    roots, seen = [schema], {id(schema)}
+    while roots:
+        todo = [("#", roots.pop())]
+        while todo:
+            pointer, part = todo.pop()
+            names = [pointer]
+            if isinstance(part, dict):
+                names += [f"#{part[k]}" for k in ("$anchor", "$dynamicAnchor") if k in part]
+                names += [str(part[k]).removesuffix("#") for k in ("$id", "id") if k in part]
+                if "$id" in part and id(part) not in seen:
+                    seen.add(id(part))
+                    roots.append(part)
+                inner = [(k.replace("~", "~0").replace("/", "~1"), v) for k, v in part.items()]
+            else:
+                inner = [(str(position), item) for position, item in enumerate(part)]
+            for name in names:
+                targets.setdefault(name, []).append(part)
+            todo += [(f"{pointer}/{k}", v) for k, v in inner if isinstance(v, dict | list)]
+    return targets
+
+
+def _written_out(part: Any, targets: Mapping[str, list[Any]], sizes: dict[int, int]) -> int:
+    """Count the parts, each $ref as what it refers to.
+
+    Within a cycle a $ref counts as one: there, the package remembers what it has checked.
+    """
+    if not isinstance(part, dict | list):
+        return 0
+    if id(part) in sizes:
+        return sizes[id(part)]
+    sizes[id(part)] = 1
+    total = 1
+    for inner in part.values() if isinstance(part, dict) else part:
+        total += _written_out(inner, targets, sizes)
+    for ref in (part[key] for key in _REFS if key in part) if isinstance(part, dict) else ():
+        if isinstance(ref, str):
+            total += sum(_written_out(x, targets, sizes) for x in _referred(ref, targets))
+    sizes[id(part)] = total
+    return total
+
+
+def _referred(ref: str, targets: Mapping[str, list[Any]]) -> list[Any]:
+    base, _, fragment = unquote(ref).partition("#")
+    for name in (f"#{fragment}", base) if fragment else (base or "#", base.rpartition("/")[2]):
+        if name in targets:
+            return targets[name]
+    raise InvalidInput(
+        f"$ref {_short(ref)!r} is not a part of the schema; nothing is fetched, so put what it "
+        "refers to under $defs, and write '#/$defs/…'"
+    )
+
+
+def _path(parts: list[str | int]) -> str:
+    return _short("$" + "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in parts))
+
+
+def _short(text: str) -> str:
+    return cut(text, 200)

@@ -1,0 +1,211 @@
+r"""Regexes as graders, on an engine with linear time.
+
+Python's `re` backtracks and has no timeout: `(a+)+$` on thirty letters takes minutes, and even
+`a*b` is quadratic, hence hours on a megabyte. So patterns run on RE2 (`google-re2`, in
+heldout[patterns]), which goes over the text once, in pattern size x text size steps at worst; that
+product is limited here too. There is no fallback to `re`: the same pattern would mean two things,
+depending on what is installed.
+
+What differs from `re` (https://github.com/google/re2/wiki/Syntax): no look-around and no
+back-references, which is an error when the pattern is read; the end of the text is `\z`, and `$`
+without `(?m)` means just that, not "before a last newline"; `\d`, `\w`, `\s` and `\b` are ASCII
+(`\p{L}` is any letter, `\p{Nd}` any digit).
+
+The LAST match counts: models think aloud before they answer.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from functools import lru_cache
+from importlib import import_module
+from typing import Any
+
+from heldout.errors import InvalidInput
+from heldout.scoring.answers import answer_text
+from heldout.scoring.grades import NO_ANSWER, Grade, grader
+
+LONGEST_PATTERN = 4096
+"""Characters of a pattern."""
+
+MOST_STEPS = 100_000_000
+"""Instructions of the compiled pattern times bytes of text: about two seconds at the very worst,
+and milliseconds mostly."""
+
+MOST_SECONDS = 2.0
+"""For finding the last match. One search is bounded by its steps; each match takes another."""
+
+MANY = 20_000
+"""Matches that are looked at one after another."""
+
+_MEMORY = 2**21  # of a compiled pattern, and of what it caches while it runs
+_HALVES = re.compile("[\ud800-\udfff]")
+
+
+def _check(*, pattern: str | None = None, ignore_case: bool = False, **_: object) -> None:
+    if pattern is not None:
+        _compiled(pattern, ignore_case)
+
+
+@grader(version=1, check=_check)
+def grade_pattern(
+    answer: str | None, *, pattern: str, whole: bool = False, ignore_case: bool = False
+) -> Grade:
+    """Grade 1 where the pattern is found in the answer.
+
+    What is extracted is the last match: its first group, where the pattern has one.
+
+    Args:
+        answer: The reply; its reasoning is not searched.
+        pattern: A pattern in RE2's syntax.
+        whole: Whether the pattern has to match all of the answer.
+        ignore_case: Whether upper and lower case are the same.
+
+    Returns:
+        The grade, with what the pattern matched.
+
+    Raises:
+        InvalidInput: The pattern is none, or takes too long on this answer.
+    """
+    expression = _compiled(pattern, ignore_case)
+    said = answer_text(answer)
+    if said is None:
+        return NO_ANSWER
+    text = _encoded(said)
+    _refuse_long(expression, text)
+    match = expression.fullmatch(text) if whole else _last(expression, text)
+    if match is None:
+        return Grade(0.0, None, "the pattern does not match")
+    return Grade(1.0, _group(match))
+
+
+@grader(version=1, check=_check)
+def grade_captured(
+    answer: str | None, target: str | float, *, pattern: str, ignore_case: bool = False
+) -> Grade:
+    """Grade 1 where what the pattern extracts is the target.
+
+    The first group of the last match counts, or all of it where the pattern has no group. Blank
+    space around it and around the target does not count.
+
+    Args:
+        answer: The reply; its reasoning is not searched.
+        target: What is to be extracted.
+        pattern: A pattern in RE2's syntax.
+        ignore_case: Whether upper and lower case are the same, in the target as well.
+
+    Returns:
+        The grade, with what the pattern extracted.
+
+    Raises:
+        InvalidInput: The pattern is none, takes too long, or the target is empty.
+    """
+    if isinstance(target, bool) or not isinstance(target, str | int | float):
+        raise InvalidInput(f"the target (ground_truth) is a text or a number, got {target!r:.100}")
+    if not str(target).strip():
+        raise InvalidInput(
+            "the target (ground_truth) is empty; a pattern that may capture nothing would meet it"
+        )
+    grade = grade_pattern(answer, pattern=pattern, ignore_case=ignore_case)
+    if grade.value == 0.0:
+        return grade
+    if grade.extracted is None:
+        return Grade(0.0, None, "the pattern matches, but its first group took no part")
+    seen, wanted = grade.extracted.strip(), str(target).strip()
+    if ignore_case:
+        seen, wanted = seen.casefold(), wanted.casefold()
+    return Grade(float(seen == wanted), grade.extracted)
+
+
+@lru_cache(maxsize=64)
+def _compiled(pattern: str, ignore_case: bool) -> Any:
+    try:
+        re2 = import_module("re2")  # without types of its own
+    except ImportError as problem:
+        raise InvalidInput(
+            f"regexes run on the package google-re2 ({problem}): pip install 'heldout[patterns]'"
+        ) from None
+    if len(pattern) > LONGEST_PATTERN:
+        raise InvalidInput(
+            f"a pattern has at most {LONGEST_PATTERN} characters, this one {len(pattern)}"
+        )
+    options = re2.Options()
+    options.log_errors = False  # on stderr
+    options.case_sensitive = not ignore_case
+    options.max_mem = _MEMORY
+    try:
+        return re2.compile(_HALVES.sub("\ufffd", pattern), options)
+    except re2.error as problem:
+        why = problem.args[0]
+        why = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+        hint = ""
+        if "(?" in why:
+            hint = "; RE2 has no look-around, since no bound could hold for it"
+        elif "\\Z" in why:
+            hint = "; the end of the text is \\z here"
+        elif "escape" in why:
+            hint = "; RE2 has no back-references, since no bound could hold for them"
+        raise InvalidInput(f"pattern {pattern[:200]!r}: {why}{hint}") from None
+
+
+def _last(expression: Any, text: bytes) -> Any:
+    """Find the last match.
+
+    Of very many matches, a bisection finds the highest place with a match behind it, and the search
+    goes on from a little before that.
+    """
+    deadline = time.monotonic() + MOST_SECONDS
+    last, ended = _last_from(expression, text, 0, deadline)
+    if ended:
+        return last
+    low, high = last.start(), len(text)
+    while low < high:
+        _refuse_late(expression, text, deadline)
+        middle = (low + high + 1) // 2
+        if (behind := expression.search(text, middle)) is not None:
+            low = behind.start()
+        else:
+            high = middle - 1
+    return _last_from(expression, text, max(0, low - MANY // 2), deadline)[0]
+
+
+def _last_from(expression: Any, text: bytes, start: int, deadline: float) -> tuple[Any, bool]:
+    """Return the last of up to MANY matches, and whether there are no more."""
+    last = None
+    for count, last in enumerate(expression.finditer(text, start), 1):
+        if count > MANY:
+            return last, False
+        _refuse_late(expression, text, deadline)
+    return last, True
+
+
+def _refuse_late(expression: Any, text: bytes, deadline: float) -> None:
+    """Stop a search that takes too long: `a.*b|a` reads to the end for every single a."""
+    if time.monotonic() > deadline:
+        raise InvalidInput(
+            f"the last match of {expression.pattern[:200]!r} in {len(text)} bytes was not found "
+            f"within {MOST_SECONDS:g} s; a pattern that is sure sooner where it ends helps"
+        )
+
+
+def _refuse_long(expression: Any, text: bytes) -> None:
+    if (steps := expression.programsize * len(text)) > MOST_STEPS:
+        raise InvalidInput(
+            f"pattern {expression.pattern[:200]!r} has {expression.programsize} instructions, and "
+            f"the answer {len(text)} bytes: {steps} steps at worst, at most {MOST_STEPS} are "
+            "taken. Smaller counts in {…} and fewer \\p{…} make a pattern smaller"
+        )
+
+
+def _group(match: Any) -> str | None:
+    groups: tuple[bytes | None, ...] = match.groups()
+    seen = groups[0] if groups else match.group()
+    return None if seen is None else seen.decode("utf-8", "replace")
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return _HALVES.sub("\ufffd", text).encode()

@@ -1,0 +1,315 @@
+"""Rubrics: named functions with weights, as one score function.
+
+    score_fn = Rubric(
+        part(grade_number, name="correct", relative=1e-3),
+        part(brief, weight=0),                              # tracked only
+    )
+
+A function takes what it needs, by name:
+
+    answer    the last model turn without its reasoning; "" where there is none or it was cut off
+    text      the last model turn as it was written
+    target    sample.ground_truth
+    sample, trajectory
+
+and returns a number, a bool or a Grade, which becomes a metric of the part's name and weight; or
+Metrics, with names and weights of their own. It may be async; those run at the same time. One that
+raises is the item's error, and never a 0 (semantics, clause 5).
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import anyio
+import msgspec
+
+from heldout._aio import settle
+from heldout._fingerprint import describe_callable, version_of
+from heldout.errors import InvalidInput, ScoringFailed, printable_error
+from heldout.scoring.answers import final_answer
+from heldout.scoring.grades import Grade, check_options, is_number
+from heldout.types import Metric, Sample, Score, Trajectory
+
+
+def _text(trajectory: Trajectory) -> str:
+    turn = trajectory.last_turn
+    return "" if turn is None else turn.text
+
+
+_MAKE: Mapping[str, Callable[[Trajectory, Sample], Any]] = {
+    "answer": lambda trajectory, sample: final_answer(trajectory) or "",
+    "text": lambda trajectory, sample: _text(trajectory),
+    "target": lambda trajectory, sample: sample.ground_truth,
+    "sample": lambda trajectory, sample: sample,
+    "trajectory": lambda trajectory, sample: trajectory,
+}
+GIVEN = tuple(_MAKE)
+"""The parameters that a part may have."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A function of a rubric. Made by `part`."""
+
+    function: Callable[..., Any]
+    name: str
+    weight: float | None
+    version: int | str | None
+    options: Mapping[str, Any]
+    asks_for: tuple[str, ...] = field(repr=False)
+
+    def identity(self) -> dict[str, Any]:
+        """Describe the function: by its version where it has one, else by its code."""
+        said: dict[str, Any] = {"name": self.name}
+        if self.weight is not None:
+            said["weight"] = self.weight
+        own = getattr(self.function, "identity", None)
+        version = self.version if self.version is not None else version_of(self.function)
+        if version is not None:
+            said |= {"function": _called(self.function), "version": version}
+        elif callable(own):
+            said |= {"function": _called(self.function), "identity": own()}
+        else:
+            known = describe_callable(self.function) or {}
+            said |= {"function": known["name"], "source": known.get("source")}
+        if self.options:
+            said["options"] = {name: _described(value) for name, value in self.options.items()}
+        return said
+
+
+def part(
+    function: Callable[..., Any],
+    *,
+    weight: float | None = None,
+    name: str | None = None,
+    version: int | str | None = None,
+    **options: Any,
+) -> Part:
+    """Name and weight a function for a rubric.
+
+    Args:
+        function: Takes some of answer, text, target, sample and trajectory, by name.
+        weight: Multiplies the weights of Metrics; 0 only tracks. By default a number counts 1, and
+            Metrics as they say themselves.
+        name: The name of the metric; by default the function's without `grade_`.
+        version: Identifies the function instead of its code: raise it when verdicts change.
+        **options: Further arguments of the function.
+
+    Returns:
+        The part.
+
+    Raises:
+        InvalidInput: The function cannot be called so, or an option is wrong.
+    """
+    if not callable(function):
+        raise InvalidInput(f"a part of a rubric is a function, got {function!r:.100}")
+    own = getattr(function, "name", None)  # judges have one
+    called = name or (own if isinstance(own, str) else _called(function).removeprefix("grade_"))
+    if not isinstance(called, str) or not called or (name is None and not called.isidentifier()):
+        raise InvalidInput(
+            f"a part has a name, got {called!r}: part(function, name='correct') names it"
+        )
+    if isinstance(own, str) and called != own:
+        raise InvalidInput(
+            f"part {called!r}: {type(function).__name__} names its metrics itself, {own!r}; name "
+            "it where it is made (judge.equality(name=…)), not here"
+        )
+    if weight is not None and not (is_number(weight) and math.isfinite(weight) and weight >= 0):
+        raise InvalidInput(f"part {called!r}: a weight is a number >= 0, got {weight!r}")
+    asks_for = _asks_for(function, called, options)
+    try:
+        check_options(function, options)
+    except InvalidInput as problem:
+        raise InvalidInput(f"part {called!r}: {problem}") from None
+    return Part(function, called, weight, version, options, asks_for)
+
+
+def _asks_for(
+    function: Callable[..., Any], name: str, options: Mapping[str, Any]
+) -> tuple[str, ...]:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        raise InvalidInput(
+            f"part {name!r}: {_called(function)} does not say what it takes; wrap it in a function "
+            f"of some of {', '.join(GIVEN)}"
+        ) from None
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+    for option in options:
+        if option not in parameters and not takes_any:
+            raise InvalidInput(
+                f"part {name!r}: {_called(function)} has no option {option!r}; it takes "
+                f"{', '.join(parameters) or 'nothing'}"
+            )
+    asked = []
+    for key, parameter in parameters.items():
+        if parameter.kind is parameter.POSITIONAL_ONLY:
+            raise InvalidInput(
+                f"part {name!r}: {key!r} can only be given by its place, and parts are filled by "
+                "name; wrap the function"
+            )
+        if key in options or parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            continue
+        if key in GIVEN:
+            asked.append(key)
+        elif parameter.default is parameter.empty:
+            raise InvalidInput(
+                f"part {name!r}: {_called(function)} asks for {key!r}. A part may ask for "
+                f"{', '.join(GIVEN)}; give anything else as an option: part(…, {key}=…)"
+            )
+    return tuple(asked)
+
+
+class Rubric:
+    """A score function made of parts. Bare functions are parts of weight 1."""
+
+    def __init__(self, *parts: Part | Callable[..., Any]) -> None:
+        """Make a rubric.
+
+        Args:
+            *parts: Functions, or parts made by `part`.
+
+        Raises:
+            InvalidInput: There is none, two have one name, or none counts.
+        """
+        self.parts = tuple(p if isinstance(p, Part) else part(p) for p in parts)
+        if not self.parts:
+            raise InvalidInput("a rubric has at least one part")
+        names = [p.name for p in self.parts]
+        for name in names:
+            if names.count(name) > 1:
+                raise InvalidInput(
+                    f"two parts are named {name!r}; part(function, name=…) names one otherwise, "
+                    "and judge.equality(name=…) a judge"
+                )
+        self._asked_for = {name for p in self.parts for name in p.asks_for}
+        if all(p.weight == 0 for p in self.parts):
+            raise InvalidInput(
+                "no part counts: all weights are 0, so that every reward would be 0. Give one a "
+                "weight above 0"
+            )
+
+    def __repr__(self) -> str:
+        return f"Rubric({', '.join(p.name for p in self.parts)})"
+
+    def identity(self) -> dict[str, Any]:
+        """Describe names, weights and versions, as they are stored with a report and compared."""
+        return {"name": "Rubric", "parts": [p.identity() for p in self.parts]}
+
+    def __call__(self, trajectory: Trajectory, sample: Sample) -> Score | Awaitable[Score]:
+        """Score a trajectory; without an await where every part is a plain function."""
+        given = {name: _MAKE[name](trajectory, sample) for name in self._asked_for}
+        values: list[Any] = []
+        try:
+            for each in self.parts:
+                with _naming(each):
+                    said = {key: given[key] for key in each.asks_for}
+                    values.append(each.function(**said, **each.options))
+        except BaseException:
+            _discard(values)
+            raise
+        if any(inspect.isawaitable(value) for value in values):
+            return self._settled(values)
+        return self._score(values)
+
+    async def _settled(self, values: list[Any]) -> Score:
+        problems: list[ScoringFailed] = []
+
+        async def wait(place: int) -> None:
+            try:
+                with _naming(self.parts[place]):
+                    values[place] = await settle(values[place])
+            except ScoringFailed as problem:
+                problems.append(problem)
+                group.cancel_scope.cancel()  # what the others cost would be for nothing
+
+        async with anyio.create_task_group() as group:
+            for place, value in enumerate(values):
+                if inspect.isawaitable(value):
+                    group.start_soon(wait, place)
+        if problems:
+            raise problems[0]
+        return self._score(values)
+
+    def _score(self, values: Sequence[Any]) -> Score:
+        metrics: list[Metric] = []
+        for each, value in zip(self.parts, values, strict=True):
+            with _naming(each):
+                metrics += _metrics(each, value)
+        return Score(tuple(metrics))
+
+
+def _metrics(part: Part, value: Any) -> Sequence[Metric]:
+    if isinstance(value, Grade):
+        return [value.metric(part.name, 1.0 if part.weight is None else part.weight)]
+    if is_number(value):
+        return [Metric(part.name, value, 1.0 if part.weight is None else part.weight)]
+    if isinstance(value, Metric):
+        value = [value]
+    elif isinstance(value, Score):
+        value = value.metrics
+    if not isinstance(value, list | tuple) or not all(isinstance(m, Metric) for m in value):
+        hint = "; is there a return?" if value is None else ""
+        raise InvalidInput(
+            f"a part returns a number, a bool, a Grade or Metrics, got {value!r:.100}{hint}"
+        )
+    if part.weight is None or not value:
+        return value
+    if len(value) == 1 and not value[0].weight:
+        return [replace(value[0], weight=part.weight)]
+    if part.weight and not any(metric.weight for metric in value):
+        raise InvalidInput(
+            f"it is to weigh {part.weight:g}, and none of its {len(value)} metrics has a weight: "
+            "give those that count one"
+        )
+    return [replace(m, weight=m.weight * part.weight) for m in value]
+
+
+class _naming:
+    """Raise what is raised in here as ScoringFailed, with the part's name."""
+
+    __slots__ = ("_part",)
+
+    def __init__(self, part: Part) -> None:
+        self._part = part
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: Any, problem: BaseException | None, trace: Any) -> None:
+        if isinstance(problem, Exception):
+            said = printable_error(problem)
+            if not isinstance(problem, InvalidInput | ScoringFailed):
+                said = f"{type(problem).__name__}: {said}"
+            failed = ScoringFailed(f"{self._part.name}: {said}")
+            raise failed.with_traceback(trace) from problem
+
+
+def _discard(values: Sequence[Any]) -> None:
+    """Close the coroutines that will not be awaited."""
+    for value in values:
+        if inspect.iscoroutine(value):
+            value.close()
+
+
+def _called(function: Callable[..., Any]) -> str:
+    while hasattr(function, "func"):  # a partial
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
+
+
+def _described(value: Any) -> Any:
+    """Describe an option as JSON values."""
+    own = getattr(value, "identity", None)
+    if callable(own):
+        return own()
+    if callable(value):
+        return describe_callable(value)
+    with suppress(TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return msgspec.json.decode(msgspec.json.encode(value, order="deterministic"))
+    return type(value).__qualname__

@@ -1,0 +1,503 @@
+"""Tool calls: whether a response calls tools when it should, the right ones, and validly.
+
+    read_calls      which tools a response calls, and whether every call validates
+    same_calls      whether two responses make the same calls
+    grade_calls     compare the last turn with a target, score_calls validate it
+    compare_calls   a set of responses against a reference
+
+The numbers of `compare_calls` are those of the K2 Vendor Verifier, as it defines them:
+
+    positive          the finish reason is `tool_calls` (calls beside another reason do not count)
+    TP, FP, FN        both are positive; the candidate only; the reference only
+    precision         TP / (TP + FP)
+    recall            TP / (TP + FN)
+    F1                2PR / (P + R), which is 2TP / (2TP + FP + FN)
+    schema accuracy   responses all of whose calls validate / positive responses;
+                      bad JSON, an unknown tool and an empty list of calls do not validate
+
+Two runs of the same weights do not agree fully either (76-84% in practice), so `compare_calls`
+also reports the agreement of the reference with a second run of itself, where one is given. Each
+rate has its count and its denominator, no value where that is 0, and Wilson's interval over
+requests. F1 is a function of TP / (TP + FP + FN), a plain rate J, namely 2J / (1 + J): its interval
+is Wilson's of J, sent through the same function.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from heldout._format import cut
+from heldout.chat.messages import message_of
+from heldout.errors import InvalidInput
+from heldout.scoring.formats import NotJSON, parse_json
+from heldout.scoring.grades import Grade, grader
+from heldout.scoring.json_schema import compiled
+from heldout.stats import CONFIDENCE, Interval, Rate, independent_rate, wilson
+from heldout.types import (
+    Completion,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    ToolCall,
+    ToolSpec,
+    Trajectory,
+)
+
+POSITIVE = "tool_calls"
+LONGEST_NAME = 100
+"""Characters of a tool's name that a problem or a metric repeats; a model may write any."""
+MOST_LISTED = 20
+"""Calls, and problems, that a metric lists. The trajectory has them all."""
+
+
+# --- One response -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCalls:
+    """The tool calls of one response."""
+
+    finish_reason: str | None
+    calls: tuple[ToolCall, ...]
+    problems: tuple[str, ...]
+    """What is wrong with its calls, one text for each that does not validate."""
+
+    @property
+    def positive(self) -> bool:
+        """Whether the response ended in order to call tools."""
+        return self.finish_reason == POSITIVE
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The names called, in order, with repetitions."""
+        return tuple(call.name for call in self.calls)
+
+    @property
+    def valid(self) -> bool | None:
+        """Whether every call validates, and there is one; None where it does not call."""
+        return bool(self.calls) and not self.problems if self.positive else None
+
+
+def read_calls(completion: Completion, tools: Sequence[ToolSpec]) -> ResponseCalls:
+    """Check the calls of a response against the tools that it was offered.
+
+    Args:
+        completion: The response.
+        tools: The tools of the request.
+
+    Returns:
+        Its calls, and what is wrong with them.
+
+    Raises:
+        InvalidInput: Two different tools have one name, or a schema is none.
+    """
+    parameters: dict[str, dict[str, Any]] = {}
+    for tool in tools:
+        if parameters.setdefault(tool.name, tool.parameters) != tool.parameters:
+            raise InvalidInput(f"two tools are named {tool.name!r:.100}; a call could mean either")
+    calls = completion.message.tool_calls
+    problems = [found for call in calls if (found := _problem(call, parameters)) is not None]
+    return ResponseCalls(completion.finish_reason, calls, tuple(problems))
+
+
+def _problem(call: ToolCall, parameters: Mapping[str, dict[str, Any]]) -> str | None:
+    name = cut(call.name, LONGEST_NAME)
+    if call.name not in parameters:
+        return f"{name}: no such tool"
+    try:
+        arguments = parse_json(call.arguments)
+    except NotJSON as problem:
+        return f"{name}: the arguments are not JSON: {problem}"
+    schema = compiled(parameters[call.name])
+    if schema.accepts(arguments):
+        return None
+    return f"{name}: {schema.problem(arguments) or 'the schema does not accept the arguments'}"
+
+
+def same_calls(
+    ours: Sequence[ToolCall],
+    theirs: Sequence[ToolCall],
+    *,
+    ordered: bool = False,
+    ignore_case: bool = False,
+) -> bool:
+    """Tell whether the same tools are called with equal arguments, as often.
+
+    Arguments are equal as JSON values: the order of keys does not count, 1 is 1.0, and true is
+    not 1. Arguments that are not JSON equal nothing, not even themselves.
+
+    Args:
+        ours: Calls.
+        theirs: Other calls.
+        ordered: Whether the order of the calls counts.
+        ignore_case: Whether `Oslo` equals `oslo` in arguments.
+
+    Returns:
+        Whether they are the same.
+    """
+    try:
+        left = [(call.name, _arguments(call, ignore_case)) for call in ours]
+        right = [(call.name, _arguments(call, ignore_case)) for call in theirs]
+    except NotJSON:
+        return False
+    return left == right if ordered else Counter(left) == Counter(right)
+
+
+def _arguments(call: ToolCall, ignore_case: bool) -> Hashable:
+    return _comparable(parse_json(call.arguments), ignore_case)
+
+
+def _comparable(value: Any, ignore_case: bool) -> Hashable:
+    """Make equal JSON values equal. Python compares 1 and 1.0 as JSON does, but not True and 1."""
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, str):
+        return value.casefold() if ignore_case else value
+    if isinstance(value, list):
+        return ("list", *(_comparable(item, ignore_case) for item in value))
+    if isinstance(value, dict):
+        items = ((key, _comparable(item, ignore_case)) for key, item in value.items())
+        return ("object", frozenset(items))
+    return value  # type: ignore[no-any-return]
+
+
+# --- As a score and as a grade ------------------------------------------------------------------
+
+
+def tools_of(request: Mapping[str, Any]) -> tuple[ToolSpec, ...]:
+    """Read the tools of a chat-completions request. One without parameters takes any object."""
+    given = request.get("tools") or ()
+    if not isinstance(given, list | tuple):
+        raise InvalidInput(f"tools are a list, got {type(given).__name__}")
+    return tuple(_tool(tool, place) for place, tool in enumerate(given))
+
+
+def _tool(given: Any, place: int) -> ToolSpec:
+    function = given.get("function") if isinstance(given, Mapping) else None
+    if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
+        raise InvalidInput(
+            f"tools[{place}] is no function with a name, such as "
+            '{"type": "function", "function": {"name": "weather", "parameters": {…}}}; '
+            "calls of other tools cannot be checked"
+        )
+    parameters = function.get("parameters")
+    return ToolSpec(
+        function["name"],
+        str(function.get("description") or ""),
+        {"type": "object"} if parameters is None else parameters,
+    )
+
+
+def response_of(trajectory: Trajectory, tools: Sequence[ToolSpec]) -> ResponseCalls:
+    """Check the calls of the last model turn of a trajectory."""
+    last = _last_turn(trajectory)
+    return read_calls(Completion(last, trajectory.stop.finish_reason), tools)
+
+
+def _last_turn(trajectory: Trajectory) -> Message:
+    if (turn := trajectory.last_turn) is None:
+        raise InvalidInput("the trajectory has no model turn, so there are no calls to look at")
+    return turn
+
+
+@grader(version=1)
+def score_calls(trajectory: Trajectory, sample: Sample) -> Score:
+    """Score the answer to a whole request, which is the sample's input.
+
+    calls   its finish reason is `tool_calls`
+    valid   every call validates; only of responses that call, so that its mean over those that
+            report it is the schema accuracy
+    sound   nothing is wrong with what it calls: it calls nothing, or every call validates. This
+            is the reward, since it is the one that every response has
+
+    Args:
+        trajectory: The trajectory.
+        sample: The sample, whose input has the tools.
+
+    Returns:
+        The three metrics.
+
+    Raises:
+        InvalidInput: The trajectory has no model turn, or the request no readable tools.
+    """
+    response = response_of(trajectory, tools_of(sample.input))
+    listed = [cut(name, LONGEST_NAME) for name in response.tools[:MOST_LISTED]]
+    seen = {"finish_reason": response.finish_reason, "tools": listed}
+    metrics = [Metric("calls", response.positive, metadata=seen)]
+    if response.valid is not None:
+        problems = [*response.problems[:MOST_LISTED]] or ["it calls nothing"] * (not response.valid)
+        found = {"note": "; ".join(problems)} if problems else {}
+        metrics.append(Metric("valid", response.valid, metadata=found))
+    metrics.append(Metric("sound", response.valid is not False, weight=1.0))
+    return Score(tuple(metrics))
+
+
+@grader(version=2)
+def grade_calls(
+    trajectory: Trajectory, target: Any, *, ordered: bool = False, ignore_case: bool = False
+) -> Grade:
+    """Grade 1 where the last model turn calls what the target calls, as often, and nothing else.
+
+    The target is a list of calls, as chat APIs have them ({"function": {"name", "arguments"}}) or
+    shorter ({"name", "arguments"}), with arguments as JSON text or as the value itself, or a
+    message with `tool_calls`. An empty list: the turn must not call. Arguments are compared as JSON
+    values. Where several values are right, a call of the target has `accepted` instead of
+    `arguments`, a list of values for each argument, and in `optional` the arguments that may be
+    left out: {"name": "weather", "accepted": {"city": ["Oslo", "Oslo, Norway"], "days": [1]},
+    "optional": ["days"]}. An argument that the target does not name is wrong.
+
+    Args:
+        trajectory: The trajectory.
+        target: The expected calls.
+        ordered: Whether the order of the calls counts.
+        ignore_case: Whether `Oslo` equals `oslo` in arguments. Names of tools are compared exactly.
+
+    Returns:
+        The grade, with the calls of the turn.
+
+    Raises:
+        InvalidInput: The target is no list of calls, or the trajectory has no model turn.
+    """
+    expected = _expected_calls(target, ignore_case)
+    calls = _last_turn(trajectory).tool_calls
+    shown = "; ".join(_written(call) for call in calls[:MOST_LISTED])
+    extracted = cut(shown, 500) if calls else None
+    if _are_accepted(calls, expected, ordered=ordered, ignore_case=ignore_case):
+        return Grade(1.0, extracted)
+    if sorted(call.name for call in calls) == sorted(each.name for each in expected):
+        return Grade(0.0, extracted, "the same tools, with other arguments or in another order")
+    wanted = ", ".join(cut(each.name, LONGEST_NAME) for each in expected[:MOST_LISTED])
+    return Grade(0.0, extracted, f"other tools: the target calls {wanted or 'nothing'}")
+
+
+class _Expected(NamedTuple):
+    """A call of the target."""
+
+    name: str
+    accepted: Mapping[str, frozenset[Hashable]] | Hashable
+    """The accepted values of each argument; or all arguments at once, where they are no object."""
+    optional: frozenset[str] = frozenset()
+
+    def accepts(self, call: ToolCall, ignore_case: bool) -> bool:
+        if call.name != self.name:
+            return False
+        try:
+            arguments = parse_json(call.arguments)
+        except NotJSON:
+            return False
+        if not isinstance(self.accepted, Mapping):
+            return _comparable(arguments, ignore_case) == self.accepted
+        if not isinstance(arguments, dict) or not arguments.keys() <= self.accepted.keys():
+            return False
+        return self.accepted.keys() - arguments.keys() <= self.optional and all(
+            _comparable(value, ignore_case) in self.accepted[name]
+            for name, value in arguments.items()
+        )
+
+
+def _are_accepted(
+    calls: Sequence[ToolCall], expected: Sequence[_Expected], *, ordered: bool, ignore_case: bool
+) -> bool:
+    """Match each call to a call of the target of its own."""
+    if len(calls) != len(expected):
+        return False
+    fits = [
+        [place for place, each in enumerate(expected) if each.accepts(call, ignore_case)]
+        for call in calls
+    ]
+    if ordered:
+        return all(place in places for place, places in enumerate(fits))
+    owner: dict[int, int] = {}
+
+    def find_place(call: int, tried: set[int]) -> bool:
+        for place in fits[call]:
+            if place not in tried:
+                tried.add(place)
+                if place not in owner or find_place(owner[place], tried):
+                    owner[place] = call
+                    return True
+        return False
+
+    return all(find_place(call, set()) for call in range(len(calls)))
+
+
+def _expected_calls(target: Any, ignore_case: bool) -> list[_Expected]:
+    if isinstance(target, Message):
+        target = target.tool_calls
+    elif isinstance(target, Mapping) and "tool_calls" in target:
+        target = target["tool_calls"] or []
+    if not isinstance(target, list | tuple):
+        raise InvalidInput(
+            "the target of calls is a list of them, such as "
+            f'[{{"name": "weather", "arguments": {{"city": "Oslo"}}}}]; got {target!r:.200}'
+        )
+    return [_expected_call(call, ignore_case) for call in target]
+
+
+def _expected_call(call: Any, ignore_case: bool) -> _Expected:
+    if isinstance(call, Mapping) and "accepted" in call:
+        name, accepted = call.get("name"), call["accepted"]
+        optional = call.get("optional", ())
+        if (
+            not isinstance(name, str)
+            or not isinstance(accepted, Mapping)
+            or not all(isinstance(each, list | tuple) and each for each in accepted.values())
+            or isinstance(optional, str)
+            or not {*optional} <= accepted.keys()
+        ):
+            raise InvalidInput(
+                "a call of the target that accepts several values has a name, for each argument a "
+                "list of them, and optional names some of these: "
+                '{"name": "weather", "accepted": {"city": ["Oslo"], "days": [1, 2]}, "optional": '
+                f'["days"]}}; got {call!r:.200}'
+            )
+        values = {
+            key: frozenset(_comparable(value, ignore_case) for value in each)
+            for key, each in accepted.items()
+        }
+        return _Expected(name, values, frozenset(optional))
+    if not isinstance(call, ToolCall):
+        message = message_of({"role": "assistant", "tool_calls": [call]}, "the target")
+        (call,) = message.tool_calls
+    try:
+        arguments = parse_json(call.arguments)
+    except NotJSON:  # it would equal nothing, however right the answer
+        raise InvalidInput(f"the target's arguments are not JSON: {_written(call)}") from None
+    if not isinstance(arguments, dict):
+        return _Expected(call.name, _comparable(arguments, ignore_case))
+    exact = {key: frozenset([_comparable(v, ignore_case)]) for key, v in arguments.items()}
+    return _Expected(call.name, exact)
+
+
+def _written(call: ToolCall) -> str:
+    return f"{cut(call.name, LONGEST_NAME)}({cut(call.arguments, 200)})"
+
+
+# --- Many responses -------------------------------------------------------------------------------
+
+NO_REASON = "(none)"
+"""How a missing finish reason is counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerAgreement:
+    """The agreement of two sets of responses, over the requests that both answered."""
+
+    both: int
+    only_ours: int
+    only_theirs: int
+    neither: int
+    precision: Rate
+    recall: Rate
+    f1: Rate
+    same: Rate
+    """The same calls, of the requests where both call."""
+    unmatched: int
+    """Requests that only one of the two answered; no number above counts them."""
+
+    @property
+    def matched(self) -> int:
+        """Requests that both answered."""
+        return self.both + self.only_ours + self.only_theirs + self.neither
+
+
+@dataclass(frozen=True, slots=True)
+class CallReport:
+    """A set of responses compared with a reference."""
+
+    responses: int
+    schema_accuracy: Rate
+    """Of all responses of the candidate, also those without a match in the reference."""
+    finish_reasons: Mapping[str, int]
+    """The most frequent first."""
+    trigger: TriggerAgreement
+    reference_with_itself: TriggerAgreement | None
+    """A second run of the reference compared with the first; None without one."""
+
+
+def compare_calls(
+    candidate: Mapping[str, ResponseCalls],
+    reference: Mapping[str, ResponseCalls],
+    *,
+    reference_again: Mapping[str, ResponseCalls] | None = None,
+    ordered: bool = False,
+    confidence: float = CONFIDENCE,
+) -> CallReport:
+    """Compare a set of responses with a reference. A request that errored is left out, and no 0.
+
+    Args:
+        candidate: Responses by request id.
+        reference: Those of the reference.
+        reference_again: Those of a second run of the reference.
+        ordered: Whether the order of calls counts.
+        confidence: Level of the intervals.
+
+    Returns:
+        Counts and rates.
+
+    Raises:
+        InvalidInput: `confidence` is not between 0 and 1.
+    """
+    if not 0 < confidence < 1:
+        raise InvalidInput(f"a confidence is between 0 and 1, such as 0.95; got {confidence!r}")
+    again = None
+    if reference_again is not None:
+        again = _agreement(reference_again, reference, ordered, confidence)
+    return CallReport(
+        responses=len(candidate),
+        schema_accuracy=schema_accuracy(candidate.values(), confidence=confidence),
+        finish_reasons=finish_reasons(candidate.values()),
+        trigger=_agreement(candidate, reference, ordered, confidence),
+        reference_with_itself=again,
+    )
+
+
+def schema_accuracy(responses: Iterable[ResponseCalls], *, confidence: float = CONFIDENCE) -> Rate:
+    """Return the share of responses all of whose calls validate, of those that call."""
+    called = [response.valid for response in responses if response.positive]
+    return independent_rate(sum(map(bool, called)), len(called), confidence)
+
+
+def finish_reasons(responses: Iterable[ResponseCalls]) -> dict[str, int]:
+    """Count the finish reasons, the most frequent first, equals by name."""
+    counts = Counter(response.finish_reason or NO_REASON for response in responses)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _agreement(
+    ours: Mapping[str, ResponseCalls],
+    theirs: Mapping[str, ResponseCalls],
+    ordered: bool,
+    confidence: float,
+) -> TriggerAgreement:
+    pairs = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    counts = Counter((mine.positive, other.positive) for mine, other in pairs)
+    both, only_ours, only_theirs = counts[True, True], counts[True, False], counts[False, True]
+    same = sum(
+        same_calls(mine.calls, other.calls, ordered=ordered)
+        for mine, other in pairs
+        if mine.positive and other.positive
+    )
+    return TriggerAgreement(
+        both=both,
+        only_ours=only_ours,
+        only_theirs=only_theirs,
+        neither=counts[False, False],
+        precision=independent_rate(both, both + only_ours, confidence),
+        recall=independent_rate(both, both + only_theirs, confidence),
+        f1=_f1(both, both + only_ours + only_theirs, confidence),
+        same=independent_rate(same, both, confidence),
+        unmatched=len(ours.keys() ^ theirs.keys()),
+    )
+
+
+def _f1(both: int, either: int, confidence: float) -> Rate:
+    if not either:
+        return Rate(0, 0, None)
+    rate = wilson(both / either, either, confidence)
+    low, high = (2 * j / (1 + j) for j in (rate.low, rate.high))
+    return Rate(2 * both, both + either, Interval(low, high))

@@ -1,0 +1,111 @@
+"""Checks of what comes into the public functions: finite, aligned, and belonging somewhere."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from heldout.errors import InvalidInput
+from heldout.stats.intervals import Floats, Ints
+
+Ids = Sequence[Hashable] | NDArray[Any]
+
+LARGEST = 1e120
+"""Squares and sums of anything smaller are finite."""
+UNIT_ROUNDING = 1e-6
+"""What float32 or a sum of weights leaves of 0 and 1: no spread, and not out of bounds."""
+
+
+def check_values(values: ArrayLike, name: str) -> Floats:
+    """Return a fresh array of finite numbers; the error names the one that is not."""
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidInput(f"{name} has {array.ndim} dimensions; it is one list of numbers")
+    if len(array) == 0:
+        raise InvalidInput(f"{name} has no values; there is nothing to compare")
+    if array.dtype.kind == "O" and None in array.tolist():
+        raise InvalidInput(
+            f"{name}[{array.tolist().index(None)}] is None: it has no score; leave that item out "
+            "of both sides, or decide what it counts as"
+        )
+    if array.dtype.kind not in "biuf":
+        raise InvalidInput(f"{name} is not made of numbers (numpy type {array.dtype})")
+    numbers = array.astype(np.float64)
+    wrong = np.flatnonzero(~(np.abs(numbers) <= LARGEST))
+    if len(wrong):
+        raise InvalidInput(
+            f"{name}[{wrong[0]}] is {float(numbers[wrong[0]])} ({len(wrong)} such in all): values "
+            f"are finite and at most {LARGEST:g}; leave such items out of both sides, or decide "
+            "what they count as"
+        )
+    return numbers
+
+
+def check_pairs(a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats]:
+    """Return two aligned arrays of finite numbers."""
+    values_a, values_b = check_values(a, "a"), check_values(b, "b")
+    if len(values_a) != len(values_b):
+        raise InvalidInput(
+            f"a has {len(values_a)} values and b has {len(values_b)}; paired values are aligned, "
+            "one of each per item: use unpaired_difference where the items differ"
+        )
+    return values_a, values_b
+
+
+def check_confidence(confidence: float) -> None:
+    """Raise InvalidInput for 95 where 0.95 is meant."""
+    if not 0 < confidence < 1:
+        raise InvalidInput(f"confidence is between 0 and 1, such as 0.95; got {confidence!r}")
+
+
+def check_threshold(threshold: float) -> float:
+    """Return a pass threshold; NaN would pass nothing."""
+    if not math.isfinite(threshold):
+        raise InvalidInput(f"pass_threshold is a number; got {threshold!r}")
+    return float(threshold)
+
+
+def cluster_codes(ids: Ids, n: int, name: str = "clusters") -> Ints:
+    """Number clusters from 0, without gaps; ids come in any order and are of any hashable kind."""
+    if isinstance(ids, np.ndarray) and ids.ndim == 1 and ids.dtype.kind in "iu" and len(ids) == n:
+        first = int(ids.min())
+        if int(ids.max()) - first <= 4 * n + 1024:  # no need to sort
+            from_first = (ids - ids.dtype.type(first)).astype(np.int64)
+            present = np.bincount(from_first) > 0
+            numbered: Ints = (np.cumsum(present) - 1)[from_first]
+            return numbered
+        return np.unique(ids, return_inverse=True)[1].astype(np.int64)
+    return factorize(ids, n, name)[1]
+
+
+def factorize(ids: Ids, n: int, name: str) -> tuple[list[Hashable], Ints]:
+    """Return the distinct ids in the order of their first occurrence, and the code of each id."""
+    listed = ids.tolist() if isinstance(ids, np.ndarray) else ids
+    if len(listed) != n:
+        raise InvalidInput(f"{name} has {len(listed)} ids for {n} values; each value has one")
+    table: dict[Hashable, int] = {}
+    codes = np.fromiter((table.setdefault(id, len(table)) for id in listed), np.int64, n)
+    for id, code in table.items():
+        if id is None or id != id:  # NaN is not equal to itself
+            raise InvalidInput(
+                f"{name}[{int(np.argmax(codes == code))}] is {id!r}; every value belongs "
+                "somewhere: leave the item out, or name where it belongs"
+            )
+    return list(table), codes
+
+
+def is_bounded(a: Floats, b: Floats, *, bounded: bool | None) -> bool:
+    """Tell whether all values lie between 0 and 1, or `bounded` says that they need not."""
+    if bounded is False:
+        return False
+    low, high = min(a.min(), b.min()), max(a.max(), b.max())
+    inside = low >= -UNIT_ROUNDING and high <= 1 + UNIT_ROUNDING
+    if bounded and not inside:
+        raise InvalidInput(
+            f"bounded=True, but values lie between {low:g} and {high:g}, not between 0 and 1"
+        )
+    return bool(inside)

@@ -1,0 +1,232 @@
+"""pass@k and pass^k: does one of k attempts succeed, do all of k attempts succeed.
+
+Both are estimated from n >= k attempts at a question, c of which succeeded, by counting the ways
+to pick k of the n. That is unbiased, which 1 - (1 - c/n)^k and (c/n)^k are not.
+
+    pass@k = 1 - C(n - c, k) / C(n, k)      M. Chen et al. (2021), arXiv 2107.03374, eq. 1
+    pass^k = C(c, k) / C(n, k)              S. Yao et al. (2024), "tau-bench", arXiv 2406.12045
+
+A mean over questions has its error from the spread between questions (E. Miller (2024),
+arXiv 2411.00640): the estimates of different questions are independent, the attempts at one
+question are not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from heldout.errors import InvalidInput
+from heldout.stats._input import Ids, check_confidence, cluster_codes
+from heldout.stats.intervals import CONFIDENCE, Floats, Interval, Ints
+from heldout.stats.moments import Moments
+
+SAMPLES_NAMED = 5
+"""Samples that an error names; of others it has the number."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassRate:
+    """A mean over questions of pass@k or pass^k.
+
+    Attributes:
+        k: Attempts.
+        value: The mean.
+        stderr: Its standard error; None for fewer than two clusters.
+        interval: Its interval.
+        confidence: Of the interval.
+        questions: Questions.
+        clusters: Clusters of questions.
+    """
+
+    k: int
+    value: float
+    stderr: float | None
+    interval: Interval | None
+    confidence: float
+    questions: int
+    clusters: int
+
+
+# --- Averaged over questions --------------------------------------------------------------------
+
+
+def pass_at_k(
+    attempts: ArrayLike,
+    successes: ArrayLike,
+    *,
+    k: int,
+    clusters: Ids | None = None,
+    names: Sequence[str] | None = None,
+    confidence: float = CONFIDENCE,
+) -> PassRate:
+    """Return the probability that at least one of k attempts succeeds, as a mean over questions.
+
+    Every question counts the same, however many attempts it had (Chen 2021).
+
+    Args:
+        attempts: Attempts at each question.
+        successes: Successes among them.
+        k: Attempts that are drawn.
+        clusters: The cluster of each question (a shared passage); None: each is independent.
+        names: Names of the questions, for errors.
+        confidence: Of the interval.
+
+    Returns:
+        The mean with its interval.
+
+    Raises:
+        InvalidInput: A question has fewer than k attempts, or counts make no sense.
+    """
+    return _average(pass_at_k_by_question, attempts, successes, k, clusters, names, confidence)
+
+
+def pass_hat_k(
+    attempts: ArrayLike,
+    successes: ArrayLike,
+    *,
+    k: int,
+    clusters: Ids | None = None,
+    names: Sequence[str] | None = None,
+    confidence: float = CONFIDENCE,
+) -> PassRate:
+    """Return pass^k: the probability that all of k attempts succeed, as a mean over questions.
+
+    Every question counts the same, however many attempts it had (Yao 2024).
+
+    Args:
+        attempts: Attempts at each question.
+        successes: Successes among them.
+        k: Attempts that are drawn.
+        clusters: The cluster of each question (a shared passage); None: each is independent.
+        names: Names of the questions, for errors.
+        confidence: Of the interval.
+
+    Returns:
+        The mean with its interval.
+
+    Raises:
+        InvalidInput: A question has fewer than k attempts, or counts make no sense.
+    """
+    return _average(pass_hat_k_by_question, attempts, successes, k, clusters, names, confidence)
+
+
+def _average(
+    by_question: Callable[..., Floats],
+    attempts: ArrayLike,
+    successes: ArrayLike,
+    k: int,
+    clusters: Ids | None,
+    names: Sequence[str] | None,
+    confidence: float,
+) -> PassRate:
+    check_confidence(confidence)
+    values = by_question(attempts, successes, k=k, names=names)
+    codes = np.arange(len(values), dtype=np.int64)
+    if clusters is not None:
+        codes = cluster_codes(clusters, len(values))
+    moments = Moments.of(values, codes)
+    return PassRate(
+        k=k,
+        value=math.fsum(values) / len(values),
+        stderr=moments.stderr,
+        interval=moments.interval(confidence, bounded=True),
+        confidence=confidence,
+        questions=len(values),
+        clusters=moments.clusters,
+    )
+
+
+# --- For each question --------------------------------------------------------------------------
+
+
+def pass_at_k_by_question(
+    attempts: ArrayLike, successes: ArrayLike, *, k: int, names: Sequence[str] | None = None
+) -> Floats:
+    """Return 1 - C(n - c, k) / C(n, k) for each question (Chen 2021, eq. 1)."""
+    n, c = _check_counts(attempts, successes, k, names)
+    # By way of the logarithm: 1 minus almost 1 would leave few digits of a small pass@k.
+    # (0.0 - x rather than -x, or no success at all would be -0.0.)
+    return 0.0 - np.expm1(_log_chance_to_miss(n, c, k))
+
+
+def pass_hat_k_by_question(
+    attempts: ArrayLike, successes: ArrayLike, *, k: int, names: Sequence[str] | None = None
+) -> Floats:
+    """Return C(c, k) / C(n, k) for each question: k drawn miss all n - c failures (Yao 2024)."""
+    n, c = _check_counts(attempts, successes, k, names)
+    return np.exp(_log_chance_to_miss(n, n - c, k))
+
+
+def _log_chance_to_miss(n: Ints, marked: Ints, k: int) -> Floats:
+    """Return log of C(n - m, k) / C(n, k): k drawn of n, without replacement, miss all m marked.
+
+    A product of ratios, of which k and m may change places, so the shorter one is taken. No
+    factorial is formed: nothing overflows, and nothing cancels as differences of lgamma would.
+    """
+    pairs, where = np.unique(np.stack([n, marked]), axis=1, return_inverse=True)
+    logs = np.empty(pairs.shape[1])
+    for i, (total, hit) in enumerate(pairs.T.tolist()):
+        if hit > total - k:
+            logs[i] = -np.inf
+            continue
+        left = total - np.arange(min(hit, k), dtype=np.float64)
+        share = max(hit, k) / left
+        few = share < 0.5
+        logs[i] = np.log1p(-share[few]).sum()
+        logs[i] += np.log((left[~few] - max(hit, k)) / left[~few]).sum()
+    return logs[where.reshape(-1)]
+
+
+def _check_counts(
+    attempts: ArrayLike, successes: ArrayLike, k: int, names: Sequence[str] | None
+) -> tuple[Ints, Ints]:
+    n, c = _as_counts(attempts, "attempts"), _as_counts(successes, "successes")
+    if len(n) != len(c):
+        raise InvalidInput(f"attempts at {len(n)} samples, but successes of {len(c)}")
+    if names is not None and len(names) != len(n):
+        raise InvalidInput(f"{len(names)} names for {len(n)} samples")
+    if len(n) == 0:
+        raise InvalidInput("no samples; pass@k and pass^k need at least one")
+    if k < 1:
+        raise InvalidInput(f"k is {k!r}; it is a whole number, at least 1")
+    wrong = np.flatnonzero((c < 0) | (c > n))
+    if len(wrong):
+        raise InvalidInput(
+            f"successes are not between 0 and the attempts for {_list_samples(wrong, names)}: "
+            f"{c[wrong[0]]} of {n[wrong[0]]} at the first"
+        )
+    short = np.flatnonzero(n < k)
+    if len(short):
+        raise InvalidInput(
+            f"k is {k}, but fewer attempts were made at {_list_samples(short, names)} "
+            f"({n[short].min()} at the least): run more repeats, leave these samples out, "
+            "or choose a smaller k"
+        )
+    return n, c
+
+
+def _as_counts(values: ArrayLike, what: str) -> Ints:
+    array = np.asarray(values)
+    if array.ndim != 1:
+        raise InvalidInput(
+            f"{what} has shape {array.shape}; it is a list with a number for each sample"
+        )
+    if array.size and not np.issubdtype(array.dtype, np.integer):
+        raise InvalidInput(f"{what} are of type {array.dtype}; they are counts: whole numbers")
+    return array.astype(np.int64)
+
+
+def _list_samples(positions: Ints, names: Sequence[str] | None) -> str:
+    some = [
+        f"#{position}" if names is None else repr(names[position])
+        for position in positions[:SAMPLES_NAMED].tolist()
+    ]
+    more = len(positions) - len(some)
+    return f"sample{'s' if len(positions) > 1 else ''} {', '.join(some)}" + (
+        f" and {more} more" if more else ""
+    )

@@ -1,0 +1,412 @@
+"""A file of lines that is only ever appended to: JSON a line, the first one says what it is.
+
+A line is one `write`, so a killed process leaves at most one torn line at the end, which readers
+ignore and the next writer cuts off. A line that cannot be read anywhere else is damage, and is
+named. `journal.py` keeps results this way, `heldout.training.curve` the points of a curve.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from heldout.errors import (
+    DamagedJournal,
+    InvalidInput,
+    RunBusy,
+    RunDirectoryError,
+    StorageFull,
+    UnknownFormat,
+)
+
+T = TypeVar("T")
+
+UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
+"""What decoding raises for bytes that are not the JSON they should be."""
+
+
+class Header(msgspec.Struct):
+    """The first line of a file."""
+
+    format: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LineFormat:
+    """What stands in the first line, and the words to speak of such a file in."""
+
+    name: str
+    version: int
+    noun: str
+    line: str
+    """What one line is: "result"."""
+    if_busy: str
+    """What to do where somebody else is writing."""
+    after_repair: str = ""
+    """What to do once damaged lines are moved aside."""
+
+    @property
+    def header(self) -> bytes:
+        """The first line, as it is written."""
+        return msgspec.json.encode(Header(self.name, self.version)) + b"\n"
+
+    def check_header(self, path: Path, line: bytes) -> None:
+        """Refuse a first line of another format, or of a version that is not known."""
+        try:
+            found = msgspec.json.decode(line, type=Header)
+        except UNREADABLE:
+            raise self.damaged(path, 1, f"not a heldout {self.noun} header") from None
+        _check_version(path, found, self.name, self.version)
+
+    def decoded(self, decode: Callable[[bytes], T], path: Path, number: int, line: bytes) -> T:
+        """Decode a line; one that cannot be is DamagedJournal, with its number."""
+        try:
+            return decode(line)
+        except (*UNREADABLE, InvalidInput) as problem:
+            raise self.damaged(path, number, f"not a readable {self.line} ({problem})") from None
+
+    def damaged(self, path: Path, number: int, why: str) -> DamagedJournal:
+        """Make the error of a line that cannot be read."""
+        return DamagedJournal(path, number, why, self.after_repair)
+
+
+# --- Writing ------------------------------------------------------------------------------------
+
+
+class LineWriter:
+    """Appends lines to one file. Holds a lock: two writers would make one damaged file."""
+
+    def __init__(self, path: Path, format: LineFormat, *, new: bool = False) -> None:
+        """`new`: the file must not be there yet (FileExistsError)."""
+        self.path = path
+        self.written = 0
+        self._synced = True
+        self._format = format
+        self._fd = open_locked(path, format, new=new)
+        try:
+            head = os.pread(self._fd, LONGEST_HEADER, 0)
+            if b"\n" in head:
+                format.check_header(path, head.partition(b"\n")[0])
+            elif not format.header.startswith(head):
+                raise format.damaged(path, 1, f"not a heldout {format.noun} header")
+            self._size = _end_of_last_line(self._fd)
+            os.ftruncate(self._fd, self._size)
+            if self._size == 0:
+                self._append(format.header)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    def clear(self) -> None:
+        """Remove all lines but the header."""
+        os.ftruncate(self._fd, 0)
+        self._size = 0
+        self._append(self._format.header)
+
+    def append_line(self, line: bytes) -> None:
+        """Write a whole line, or nothing of it."""
+        self._append(line)
+        self.written += 1
+
+    def _append(self, line: bytes) -> None:
+        try:
+            done = 0
+            while done < len(line):
+                done += os.write(self._fd, line[done:])
+        except OSError as problem:
+            # Half a line may be there; cut it off, so that what was written stays readable.
+            os.ftruncate(self._fd, self._size)
+            raise storage_error(
+                self.path,
+                problem,
+                f"; the {self.written} {self._format.line}s written before are readable, and a "
+                "resumed run keeps them",
+            ) from problem
+        self._size += len(line)
+        self._synced = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether it is open, and still the file of that name: somebody may have removed it."""
+        if self._fd < 0:
+            return False
+        try:
+            there, ours = self.path.stat(), os.fstat(self._fd)
+        except FileNotFoundError:
+            return False
+        return (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)
+
+    def sync(self) -> None:
+        """Put what was written on the disk."""
+        if self._synced:
+            return
+        self._synced = True
+        try:
+            os.fsync(self._fd)
+        except OSError as problem:
+            raise storage_error(self.path, problem) from problem
+
+    def let_go(self) -> None:
+        """Close without a word to the disk: for a forked child, whose file this is not."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def close(self) -> None:
+        """Put what was written on the disk, and give the lock back."""
+        if self._fd >= 0:
+            self.sync()
+            os.close(self._fd)  # which also gives the lock back
+            self._fd = -1
+
+
+def storage_error(path: Path, problem: OSError, consequence: str = "") -> RunDirectoryError:
+    """A failed write, in words; a full disk has a class of its own, because room can be made."""
+    full = problem.errno in (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+    kind = StorageFull if full else RunDirectoryError
+    return kind(f"cannot write {path}: {problem.strerror}{consequence}")
+
+
+def open_locked(path: Path, format: LineFormat, *, new: bool = False) -> int:
+    """A file of our own (no link to somebody else's), which nobody else writes."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        fd = os.open(path, flags | (os.O_EXCL if new else 0), 0o644)
+    except OSError as problem:
+        if new and problem.errno == errno.EEXIST:
+            raise
+        if problem.errno == errno.ELOOP:
+            raise RunDirectoryError(f"{path} is a symbolic link; it is not followed") from None
+        raise storage_error(path, problem) from problem
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RunDirectoryError(f"{path} is not an ordinary file")
+    # For a moment: a reader that looks whether there is a writer holds the lock that long.
+    for _ in range(10):
+        if _try_lock(fd, fcntl.LOCK_EX):
+            return fd
+        time.sleep(0.01)
+    os.close(fd)
+    raise RunBusy(f"{path.parent} is being written by another process; {format.if_busy}")
+
+
+def _try_lock(fd: int, kind: int) -> bool:
+    try:
+        fcntl.flock(fd, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as problem:
+        if problem.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL):
+            raise
+        return True  # a file system without locks: go on without
+    return True
+
+
+def has_writer(path: Path) -> bool:
+    """Whether a living process has this file open for writing."""
+    if not path.exists():
+        return False
+    with open_to_read(path) as file:
+        return not _try_lock(file.fileno(), fcntl.LOCK_SH)
+
+
+def _end_of_last_line(fd: int) -> int:
+    """Size of the file up to and with its last newline."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - 65_536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+# --- Reading ------------------------------------------------------------------------------------
+
+
+LARGEST = 2**26
+"""Bytes of a file that is read as a whole."""
+LONGEST_HEADER = 4096
+LONGEST_LINE = 2**28
+BLOCK = 2**16
+"""Bytes that are read at a time; more of a line that is longer."""
+
+
+def open_to_read(path: Path) -> BufferedReader:
+    """Open an ordinary file, and nothing else: a pipe that nobody writes would block for ever.
+
+    Every file of a run directory is opened here. Raises FileNotFoundError where there is none, and
+    RunDirectoryError where it is something else, or cannot be opened.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except FileNotFoundError:
+        raise
+    except OSError as problem:
+        raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise RunDirectoryError(f"{path} is not an ordinary file")
+    return os.fdopen(fd, "rb")
+
+
+def read_whole(path: Path) -> bytes:
+    """The content of an ordinary file of at most LARGEST bytes; raises as `open_to_read` does."""
+    with open_to_read(path) as file:
+        try:
+            raw = file.read(LARGEST + 1)
+        except OSError as problem:
+            raise RunDirectoryError(f"cannot read {path}: {problem.strerror}") from None
+    if len(raw) > LARGEST:
+        raise RunDirectoryError(f"{path} cannot be read: it has more than {LARGEST} bytes")
+    return raw
+
+
+def lines(path: Path, format: LineFormat) -> Iterator[tuple[int, int, bytes]]:
+    """Read the lines of a file.
+
+    Args:
+        path: The file.
+        format: What its header has to say.
+
+    Yields:
+        (line number, byte offset, line without its newline) of every line after the header, as
+        far as they are whole.
+
+    Raises:
+        FileNotFoundError: There is none.
+        RunDirectoryError: It is not an ordinary file, or has another header.
+    """
+    with open_to_read(path) as file:
+        if offset := read_header(file, path, format):
+            yield from _whole_lines(file, path, 2, offset)
+
+
+def _whole_lines(
+    file: BufferedReader, path: Path, number: int, offset: int
+) -> Iterator[tuple[int, int, bytes]]:
+    """Read on, up to a line that is torn: its writer was killed, or is writing it now."""
+    rest = b""
+    while block := file.read(max(BLOCK, len(rest))):
+        whole, newline, rest = (rest + block).rpartition(b"\n")
+        if newline:
+            for line in whole.split(b"\n"):
+                yield number, offset, line
+                number += 1
+                offset += len(line) + 1
+        elif len(rest) >= LONGEST_LINE:
+            raise RunDirectoryError(
+                f"{path}, line {number} cannot be read: it has {LONGEST_LINE} bytes or more"
+            )
+
+
+def contains(path: Path, format: LineFormat, text: bytes) -> bool:
+    """Tell whether a line of a file may contain a short text, much faster than they are read.
+
+    Args:
+        path: The file.
+        format: What its header has to say.
+        text: What to look for.
+
+    Returns:
+        False where no line has it.
+    """
+    end, unbroken = b"", 0
+    with open_to_read(path) as file:
+        read_header(file, path, format)
+        while block := file.read(2**20):
+            unbroken = 0 if b"\n" in block else unbroken + len(block)
+            if text in block or text in end + block[: len(text)] or unbroken > LONGEST_LINE:
+                return True
+            end = block[-len(text) :]
+    return False
+
+
+def read_header(file: BufferedReader, path: Path, format: LineFormat) -> int:
+    """Check the first line of the file; returns its length, 0 where it is not whole yet."""
+    header = file.readline(LONGEST_HEADER)
+    if len(header) < LONGEST_HEADER and not header.endswith(b"\n"):
+        return 0
+    format.check_header(path, header)
+    return len(header)
+
+
+def refuse_unknown(path: Path, raw: bytes, expected: str, newest: int) -> None:
+    """A newer version may not decode at all: so ask for the version before the rest."""
+    try:
+        head = msgspec.json.decode(raw, type=Header)
+    except UNREADABLE:
+        return  # then it is no version of anything, and decoding it says so
+    _check_version(path, head, expected, newest)
+
+
+def _check_version(path: Path, found: Header, expected: str, newest: int) -> None:
+    if found.format == expected and 1 <= found.version <= newest:
+        return
+    said = (
+        f"{path} is {found.format!r} version {found.version}; this heldout reads {expected!r} "
+        f"up to version {newest}"
+    )
+    if found.format != expected:
+        said += ". That is another kind of file: is it the right path?"
+    elif found.version > newest:
+        said += ". A newer heldout may read it"
+    raise UnknownFormat(said)
+
+
+# --- Repair -------------------------------------------------------------------------------------
+
+
+def repair(path: Path, format: LineFormat, decode: Callable[[bytes], object]) -> list[int]:
+    """Move lines that cannot be read to a file `.damaged` beside; returns their numbers."""
+    damaged: list[int] = []
+    kept = path.with_suffix(".repaired")
+    lock = open_locked(path, format)  # nobody else may write meanwhile
+    aside = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        kept.unlink(missing_ok=True)
+        with (
+            kept.open("xb") as good,
+            os.fdopen(os.open(path.with_suffix(".damaged"), aside, 0o644), "wb") as bad,
+        ):
+            good.write(format.header)
+            with open_to_read(path) as file:
+                for number, _, line in _whole_lines(file, path, 1, 0):
+                    if number == 1 and _is_header(path, format, line):
+                        continue
+                    try:
+                        format.decoded(decode, path, number, line)
+                        good.write(line + b"\n")
+                    except DamagedJournal:
+                        damaged.append(number)
+                        bad.write(line + b"\n")
+            good.flush()
+            os.fsync(good.fileno())
+        if damaged:
+            kept.replace(path)
+    finally:
+        os.close(lock)
+        kept.unlink(missing_ok=True)
+        if not damaged and path.with_suffix(".damaged").stat().st_size == 0:
+            path.with_suffix(".damaged").unlink()
+    return damaged
+
+
+def _is_header(path: Path, format: LineFormat, line: bytes) -> bool:
+    try:
+        format.check_header(path, line)
+    except DamagedJournal:
+        return False
+    return True

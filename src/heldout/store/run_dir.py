@@ -1,0 +1,328 @@
+"""A run directory: its files, its run.json, and the rules for entering it.
+
+A directory is never overwritten silently: a new run refuses one that holds a run already, a
+resumed one goes on only if config and functions say that the results belong together. No path
+in any of its files is ever followed: where things are is decided here alone (clause 19).
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import platform
+import secrets
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+import heldout
+from heldout.config import result_changing
+from heldout.errors import ResumeMismatch, RunDirectoryError, RunExists
+from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
+from heldout.store.jsonl import UNREADABLE, read_whole
+
+FORMAT = "heldout.run"
+VERSION = 1
+
+Status = Literal["running", "complete", "interrupted", "failed"]
+
+
+class RunInfo(msgspec.Struct):
+    """run.json."""
+
+    format: str
+    version: int
+    status: Status
+    config: dict[str, Any]
+    functions: dict[str, Any]
+    """Name and source fingerprint of the functions whose change would change results."""
+    asked: int | None
+    """Items asked for, samples x repeats; None until a stream of unknown length has ended."""
+    versions: dict[str, str]
+    started: str
+    finished: str | None = None
+    reason: str | None = None
+    """Why it did not complete."""
+    journal_bytes: int | None = None
+    """Size of the journal that the derived files were made of; None while there are none."""
+    columns_hash: str | None = None
+    """Size and hash of results.parquet: another file is not read; None where there is none."""
+    id: str | None = None
+    """Of this run alone, whatever it is called; None where an earlier version wrote it."""
+
+    @classmethod
+    def new(
+        cls, config: dict[str, Any], functions: dict[str, Any], asked: int | None = None
+    ) -> RunInfo:
+        """Describe a run that begins now."""
+        versions = package_versions()
+        id = secrets.token_hex(8)
+        return cls(FORMAT, VERSION, "running", config, functions, asked, versions, now(), id=id)
+
+
+@dataclass(frozen=True, slots=True)
+class RunDir:
+    """The files of a run directory, and the rules for entering it."""
+
+    path: Path
+
+    @property
+    def run(self) -> Path:
+        """Config, versions and status; replaced atomically."""
+        return self.path / "run.json"
+
+    @property
+    def journal(self) -> Path:
+        """One line per result, in the order they finished."""
+        return self.path / "results.jsonl"
+
+    @property
+    def columns(self) -> Path:
+        """The results as columns; small points of a training run have none."""
+        return self.path / "results.parquet"
+
+    @property
+    def summary(self) -> Path:
+        """The summary of a complete run."""
+        return self.path / "summary.json"
+
+    @property
+    def is_point(self) -> bool:
+        """Whether this is one eval of a training run, below the directory of its curve."""
+        return self.path.parent.name == "steps"
+
+    @property
+    def curve(self) -> Path:
+        """The points of an eval during training."""
+        return self.path / "curve.jsonl"
+
+    def exists(self) -> bool:
+        """Tell whether the directory holds a run."""
+        return self.run.exists() or self.journal.exists()
+
+    def derived_are_current(self, info: RunInfo) -> bool:
+        """Whether summary and columns still say what the journal says."""
+        size = self.journal.stat().st_size if self.journal.exists() else None
+        return info.status == "complete" and size is not None and info.journal_bytes == size
+
+    def origin(self, info: RunInfo) -> dict[str, Any]:
+        """Which trajectories it holds: its own, or, where it scored others again, whose."""
+        parent = info.config.get("parent")
+        if isinstance(parent, dict):
+            return {key: parent.get(key) for key in ("id", "journal_bytes")}
+        size = self.journal.stat().st_size if self.journal.exists() else None
+        return {"id": info.id, "journal_bytes": size}
+
+    # --- run.json ---
+
+    def read_info(self) -> RunInfo:
+        """Read run.json.
+
+        Returns:
+            What it says.
+
+        Raises:
+            RunDirectoryError: There is none, or it cannot be read.
+        """
+        try:
+            raw = read_whole(self.run)
+        except FileNotFoundError:
+            raise RunDirectoryError(
+                f"{self.path} is not a run directory: it has no run.json"
+            ) from None
+        refuse_unknown(self.run, raw, FORMAT, VERSION)
+        try:
+            return msgspec.json.decode(raw, type=RunInfo)
+        except UNREADABLE as problem:
+            raise RunDirectoryError(f"{self.run} cannot be read: {problem}") from None
+
+    def write_info(self, info: RunInfo) -> None:
+        """Replace run.json."""
+        replace_file(self.run, msgspec.json.format(msgspec.json.encode(info)) + b"\n")
+
+    # --- Entering ---
+
+    def claim(self) -> JournalWriter:
+        """Make the directory and its journal, which must not be there yet, and lock it."""
+        taken = RunExists(
+            f"{self.path} already holds a run. Go on with it (--resume, "
+            "EvalConfig(resume=True)), choose another experiment_name, or remove the directory"
+        )
+        if self.exists():
+            raise taken
+        self.make()
+        try:
+            return JournalWriter(self.journal, new=True)
+        except FileExistsError:
+            raise taken from None
+
+    def make(self) -> None:
+        """Make the directory, with those above it."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise storage_error(self.path, problem) from problem
+
+    def remove_empty(self) -> None:
+        """Take back a directory in which nothing came to pass."""
+        self.journal.unlink(missing_ok=True)
+        self.run.unlink(missing_ok=True)
+        with suppress(OSError):  # it holds something that is not ours
+            self.path.rmdir()
+
+    def check_resumable(
+        self, info: RunInfo, config: dict[str, Any], functions: dict[str, Any]
+    ) -> None:
+        """Refuse to go on with a run whose results would not belong together with new ones.
+
+        Args:
+            info: What run.json says of the run.
+            config: The config of the eval that is to go on with it.
+            functions: Its functions, by name and fingerprint.
+
+        Raises:
+            ResumeMismatch: They differ in what changes results, or nothing tells whether they do.
+        """
+        described: list[Any] = [info.functions, functions]
+        if "parent" not in config:  # else nobody is asked
+            described += [info.config.get("endpoint"), config.get("endpoint")]
+        unknown = _unknown_in(described)
+        if unknown:
+            raise ResumeMismatch(
+                f"{self.path} cannot be resumed, since nothing tells whether the same model would "
+                f"go on with it: {'; '.join(dict.fromkeys(unknown))}. Choose another "
+                "experiment_name"
+            )
+        different = [
+            *_differences(result_changing(info.config), result_changing(config)),
+            *_differences(info.functions, functions),
+        ]
+        if different:
+            raise ResumeMismatch(
+                f"{self.path} cannot be resumed, its results would not belong together: "
+                + "; ".join(different)
+                + ". Undo the change, or choose another experiment_name"
+            )
+
+
+def _unknown_in(described: Any) -> list[str]:
+    """Why a model cannot be told from another one, wherever a description says so."""
+    if isinstance(described, dict):
+        reason = described.get("unknown")
+        return [reason] if isinstance(reason, str) else _unknown_in([*described.values()])
+    if isinstance(described, list):
+        return [reason for each in described for reason in _unknown_in(each)]
+    return []
+
+
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    found = []
+    for key in {**before, **now}:
+        was, is_now = before.get(key), now.get(key)
+        if was == is_now:
+            continue
+        if key == "endpoint.source":
+            found.append("the endpoint function is not the one it was, or not the model in it")
+        elif key == "endpoint.version":
+            found.append(f"the model is not the one it was (version {was}, now {is_now})")
+        elif (
+            isinstance(was, dict)
+            and isinstance(is_now, dict)
+            and was.get("name") == is_now.get("name")
+        ):
+            found.append(f"{key} ({was.get('name')}), or what it uses, is not what it was")
+        else:
+            found.append(f"{key} was {_short(was)}, is now {_short(is_now)}")
+    return found
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        value = value.get("name", value)
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def unused_name(output_dir: Path) -> str:
+    """A name for a run whose user did not choose one."""
+    base = time.strftime("eval-%Y%m%d-%H%M%S", time.gmtime())
+    name, number = base, 2
+    while RunDir(output_dir / name).exists():
+        name, number = f"{base}-{number}", number + 1
+    return name
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write the whole file or leave the old one: never half."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as problem:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise storage_error(path, problem) from problem
+
+
+def sync_directory(path: Path) -> None:
+    """A new name survives the machine only once its directory is on the disk, too."""
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def now() -> str:
+    """Give the time in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
+def package_versions() -> dict[str, str]:
+    """Look up the versions of heldout, Python and what numbers depend on."""
+    return dict(_package_versions())
+
+
+@cache
+def _package_versions() -> dict[str, str]:
+    """Once a process: each look reads a package's whole metadata, and every eval makes a run."""
+    found = {"heldout": heldout.__version__, "python": platform.python_version()}
+    for name in ("numpy", "torch", "transformers"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def find_run(given: str | Path) -> Path:
+    """A run named by its path, or by its name under the default output directory."""
+    path = Path(given)
+    named = Path("outputs/evals") / path
+    for place in (path, named):
+        if RunDir(place).exists():
+            return place
+    if not path.exists():
+        nor = f", nor at {named}" if len(path.parts) == 1 else ""
+        raise RunDirectoryError(f"there is no run at {path}{nor}{_near(path)}")
+    raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
+
+
+def _near(path: Path) -> str:
+    """Which run under the default output directory may have been meant."""
+    home = Path("outputs/evals")
+    if path.parent not in (Path(), home) or not home.is_dir():
+        return ""
+    names = sorted(place.name for place in home.iterdir() if RunDir(place).exists())
+    near = difflib.get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""

@@ -1,0 +1,232 @@
+"""Where evals in the background run: an event loop, and at times the trainer's thread.
+
+Random state, torch's switches and the capture of CUDA graphs are global to a process. An eval in a
+thread of its own must not touch them while training runs; in the trainer's thread, between two
+steps, it may. That thread runs what is due at every step, and whenever it waits for evals. No other
+thread does.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
+
+import anyio
+import anyio.abc
+
+from heldout._aio import start_thread, waker
+
+log = logging.getLogger("heldout")
+T = TypeVar("T")
+
+
+class EventLoop(Generic[T]):
+    """The event loop of the evals: the trainer's own, or one in a thread.
+
+    `anyio.from_thread.BlockingPortal` waits for the loop at every call; a trainer must not wait for
+    an evaluator that blocks it.
+
+    Args:
+        run: Runs a job, as a task.
+        on_breakdown: Called where the loop has ended and was not closed.
+    """
+
+    def __init__(
+        self, run: Callable[[T], Coroutine[Any, Any, None]], on_breakdown: Callable[[], object]
+    ) -> None:
+        self._run, self._on_breakdown = run, on_breakdown
+        self._lock = threading.Lock()
+        self._post: Callable[[Callable[[], object]], None] | None = None
+        self._ident: int | None = None
+        self._group: anyio.abc.TaskGroup | None = None
+        self._thread: threading.Thread | None = None
+        self._jobs: deque[T] = deque()
+        self._woken: anyio.Event | None = None
+        self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether jobs can run."""
+        return self._post is not None
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it runs in this very thread, so that to wait for it would be for ever."""
+        return self.is_open and self._ident == threading.get_ident()
+
+    @property
+    def has_thread(self) -> bool:
+        """Whether it runs in a thread of its own."""
+        return self._thread is not None
+
+    def call(self, function: Callable[[], object]) -> None:
+        """Have a function called in the loop; nothing where there is none. Any thread may."""
+        if (post := self._post) is not None:
+            post(function)
+
+    def spawn(self, job: T) -> None:
+        """Run a job.
+
+        Its task is started by a task of the loop: the caller may be another thread, or run under
+        another kind of event loop.
+        """
+        self._jobs.append(job)
+        self._wake()
+
+    def _wake(self) -> None:
+        self.call(lambda: self._woken.set() if self._woken else None)
+
+    async def _serve(self, group: anyio.abc.TaskGroup) -> None:
+        while not self._closed:
+            self._woken = anyio.Event()  # before jobs are taken: what comes later wakes this one
+            while self._jobs:
+                group.start_soon(self._run, self._jobs.popleft())
+            await self._woken.wait()
+
+    async def enter(self) -> None:
+        """Run in the loop of this task, which must be the one to leave it."""
+        if not self.is_open:
+            self._group = anyio.create_task_group()
+            await self._group.__aenter__()
+            self._ident, self._post = threading.get_ident(), waker()
+            self._group.start_soon(self._serve, self._group)
+
+    async def leave(self) -> None:
+        """Leave the loop of this task, cancelling what runs."""
+        if self._group is not None:
+            self._post = None
+            self._group.cancel_scope.cancel()
+            # Not told of any exception, which it would wrap in a group.
+            await self._group.__aexit__(None, None, None)
+
+    def start_thread(self) -> None:
+        """Run in a thread; nothing to do where it runs already, or was closed."""
+        with self._lock:
+            if self.is_open or self._closed:
+                return
+            ready = threading.Event()
+            try:
+                self._thread = start_thread(lambda: self._live(ready))
+            except RuntimeError as problem:  # the interpreter is on its way out
+                log.warning("no thread for evals: %s", problem)
+                return
+            ready.wait()
+
+    def _live(self, ready: threading.Event) -> None:
+        async def main() -> None:
+            self._ident, self._post = threading.get_ident(), waker()
+            ready.set()
+            async with anyio.create_task_group() as group:
+                await self._serve(group)
+                group.cancel_scope.cancel()
+
+        try:
+            anyio.run(main)
+        except BaseException as problem:
+            log.error("the event loop of evals broke down", exc_info=problem)
+        finally:
+            self._post = None
+            ready.set()
+            if not self._closed:
+                self._on_breakdown()
+
+    def close(self, seconds: float) -> None:
+        """Start nothing any more. A loop in a thread ends, and its tasks are cancelled."""
+        self._closed = True
+        self._wake()
+        if self._thread is not None:
+            self._thread.join(seconds)
+
+
+class TrainerGone(Exception):
+    """Training is over, so that nothing runs in its thread any more."""
+
+
+class TrainerThread:
+    """Calls that wait for the trainer's thread.
+
+    Args:
+        notify: Called, in the thread that asks, when there is something to run.
+    """
+
+    def __init__(self, notify: Callable[[], object]) -> None:
+        self._notify = notify
+        self._lock = threading.Lock()
+        self._calls: deque[tuple[Callable[[], Any], Callable[[], bool], Future[Any]]] = deque()
+        self._closed = False
+        self._ident = threading.get_ident()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this is the trainer's thread."""
+        return threading.get_ident() == self._ident
+
+    def adopt_current(self) -> None:
+        """Take this thread for the trainer's. Until then it is the one that made this object."""
+        self._ident = threading.get_ident()
+
+    @property
+    def has_calls(self) -> bool:
+        """Whether there is something to run in this very thread."""
+        return bool(self._calls) and self.is_current
+
+    def call(self, function: Callable[[], T], is_given_up: Callable[[], bool]) -> T:
+        """Have a function called in the trainer's thread, and wait for it.
+
+        Args:
+            function: The function.
+            is_given_up: Whether its result is not wanted any more, so that it is not called.
+
+        Returns:
+            What it returns. What it raises is raised here.
+
+        Raises:
+            TrainerGone: It will not be called.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if self._closed:
+                raise TrainerGone("training ended before it could be run in its thread")
+            self._calls.append((function, is_given_up, future))
+        self._notify()
+        try:
+            return future.result()
+        finally:
+            del future  # it and the traceback of its exception would hold each other
+
+    def run_calls(self, until: float = math.inf) -> None:
+        """Run what is due, if this is the trainer's thread.
+
+        Args:
+            until: None is begun after that time (`time.monotonic`).
+        """
+        while self.has_calls and time.monotonic() < until:
+            with self._lock:
+                if not self._calls:
+                    return
+                function, is_given_up, future = self._calls.popleft()
+            if is_given_up():
+                future.set_exception(TrainerGone("the eval was given up on"))
+                continue
+            try:
+                future.set_result(function())
+            except Exception as problem:  # noqa: BLE001 - raised where it was asked for
+                future.set_exception(problem)
+            except BaseException:  # Ctrl-C is the trainer's
+                future.set_exception(TrainerGone("training was interrupted"))
+                raise
+
+    def close(self) -> None:
+        """Training is over: what waits is told so."""
+        with self._lock:
+            self._closed = True
+            calls = list(self._calls)
+            self._calls.clear()
+        for _, _, future in calls:
+            future.set_exception(TrainerGone("training ended before it could be run in its thread"))

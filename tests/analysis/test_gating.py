@@ -1,0 +1,407 @@
+"""Pass, fail or inconclusive: by whole intervals, never by two means."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from heldout import EvalReport
+from heldout.analysis import Check, gate
+from heldout.errors import InvalidInput, NotComparable
+from heldout.stats import Interval
+from heldout.stats.differences import tango_interval
+from tests.analysis.runs import by_hand, knows, run
+
+
+def rates(passed_a: int, passed_b: int, n: int, *, changed: int = 0) -> list[EvalReport]:
+    """Two reports of 0/1 rewards: `changed` samples each way beside the difference."""
+    ids = [f"s{i}" for i in range(n)]
+    a = [float(i < passed_a) for i in range(n)]
+    b = [float(i < passed_b) for i in range(n)]
+    for i in range(changed):
+        b[i], b[n - 1 - i] = 0.0, 1.0
+    levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
+    return [
+        by_hand(dict(zip(ids, values, strict=True)), name=name, metadata=levels)
+        for name, values in (("base", a), ("new", b))
+    ]
+
+
+def outcomes(check: Check) -> tuple[str, str]:
+    """Without and with errored items."""
+    assert check.scored is not None
+    assert check.with_errors is not None
+    return check.scored.outcome, check.with_errors.outcome
+
+
+def test_a_run_passes_where_the_whole_interval_is_within_what_is_tolerated() -> None:
+    base, new = rates(500, 520, 1000)
+    found = gate(new, baseline=base, no_worse_than=0.01)
+    assert (found.outcome, found.exit_code) == ("pass", 0)
+    (check,) = found.checks
+    assert check.interval is not None
+    assert check.interval.low >= -0.01 == check.bound
+    assert (check.estimate, check.n, check.needed) == (pytest.approx(0.02), 1000, None)
+    assert check.kind == "overall"
+
+
+def test_a_run_fails_where_the_whole_interval_is_beyond_it() -> None:
+    base, new = rates(500, 420, 1000)
+    found = gate(new, baseline=base, no_worse_than=0.01)
+    assert (found.outcome, found.exit_code) == ("fail", 1)
+    assert found.checks[0].interval is not None
+    assert found.checks[0].interval.high < -0.01
+
+
+def test_equal_means_of_few_samples_tell_nothing() -> None:
+    base, new = rates(20, 20, 40, changed=5)
+    found = gate(new, baseline=base, no_worse_than=0.01)
+    assert found.checks[0].estimate == 0
+    assert (found.outcome, found.exit_code) == ("inconclusive", 3)
+    assert found.checks[0].needed is not None
+
+
+def test_so_many_samples_as_it_says_would_have_told() -> None:
+    base, new = rates(20, 20, 40, changed=5)
+    needed = gate(new, baseline=base, no_worse_than=0.05).checks[0].needed
+    assert needed is not None
+    times = -(-needed // 40)
+    base, new = rates(20 * times, 20 * times, 40 * times, changed=5 * times)
+    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "pass"
+    fewer = times // 4
+    base, new = rates(20 * fewer, 20 * fewer, 40 * fewer, changed=5 * fewer)
+    assert gate(new, baseline=base, no_worse_than=0.05).outcome == "inconclusive"
+
+
+def test_an_estimate_right_at_the_bound_can_never_be_told() -> None:
+    base, new = rates(50, 40, 100)
+    check = gate(new, baseline=base, no_worse_than=0.1).checks[0]
+    assert (check.outcome, check.needed) == ("inconclusive", None)
+
+
+def test_the_mean_is_held_against_the_least_one_by_its_interval() -> None:
+    ids = {f"s{i}": float(i < 60) for i in range(100)}
+    report = by_hand(ids)
+    assert gate(report, min_mean=0.5).outcome == "pass"
+    assert gate(report, min_mean=0.55).outcome == "inconclusive"
+    assert gate(report, min_mean=0.75).outcome == "fail"
+    (check,) = gate(report, min_mean=0.5).checks
+    assert check.interval == Interval(
+        pytest.approx(report.summary["ci_low"]), pytest.approx(report.summary["ci_high"])
+    )
+
+
+def test_the_worst_check_decides() -> None:
+    base, new = rates(500, 520, 1000)
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.45).outcome == "pass"
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.52).outcome == "inconclusive"
+    assert gate(new, baseline=base, no_worse_than=0.01, min_mean=0.9).outcome == "fail"
+
+
+def test_one_slice_that_is_worse_fails_a_run_that_is_no_worse_on_the_whole() -> None:
+    ids = [f"s{i}" for i in range(400)]
+    levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
+    a = by_hand({id: float(i % 4 < 2) for i, id in enumerate(ids)}, name="a", metadata=levels)
+    # All easy ones right, all hard ones wrong.
+    b = by_hand({id: float(i % 2 == 0) for i, id in enumerate(ids)}, name="b", metadata=levels)
+    assert gate(b, baseline=a, no_worse_than=0.15).outcome == "pass"
+    found = gate(b, baseline=a, no_worse_than=0.15, by="level")
+    assert found.outcome == "fail"
+    assert [(c.slice, c.outcome) for c in found.checks[1:]] == [
+        ({"level": "easy"}, "pass"),
+        ({"level": "hard"}, "fail"),
+    ]
+
+
+def test_slices_may_be_given_more_room() -> None:
+    base, new = rates(1000, 1000, 2000, changed=30)
+    assert gate(new, baseline=base, no_worse_than=0.01, by="level").outcome == "inconclusive"
+    found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.05)
+    assert found.outcome == "pass"
+    assert {check.bound for check in found.checks[1:]} == {-0.05}
+
+
+def test_a_slice_fails_only_by_an_interval_that_is_corrected_for_all_slices() -> None:
+    random = np.random.default_rng(3)
+    alarms = 0
+    for _ in range(60):
+        ids = [f"s{i}" for i in range(200)]
+        parts = {id: {"part": i % 20} for i, id in enumerate(ids)}
+        a = by_hand({id: float(random.random() < 0.5) for id in ids}, name="a", metadata=parts)
+        b = by_hand({id: float(random.random() < 0.5) for id in ids}, name="b", metadata=parts)
+        alarms += any(
+            check.outcome == "fail"
+            for check in gate(b, baseline=a, no_worse_than=0, by="part").checks[1:]
+        )
+    assert alarms <= 6  # 20 slices at 2.5% each, uncorrected, would be 24
+
+
+@pytest.mark.parametrize(
+    ("errors", "outcome"), [(0, "pass"), (3, "pass"), (100, "errored"), (400, "errored")]
+)
+def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
+    ids = [f"s{i}" for i in range(1000)]
+    base = by_hand(dict.fromkeys(ids, 0.5), name="base")
+    new = by_hand(
+        {id: None if i < errors else 0.5 + i % 3 / 100 for i, id in enumerate(ids)}, name="new"
+    )
+    found = gate(new, baseline=base, no_worse_than=0.03)
+    assert found.outcome == outcome
+    if outcome == "errored":
+        assert found.exit_code == 2
+        (check,) = found.checks
+        assert check.disputed
+        assert outcomes(check) == ("pass", "fail")
+
+
+def test_errored_items_count_in_the_mean_both_ways() -> None:
+    report = by_hand({f"s{i}": 1.0 if i < 60 else None for i in range(100)})
+    found = gate(report, min_mean=0.8)
+    assert found.outcome == "errored"
+    assert outcomes(found.checks[0]) == ("pass", "fail")
+
+
+def test_errored_items_must_not_decide_in_a_slice_either() -> None:
+    ids = [f"s{i}" for i in range(1000)]
+    levels = {id: {"level": ("easy", "hard")[i % 2]} for i, id in enumerate(ids)}
+    base = by_hand(dict.fromkeys(ids, 0.5), name="base", metadata=levels)
+    new = by_hand(
+        {id: None if i % 10 == 1 else 0.5 + i % 3 / 100 for i, id in enumerate(ids)},
+        name="new",
+        metadata=levels,
+    )
+    found = gate(new, baseline=base, no_worse_than=0.04, by="level")
+    assert [(c.slice, c.outcome) for c in found.checks[1:]] == [
+        ({"level": "easy"}, "pass"),
+        ({"level": "hard"}, "errored"),
+    ]
+
+
+def test_a_slice_of_which_all_items_errored_is_a_check_of_its_own() -> None:
+    levels = {f"s{i}": {"level": "rare" if i < 8 else "usual"} for i in range(2000)}
+    base = by_hand(dict.fromkeys(levels, 1.0), name="base", metadata=levels)
+    gone = {id: None if level["level"] == "rare" else 1.0 for id, level in levels.items()}
+    found = gate(
+        by_hand(gone, name="new", metadata=levels), baseline=base, no_worse_than=0.02, by="level"
+    )
+    rare = next(check for check in found.checks if check.slice == {"level": "rare"})
+    assert (rare.outcome, rare.n, rare.interval) == ("errored", 0, None)
+    assert rare.scored is None
+    assert rare.with_errors is not None
+    assert rare.with_errors.outcome == "fail"
+    assert found.exit_code == 2
+
+
+def test_a_metric_of_ones_own_does_not_hide_errors() -> None:
+    ids = [f"s{i}" for i in range(150)]
+    base = by_hand({id: float(i % 2) for i, id in enumerate(ids)}, name="base")
+    coward = by_hand({id: None if i % 2 == 0 else 1.0 for i, id in enumerate(ids)}, name="new")
+    assert gate(coward, baseline=base, no_worse_than=0.01, metric="r").outcome != "pass"
+    assert gate(coward, min_mean=0.9, metric="r").outcome == "errored"
+
+
+def test_graded_values_that_hardly_vary_must_bear_a_loss_that_was_not_drawn() -> None:
+    random = np.random.default_rng(0)
+    passed = 0
+    for trial in range(60):
+        ids = [f"s{i}" for i in range(100)]
+        base = by_hand(dict.fromkeys(ids, 0.9), name="base")
+        lost = random.random(100) < 0.02
+        small = random.uniform(-0.005, 0.005, 100)
+        new = by_hand(
+            {id: 0.0 if lost[i] else 0.9 + small[i] for i, id in enumerate(ids)},
+            name=f"new{trial}",
+        )
+        passed += gate(new, baseline=base, no_worse_than=0.01).outcome == "pass"
+    assert passed == 0  # the true loss is 0.018; without this a dozen would pass
+
+
+def test_a_mean_of_graded_values_must_bear_zeros_that_were_not_drawn() -> None:
+    report = by_hand({f"s{i}": 0.95 + i % 3 / 100 for i in range(100)})
+    assert report.summary["ci_low"] > 0.95
+    (check,) = gate(report, min_mean=0.95).checks
+    assert check.outcome == "inconclusive"
+    assert gate(report, min_mean=0.9).outcome == "pass"
+
+
+def test_how_many_samples_are_needed_looks_at_both_readings() -> None:
+    ids = [f"s{i}" for i in range(400)]
+    base = {id: float(i % 2) for i, id in enumerate(ids)}
+    new = {**base, **{id: 1 - base[id] for id in ids[:40]}}
+    fine = gate(by_hand(new, name="new"), baseline=by_hand(base), no_worse_than=0.02).checks[0]
+    few = gate(
+        by_hand({**new, "s399": None}, name="new"), baseline=by_hand(base), no_worse_than=0.02
+    ).checks[0]
+    assert fine.outcome == few.outcome == "inconclusive"
+    assert fine.needed is not None
+    assert few.needed is not None
+    assert few.needed > 1.2 * fine.needed
+    # With eight of them as 0 the loss is what is tolerated, and no number of samples would tell.
+    lost = {f"s{i}": None for i in range(385, 400, 2)}
+    eight = gate(
+        by_hand({**new, **lost}, name="new"), baseline=by_hand(base), no_worse_than=0.02
+    ).checks[0]
+    assert (eight.outcome, eight.needed) == ("inconclusive", None)
+
+
+def test_so_many_as_are_needed_tell_four_times_in_five() -> None:
+    base, new = rates(50, 50, 100, changed=6)
+    needed = gate(new, baseline=base, no_worse_than=0.05).checks[0].needed
+    assert needed is not None
+    random, told = np.random.default_rng(0), 0
+    for _ in range(100):
+        wins, losses, _ = random.multinomial(needed, [0.06, 0.06, 0.88])
+        low = tango_interval(wins, losses, needed, 1.96).low
+        told += low >= -0.05
+    assert 70 <= told <= 92
+
+
+def test_less_is_better_where_it_is_said_so() -> None:
+    ids = [f"s{i}" for i in range(200)]
+    slow = by_hand({id: 10 + i % 5 for i, id in enumerate(ids)}, name="slow")
+    fast = by_hand({id: 5 + i % 3 for i, id in enumerate(ids)}, name="fast")
+    assert gate(fast, baseline=slow, no_worse_than=0.5).outcome == "fail"
+    found = gate(fast, baseline=slow, no_worse_than=0.5, lower_is_better=True)
+    assert found.outcome == "pass"
+    (check,) = found.checks
+    assert check.estimate is not None
+    assert check.estimate < 0
+    assert check.interval is not None
+    assert check.interval.low < check.estimate < check.interval.high < check.bound == 0.5
+    assert gate(slow, baseline=fast, no_worse_than=0.5, lower_is_better=True).outcome == "fail"
+    assert gate(fast, max_mean=7).outcome == "pass"
+    assert gate(slow, max_mean=7).outcome == "fail"
+    assert gate(slow, max_mean=12).outcome == "inconclusive"
+
+
+def test_pass_at_k_can_be_gated() -> None:
+    report = by_hand({f"s{i}": [float(i % 2), float(i % 4 == 0), 1.0] for i in range(60)})
+    found = gate(report, min_mean=0.5, metric="pass@2")
+    assert found.checks[0].n == 60
+    assert found.outcome == "pass"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"min_mean": 50}, "lies between 0 and 1"),
+        ({"max_mean": -1}, "lies between 0 and 1"),
+    ],
+)
+def test_a_bound_beyond_the_scale_is_a_slip(options: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gate(by_hand({"x": 1.0, "y": 0.0}), **options)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_nothing_could_exceed_is_a_slip() -> None:
+    base, new = rates(5, 5, 10)
+    with pytest.raises(InvalidInput, match="nothing can be worse by 2; is 0.02 meant"):
+        gate(new, baseline=base, no_worse_than=2)
+
+
+def test_where_a_slice_may_fail_the_interval_shown_is_the_corrected_one() -> None:
+    base, new = rates(100, 84, 200)
+    found = gate(new, baseline=base, no_worse_than=0.05, by="level")
+    assert found.comparison is not None
+    for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
+        assert check.corrected
+        assert check.interval == part.simultaneous_interval
+        assert check.outcome == "inconclusive"
+        assert check.interval.low < check.bound <= check.interval.high  # type: ignore[union-attr]
+
+
+def test_a_mean_right_at_the_least_one_is_enough() -> None:
+    report = by_hand({f"s{i}": float(i % 3) for i in range(30)})
+    (check,) = gate(report, min_mean=0.1).checks
+    assert check.interval is not None
+    assert gate(report, min_mean=check.interval.low).outcome == "pass"
+
+
+def test_clusters_widen_what_the_mean_is_known_to() -> None:
+    passages = {f"s{i}": {"passage": i // 10} for i in range(100)}
+    report = by_hand({id: float(int(id[1:]) < 60) for id in passages}, metadata=passages)
+    assert gate(report, min_mean=0.5).outcome == "pass"
+    assert gate(report, min_mean=0.5, cluster="passage").outcome == "inconclusive"
+
+
+def test_passed_means_what_it_is_said_to_mean() -> None:
+    report = by_hand({f"s{i}": 0.6 for i in range(100)})
+    assert gate(report, min_mean=0.5, metric="passed").outcome == "pass"
+    assert gate(report, min_mean=0.5, metric="passed", pass_threshold=0.7).outcome == "fail"
+
+
+def test_an_unfinished_run_is_not_judged(tmp_path: Path) -> None:
+    report = run(tmp_path, "new", knows(lambda i: i < 20))
+    unfinished = EvalReport(
+        report.results, {**report.summary, "complete": False}, report.config, status="running"
+    )
+    with pytest.raises(NotComparable, match=r"new cannot be judged: incomplete: new is not"):
+        gate(unfinished, min_mean=0.1)
+    assert gate(unfinished, min_mean=0.1, allow=["incomplete"]).outcome == "pass"
+
+
+def test_what_fails_weighs_more_than_what_cannot_be_told() -> None:
+    base, new = rates(20, 20, 40, changed=5)
+    found = gate(new, baseline=base, no_worse_than=0.01, min_mean=0.99)
+    assert [check.outcome for check in found.checks] == ["inconclusive", "fail"]
+    assert found.outcome == "fail"
+
+
+def test_slices_pass_by_their_own_intervals() -> None:
+    """That each is no worse is claimed only if all are: that needs no correction."""
+    base, new = rates(1000, 1000, 2000, changed=30)
+    found = gate(new, baseline=base, no_worse_than=0.01, by="level", slice_no_worse_than=0.0115)
+    assert found.comparison is not None
+    for check, part in zip(found.checks[1:], found.comparison.slices, strict=True):
+        assert part.simultaneous_interval is not None
+        assert part.simultaneous_interval.low < -0.0115 <= check.interval.low  # type: ignore[union-attr]
+        assert check.outcome == "pass"
+
+
+def test_what_cannot_be_compared_is_refused_and_not_failed(tmp_path: Path) -> None:
+    base = run(tmp_path, "base", knows(lambda i: i < 20))
+    new = run(tmp_path, "new", knows(lambda i: i < 20), of=50)
+    with pytest.raises(NotComparable, match="samples"):
+        gate(new, baseline=base, no_worse_than=0.01)
+    assert gate(new, baseline=base, no_worse_than=0.01, allow=["samples"]).checks[0].n == 40
+
+
+def test_values_that_say_nothing_about_their_spread_tell_nothing() -> None:
+    base = by_hand({f"s{i}": 5.0 for i in range(20)}, name="base")
+    new = by_hand({f"s{i}": 7.0 for i in range(20)}, name="new")
+    (check,) = gate(new, baseline=base, no_worse_than=0.5).checks
+    assert (check.outcome, check.interval) == ("inconclusive", None)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "needs no_worse_than with a baseline, or min_mean"),
+        ({"no_worse_than": 0.1}, "go together"),
+        ({"min_mean": 0.5, "by": "level"}, "slices are compared with"),
+        ({"min_mean": float("nan")}, "min_mean is a number"),
+    ],
+)
+def test_a_gate_that_asks_for_nothing_sensible_is_refused(
+    options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(InvalidInput, match=message):
+        gate(by_hand({"x": 1.0}), **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"no_worse_than": -0.1}, "loss that is tolerated"),
+        ({"min_mean": 0.5}, "go together"),
+        ({"no_worse_than": 0.1, "slice_no_worse_than": 0.1}, "key to slice by"),
+    ],
+)
+def test_a_gate_with_a_baseline_needs_to_know_what_is_tolerated(
+    options: dict[str, object], message: str
+) -> None:
+    base, new = rates(5, 5, 10)
+    with pytest.raises(InvalidInput, match=message):
+        gate(new, baseline=base, **options)  # type: ignore[arg-type]

@@ -1,0 +1,36 @@
+"""Chat messages in the forms of chat APIs and datasets."""
+
+from __future__ import annotations
+
+import pytest
+
+from heldout import Message, ToolCall
+from heldout.chat.messages import messages_of
+from heldout.errors import InvalidInput
+
+
+@pytest.mark.parametrize("key", ["prompt", "question"])
+def test_a_prompt_or_question_becomes_the_users_message(key: str) -> None:
+    assert messages_of({key: "hello"}) == [Message("user", "hello")]
+
+
+def test_messages_are_taken_as_chat_datasets_have_them() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": {"x": 1}}}
+    chat = [
+        {"role": "system", "content": "be brief"},
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+    ]
+    expected = [
+        Message("system", "be brief"),
+        Message("assistant", "", (ToolCall("1", "f", '{"x": 1}'),)),
+    ]
+    assert messages_of({"messages": chat}) == expected
+    assert messages_of({"prompt": chat}) == expected
+
+
+@pytest.mark.parametrize(
+    "input", [{}, {"text": "hello"}, {"messages": []}, {"messages": ["hi"]}, {"prompt": 3}]
+)
+def test_an_input_without_anything_to_ask_is_refused(input: dict[str, object]) -> None:
+    with pytest.raises(InvalidInput):
+        messages_of(input)

@@ -1,0 +1,452 @@
+"""heldout env: one line of JSON about exactly the episodes that were asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+from gymnasium.envs import registration
+
+from heldout.cli.main import run_cli
+
+POLICY = """
+import numpy as np
+
+def push(observations):
+    return (observations @ np.array([0.0, 0.2, 1.0, 0.1]) > 0).astype(int)
+
+def held_long(info, terminated, truncated, ret, steps):
+    return steps >= 12
+
+def broken(observations):
+    raise ValueError("no idea")
+
+NOT_A_FUNCTION = 3
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_policy.py").write_text(POLICY)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "my_policy", raising=False)
+    # What a test registers is of that test alone.
+    monkeypatch.setattr(registration, "registry", {**registration.registry})
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
+    code = run_cli(["env", *arguments])
+    out, err = capsys.readouterr()
+    return code, json.loads(out) if out.startswith("{") else {}, err
+
+
+CARTPOLE = ("CartPole-v1", "--policy", "my_policy:push", "--episodes", "20")
+
+
+def test_it_prints_one_line_of_json_with_stable_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_cli(["env", *CARTPOLE]) == 0
+    [line] = capsys.readouterr().out.splitlines()
+    found = json.loads(line)
+    assert list(found)[:6] == [
+        "env", "policy", "episodes", "successes", "success_rate", "success_rate_ci_low",
+    ]  # fmt: skip
+    assert (found["env"], found["episodes"], found["seeded"]) == ("CartPole-v1", 20, True)
+
+
+def test_the_number_of_environments_changes_nothing_but_its_own_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    _, one, _ = run(capsys, *CARTPOLE, "--seed", "3")
+    _, many, _ = run(capsys, *CARTPOLE, "--seed", "3", "--num-envs", "8")
+    assert {**one, "num_envs": 8} == many
+    _, other, _ = run(capsys, *CARTPOLE, "--seed", "4")
+    assert other["mean_return"] != one["mean_return"]
+
+
+RANDOM_POLICY = """
+import random
+import numpy as np
+
+WEIGHTS = np.random.normal(size=4) + random.gauss(0, 1)
+
+def noisy(observations):
+    noise = np.random.normal(size=len(observations)) + random.gauss(0, 1)
+    return (observations @ WEIGHTS + noise > 0).astype(int)
+"""
+
+
+def test_a_policy_that_draws_from_global_random_state_repeats_exactly(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("random_policy.py").write_text(RANDOM_POLICY)
+    noisy = ("CartPole-v1", "--policy", "random_policy:noisy", "--episodes", "20")
+
+    def play(*options: str) -> dict[str, Any]:
+        monkeypatch.delitem(sys.modules, "random_policy", raising=False)
+        return run(capsys, *noisy, *options)[1]
+
+    first = play()
+    assert play() == first
+    assert play("--seed", "1")["mean_return"] != first["mean_return"]
+
+
+def test_what_success_is_can_be_said(capsys: pytest.CaptureFixture[str]) -> None:
+    _, by_end, _ = run(capsys, *CARTPOLE)
+    _, by_length, _ = run(capsys, *CARTPOLE, "--success", "my_policy:held_long")
+    assert (by_end["success_rate"], by_end["success_is"]) == (1.0, "terminated")
+    assert 0 < by_length["success_rate"] < 1
+    assert by_length["success_is"] == "success function"
+
+
+def test_a_saved_run_is_shown_and_sliced_like_any_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, found, _ = run(
+        capsys, *CARTPOLE, "--success", "my_policy:held_long", "--save", "runs/cartpole"
+    )
+    assert code == 0
+    assert run_cli(["show", "runs/cartpole", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["summary"]["mean"] == found["success_rate"]
+    assert shown["summary"]["metric_return"] == found["mean_return"]
+    assert run_cli(["slice", "runs/cartpole", "--by", "success"]) == 0
+    assert "True" in capsys.readouterr().out
+    code, _, said = run(capsys, *CARTPOLE, "--save", "runs/cartpole")
+    assert code == 1
+    assert "already holds a run" in said
+
+
+def test_every_step_can_be_written_down(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found, _ = run(capsys, *CARTPOLE, "--num-envs", "4", "--dump-trajectory", "t.jsonl")
+    assert code == 0
+    lines = [json.loads(line) for line in Path("t.jsonl").read_text().splitlines()]
+    assert len(lines) == found["steps"]
+    assert list(lines[0]) == ["episode", "env", "t", "action", "reward", "done", "trunc", "dist"]
+    assert sum(line["done"] for line in lines) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("NoSuch-v9", "--policy", "my_policy:push"), "there is no environment 'NoSuch-v9'"),
+        (("CartPole-v1", "--policy", "nowhere:push"), "there is no module 'nowhere'"),
+        (("CartPole-v1", "--policy", "my_policy"), "--policy is module:function"),
+        (("CartPole-v1", "--policy", "my_policy:pull"), "has no function 'pull'"),
+        (("CartPole-v1", "--policy", "my_policy:NOT_A_FUNCTION"), "has no function"),
+        ((*CARTPOLE, "--episodes", "0"), "episodes is a whole number of at least 1"),
+        ((*CARTPOLE, "--num-envs", "0"), "num_envs is a whole number of at least 1"),
+        ((*CARTPOLE, "--vec-normalize", "x.pkl"), "--vec-normalize is for policies of"),
+        ((*CARTPOLE, "--device", "cpu"), "--device is for policies of"),
+        ((*CARTPOLE, "--dump-trajectory", "t.csv"), ".jsonl"),
+        (("CartPole-v1", "--policy", "sb3:nothing.zip"), "nothing.zip"),
+    ],
+)
+def test_what_is_wrong_is_said_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
+) -> None:
+    code, _, err = run(capsys, *arguments)
+    assert code == 1
+    assert said in err
+
+
+def test_a_missing_package_is_code_2_or_a_skip_where_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gymnasium", None)
+    code, found, err = run(capsys, *CARTPOLE)
+    assert (code, found) == (2, {})
+    assert "pip install 'heldout[gymnasium]'" in err
+    code, found, _ = run(capsys, *CARTPOLE, "--skip-missing")
+    assert code == 0
+    assert list(found) == ["skipped"]
+    assert "gymnasium" in found["skipped"]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1", "mps"])
+def test_a_missing_device_is_code_2_or_a_skip(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    model = ("CartPole-v1", "--policy", "sb3:m.zip", "--device", device)
+    code, _, err = run(capsys, *model)
+    assert code == 2
+    assert f"there is no {device[:4].strip(':').upper()} device here" in err
+    code, found, _ = run(capsys, *model, "--skip-missing")
+    assert (code, list(found)) == (0, ["skipped"])
+
+
+def test_a_saved_model_of_stable_baselines3_is_a_policy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from stable_baselines3 import A2C, DQN, PPO
+
+    for kind in (PPO, A2C, DQN):
+        model = kind("MlpPolicy", gymnasium.make("CartPole-v1"), seed=0, device="cpu")
+        model.save(f"{kind.__name__}.zip")
+        policy = f"sb3:{kind.__name__}.zip"
+        code, one, err = run(capsys, "CartPole-v1", "--policy", policy, "--episodes", "6")
+        assert code == 0, err
+        named = f"sb3:{kind.__name__.lower()}:{kind.__name__}.zip"
+        _, same, _ = run(
+            capsys, "CartPole-v1", "--policy", named, "--episodes", "6", "--num-envs", "3"
+        )
+        assert {**one, "num_envs": 3, "policy": named} == same
+
+
+def test_a_policy_that_fails_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
+    code, found, err = run(capsys, "CartPole-v1", "--policy", "my_policy:broken")
+    assert (code, found) == (2, {})
+    assert "ValueError: no idea (my_policy.py, line 11)" in err
+
+
+# --- Environments and policies of the user's own ------------------------------------------------
+
+ENVS = """
+import gymnasium
+import numpy as np
+
+class Quick(gymnasium.Env):
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self):
+        ...  # here
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action):
+        return np.zeros(1, np.float32), 1.0, True, False, {}
+
+gymnasium.register("Q-v0", Quick)
+
+def act(observations):
+    ...  # there
+    return np.zeros(len(observations), int)
+
+def yes(info, terminated, truncated, ret, steps):
+    return True
+"""
+QUICK = ("envs:Q-v0", "--policy", "envs:act", "--episodes", "3")
+
+
+def write_envs(*, top: str = "", here: str = "...", there: str = "...") -> None:
+    text = ENVS.replace("...  # here", here).replace("...  # there", there)
+    Path("envs.py").write_text(f"{top}\n{text}")
+
+
+def test_an_environment_of_a_module_here_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    write_envs()
+    Path("zeros.py").write_text(
+        "import numpy\ndef act(observations):\n    return numpy.zeros(len(observations), int)\n"
+    )
+    code, found, err = run(capsys, "envs:Q-v0", "--policy", "zeros:act", "--episodes", "3")
+    assert (code, found.get("mean_return")) == (0, 1.0), err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("Q-v0", "--policy", "envs:act"),
+        ("Q-v0", "--policy", "my_policy:zeros", "--success", "envs:yes"),
+    ],
+)
+def test_an_environment_may_be_registered_by_the_module_of_a_function(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    write_envs()
+    with Path("my_policy.py").open("a") as file:
+        file.write("def zeros(observations):\n    return np.zeros(len(observations), int)\n")
+    code, found, err = run(capsys, *arguments, "--episodes", "3")
+    assert (code, found.get("mean_return")) == (0, 1.0), err
+
+
+def test_a_module_of_environments_that_is_not_there_is_a_slip(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    code, found, err = run(capsys, "nowhere:Q-v0", "--policy", "my_policy:push", "--skip-missing")
+    assert (code, found) == (1, {})
+    assert "there is no module 'nowhere'" in err
+
+
+BROKEN = "from numpy import nothere"
+OTHERWISE = ("--policy", "my_policy:push", "--skip-missing")
+DEPENDENCY = """
+        try:
+            from numpy import nothere
+        except ImportError as problem:
+            raise gymnasium.error.DependencyNotInstalled("pip install numpy") from problem
+"""
+
+
+@pytest.mark.parametrize(
+    ("top", "inside", "arguments"),
+    [
+        (BROKEN, "...", ("envs:Q-v0", *OTHERWISE)),
+        ("", BROKEN, ("envs:Q-v0", *OTHERWISE)),
+        ("", DEPENDENCY, ("envs:Q-v0", *OTHERWISE)),
+        (BROKEN, "...", ("CartPole-v1", "--policy", "envs:act", "--skip-missing")),
+        (BROKEN, "...", ("CartPole-v1", *OTHERWISE, "--success", "envs:yes")),
+    ],
+)
+def test_a_broken_import_is_no_missing_package(
+    capsys: pytest.CaptureFixture[str], top: str, inside: str, arguments: tuple[str, ...]
+) -> None:
+    write_envs(top=top, here=inside)
+    code, found, err = run(capsys, *arguments)
+    assert (code, found) == (1, {})
+    assert "cannot import name 'nothere' from 'numpy'" in err
+    assert "(envs.py, line " in err
+    assert "missing" not in err
+
+
+def test_a_broken_package_of_an_extra_is_no_missing_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("torch.py").write_text(BROKEN)
+    monkeypatch.delitem(sys.modules, "torch")
+    code, found, err = run(capsys, "CartPole-v1", "--policy", "sb3:m.zip", "--skip-missing")
+    assert (code, found) == (2, {})
+    assert "could not be loaded: ImportError: cannot import name 'nothere'" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("envs:Q-v0", "--policy", "my_policy:push"),
+        ("CartPole-v1", "--policy", "envs:act"),
+        (*CARTPOLE, "--success", "envs:yes"),
+    ],
+)
+def test_what_a_module_needs_can_be_missing(
+    capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    write_envs(top="import no_such_package")
+    code, found, err = run(capsys, *arguments)
+    assert (code, found) == (2, {})
+    assert "needs no_such_package, which is missing" in err
+    code, found, _ = run(capsys, *arguments, "--skip-missing", "--save", "runs/x")
+    assert code == 0
+    assert "needs no_such_package, which is missing" in found["skipped"]
+    assert not Path("runs").exists()
+
+
+def test_what_policies_and_environments_print_goes_to_standard_error(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_envs(top="print('top')", here="print('here')", there="print('there')")
+    assert run_cli(["env", *QUICK]) == 0
+    out, err = capsys.readouterr()
+    [line] = out.splitlines()
+    assert json.loads(line)["episodes"] == 3
+    assert {"top", "here", "there"} <= set(err.splitlines())
+
+
+@pytest.mark.parametrize("place", ["top", "here", "there"])
+def test_a_policy_or_environment_that_exits_is_not_a_number(
+    capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    write_envs(**{place: "import sys; sys.exit(0)"})
+    code, found, err = run(capsys, *QUICK, "--skip-missing")
+    assert (code, found) == (2, {})
+    assert "SystemExit: 0 (envs.py, line " in err
+
+
+@pytest.mark.parametrize(
+    ("raised", "said"),
+    [
+        ("raise ValueError('no\\nsize')", "ValueError: no size (envs.py, line 11)"),
+        ("raise TypeError('no size')", "TypeError: no size"),
+        ("open('track.json')", "FileNotFoundError: [Errno 2] No such file or directory"),
+        ("raise gymnasium.error.InvalidBound('no')", "InvalidBound: no (envs.py, line 11)"),
+    ],
+)
+def test_an_environment_that_cannot_be_made_is_said_on_one_line(
+    capsys: pytest.CaptureFixture[str], raised: str, said: str
+) -> None:
+    write_envs(here=raised)
+    code, found, err = run(capsys, *QUICK)
+    assert (code, found) == (1, {})
+    [line] = err.splitlines()
+    assert line.startswith("Error: the environment 'envs:Q-v0' could not be made: ")
+    assert said in line
+    assert "(envs.py, line 11)" in line
+
+
+# --- Saving -------------------------------------------------------------------------------------
+
+PLAYED = "open('played', 'w').close()"
+
+
+def test_a_place_that_cannot_be_written_is_refused_before_anything_is_played(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_envs(there=PLAYED)
+    Path("file").touch()
+    for place in ("file", "file/run"):
+        code, found, err = run(capsys, *QUICK, "--save", place)
+        assert (code, found) == (1, {})
+        assert "cannot write" in err
+        assert "--save to another path" in err
+
+    def refused(dir: Path) -> None:
+        raise PermissionError(13, "Permission denied", str(dir))
+
+    # Root, whom tests may run as, is refused nowhere.
+    monkeypatch.setattr("heldout.cli.agent.TemporaryFile", refused)
+    code, found, err = run(capsys, *QUICK, "--save", "runs/x")
+    assert (code, found) == (1, {})
+    assert "Permission denied" in err
+    assert not Path("runs").exists()
+    assert not Path("played").exists()
+
+
+def test_numbers_that_cannot_be_saved_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    taken = "os.makedirs('runs/x', exist_ok=True); open('runs/x/run.json', 'w').close()"
+    write_envs(there=f"import os; {taken}")
+    code, found, err = run(capsys, *QUICK, "--save", "runs/x")
+    assert (code, found.get("mean_return")) == (2, 1.0)
+    assert "already holds a run" in err
+    assert "the numbers are printed, but not saved" in err
+
+
+def test_a_policy_that_goes_elsewhere_is_saved_where_that_was_asked_for(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = Path.cwd()
+    Path("elsewhere").mkdir()
+    write_envs(there=f"import os; os.chdir({str(home / 'elsewhere')!r})")
+    code, _, err = run(capsys, *QUICK, "--save", "runs/x")
+    assert code == 0, err
+    assert (home / "runs/x/run.json").exists()
+
+
+def test_a_reader_that_is_gone_does_not_keep_a_run_from_being_saved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(value: object) -> None:
+        raise BrokenPipeError
+
+    # Taken by run_cli for standard output closed, which it then points elsewhere.
+    monkeypatch.setattr("heldout.cli.agent.print_json", gone)
+    monkeypatch.setattr("heldout.cli.main.os.dup2", lambda *_: None)
+    write_envs()
+    assert run_cli(["env", *QUICK, "--save", "runs/x"]) == 0
+    assert Path("runs/x/run.json").exists()
+
+
+def test_an_evaluation_that_fails_leaves_no_empty_directory(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    policy = ("CartPole-v1", "--policy", "my_policy:broken")
+    code, _, _ = run(capsys, *policy, "--save", "runs/x")
+    assert code == 2
+    assert not Path("runs").exists()

@@ -1,0 +1,159 @@
+"""`heldout doctor`: what it says of a tokenizer, and its exit code."""
+
+from __future__ import annotations
+
+import builtins
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Heldout
+from tests.rendering.families import byte_level, family, tokenizer_of
+
+
+def saved(name: str) -> str:
+    family(name).save_pretrained(name)
+    return name
+
+
+def test_it_recommends_suffix_where_that_works(heldout: Heldout) -> None:
+    outcome = heldout("doctor", saved("qwen2_5"))
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0] == "qwen2_5"
+    assert lines[-2:] == ["A turn ends in <|im_end|>", "use segments='suffix'"]
+    assert "Written as text" not in outcome.out
+    rows = [line.split("  ")[0].strip() for line in lines if line.count("works") == 2]
+    assert rows == [
+        "user reply",
+        "user reply with system prompt",
+        "user reply to reasoning",
+        "user reply to a turn cut off",
+        "tool reply",
+        "tool reply with system prompt",
+        "two tool replies",
+        "tool reply to reasoning",
+    ]
+
+
+def test_it_recommends_boundary_and_says_why(heldout: Heldout) -> None:
+    outcome = heldout("doctor", saved("qwen3"))
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[-1] == (
+        "use segments='boundary': the template drops reasoning of earlier turns"
+    )
+    assert r"'<think>\n\n</think>\n\nIt' becomes 'It is four." in outcome.out
+
+
+def test_what_a_template_has_not_is_no_failure(heldout: Heldout) -> None:
+    outcome = heldout("doctor", saved("gemma"))
+    assert outcome.code == 0
+    assert "not supported by the template: System role not supported" in outcome.out
+    assert "the tokenizer's own end token is <eos>" in outcome.out
+
+
+def test_what_is_written_as_text_is_said(heldout: Heldout) -> None:
+    name = saved("phi3_5")
+    outcome = heldout("doctor", name)
+    assert outcome.code == 0
+    assert "Written as text, not by the template: tools, calls, results\n" in outcome.out
+    assert "not supported" not in outcome.out
+    assert json.loads(heldout("doctor", name, "--json").out)["as_text"] == [
+        "tools",
+        "calls",
+        "results",
+    ]
+
+
+def test_a_template_that_allows_neither_mode_ends_in_1(heldout: Heldout) -> None:
+    Path("melting.jinja").write_text(
+        "{% for m in messages %}{{ m.content | upper if not loop.last else m.content }}\n\n"
+        "{% endfor %}{% if add_generation_prompt %}: {% endif %}"
+    )
+    outcome = heldout("doctor", saved("qwen3"), "--template", "melting.jinja")
+    assert outcome.code == 1
+    assert outcome.out.splitlines()[-1].startswith("neither mode works")
+
+
+def test_as_json_it_prints_one_line_with_every_finding(heldout: Heldout) -> None:
+    outcome = heldout("doctor", saved("glm4moe"), "--json")
+    assert outcome.code == 0
+    assert outcome.out.count("\n") == 1
+    shown = json.loads(outcome.out)
+    assert shown["tokenizer"] == "glm4moe"
+    assert shown["end_of_turn"] == ["<|user|>", "<|observation|>"]
+    assert shown["as_text"] == []
+    assert shown["recommended"] == "boundary"
+    failed = [(f["kind"], f["segments"]) for f in shown["findings"] if f["ok"] is False]
+    assert failed == [("user reply to reasoning", "suffix")]
+    assert len(shown["findings"]) == 16
+
+
+def test_what_a_template_says_is_shown_and_not_obeyed(heldout: Heldout) -> None:
+    Path("rude.jinja").write_text(
+        "{% for m in messages %}{% if m.role == 'system' %}"
+        "{{ raise_exception('\x1b[31m[bold]red\n row') }}{% endif %}"
+        "<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>{% endif %}"
+    )
+    outcome = heldout("doctor", saved("qwen2_5"), "--template", "rude.jinja")
+    assert outcome.code == 0
+    assert r"\x1b[31m[bold]red\n row" in outcome.out
+    assert "\x1b" not in outcome.out
+
+
+def test_a_tokenizer_without_a_template_is_refused(heldout: Heldout) -> None:
+    tokenizer_of(byte_level, ["<s>"]).save_pretrained("bare")
+    outcome = heldout("doctor", "bare")
+    assert outcome.code == 1
+    assert "has no chat template" in outcome.err
+
+
+def test_a_name_that_is_neither_here_nor_downloaded_is_refused(heldout: Heldout) -> None:
+    outcome = heldout("doctor", "nobody/nothing")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "Error: 'nobody/nothing' is no directory, and no tokenizer of that name has been "
+        "downloaded: `hf download nobody/nothing` downloads it, if it is on the Hugging Face hub\n"
+    )
+
+
+def test_a_folder_without_a_tokenizer_is_refused(heldout: Heldout) -> None:
+    Path("empty").mkdir()
+    outcome = heldout("doctor", "empty")
+    assert outcome.code == 1
+    assert "cannot load a tokenizer from empty" in outcome.err
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
+def test_a_template_that_cannot_be_read_is_refused(heldout: Heldout, content: Any) -> None:
+    if content is not None:
+        Path("my.jinja").write_bytes(content)
+    outcome = heldout("doctor", saved("qwen2_5"), "--template", "my.jinja")
+    assert outcome.code == 1
+    assert "cannot read the template my.jinja" in outcome.err
+
+
+def test_a_template_that_cannot_render_a_question_is_refused(heldout: Heldout) -> None:
+    Path("broken.jinja").write_text("{% if %}")
+    outcome = heldout("doctor", saved("qwen2_5"), "--template", "broken.jinja")
+    assert outcome.code == 1
+    assert "broken.jinja cannot render a user's question: TemplateSyntaxError" in outcome.err
+
+
+def test_without_transformers_it_says_what_to_install(
+    heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def without(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name == "transformers":
+            raise ImportError(name=name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    outcome = heldout("doctor", "anything")
+    assert outcome.code == 1
+    assert "transformers is missing): pip install 'heldout[local]'" in outcome.err

@@ -1,0 +1,984 @@
+"""`show`, `watch`, `flips`, `plot` and `stop` of a run that was evaluated during training."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+import select
+import signal
+import subprocess
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from heldout.cli._load import find_curve, list_steps
+from heldout.cli._tables import Table, render_line, render_table
+from heldout.cli.curve import build_curve_table, format_age, format_n
+from heldout.cli.watch import Dot, Follower, Series, draw_curves, draw_screen, make_ticks
+from heldout.errors import UnknownFormat
+from heldout.store.run_dir import RunDir, RunInfo, now
+from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
+from tests.cli.conftest import Heldout, command_of
+from tests.cli.conftest import Outcome as Said
+from tests.cli.test_process import Terminal
+from tests.cli.test_show import result, save
+
+RUN = Path("outputs/evals/rl_eval")
+CURVE = RUN / "curve.jsonl"
+CONFIG: dict[str, Any] = {
+    "kind": "midrun",
+    "label": "rl_eval",
+    "every_steps": 50,
+    "pass_threshold": 0.5,
+}
+
+
+def point(step: int, *rewards: float | None, **changed: Any) -> CurvePoint:
+    """A point of samples a, b, c … with these rewards; without any, a skip."""
+    outcomes = tuple(
+        Outcome(chr(97 + i), reward, error="it broke" if reward is None else None)
+        for i, reward in enumerate(rewards)
+    )
+    scored = [reward for reward in rewards if reward is not None]
+    summary: dict[str, Any] = {
+        "n": len(rewards),
+        "n_errors": len(rewards) - len(scored),
+        "mean": sum(scored) / max(1, len(rewards)),
+        "mean_scored": sum(scored) / max(1, len(scored)),
+        "ci_low": 0.1,
+        "ci_high": 0.9,
+        "pass_rate": 0.5,
+        "metric_length": 12.0,
+        "metric_length_n": len(scored),
+        "metric_length_stderr": 1.0,
+    }
+    given: dict[str, Any] = {
+        "label": "rl_eval",
+        "step": step,
+        "session": "one",
+        "time": now(),
+        "seconds": 2.0,
+        "summary": summary if rewards else None,
+        "skipped": None if rewards else "no memory left",
+        "outcomes": outcomes,
+        "asked": len(rewards),
+        "of": len(rewards),
+    }
+    return CurvePoint(**{**given, **changed})
+
+
+POINTS = (
+    point(0, 0.0, 0.0, 1.0, None),
+    point(50, 1.0, 0.0, 1.0, 1.0),
+    point(100),
+    point(150, 1.0, 1.0, 0.0, 1.0, final=True),
+)
+
+
+def append(*points: CurvePoint) -> None:
+    writer = CurveWriter(CURVE)
+    for one in points:
+        writer.append(one)
+    writer.close()
+
+
+@pytest.fixture
+def run(folder: Path) -> Path:
+    RUN.mkdir(parents=True)
+    info = RunInfo.new(CONFIG, {})
+    info.status = "complete"
+    RunDir(RUN).write_info(info)
+    append(*POINTS)
+    return RUN
+
+
+@pytest.fixture
+def writer(run: Path) -> Iterator[CurveWriter]:
+    """The training, which still holds the curve."""
+    held = CurveWriter(CURVE)
+    yield held
+    held.close()
+
+
+def words(text: str) -> list[list[str]]:
+    """The cells of each line that are not empty."""
+    return [re.split(r" {2,}", line.strip()) for line in text.splitlines() if line.strip()]
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+def test_show_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("show", "rl_eval")
+    assert outcome.code == 0
+    title, head, _, *rows, verdict, best, status, kept = words(outcome.out)
+    assert title == ["rl_eval, every 50 steps"]
+    assert head == [
+        *["step", "reward", "95% interval", "passed", "n", "errors", "seconds"],
+        *["verdict", "length", "note"],
+    ]
+    assert rows == [
+        [
+            *["0", "0.250", "0.100 … 0.900", "0.500", "4", "1", "2.0", "inconclusive"],
+            *["12.000 of 3", "0.333 without errored items"],
+        ],
+        ["50", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "inconclusive", "12.000"],
+        ["100", "–", "–", "–", "–", "–", "2.0", "–", "–", "skipped: no memory left"],
+        [
+            *["150", "0.750", "0.100 … 0.900", "0.500", "4", "0", "2.0", "inconclusive", "12.000"],
+            "final",
+        ],
+    ]
+    assert verdict == ["inconclusive: no gain could be detected on 4 samples"]
+    assert best[0].startswith("best so far: step 50, 0.")
+    assert best[0].endswith("for picking the best of 3; 0.750 as measured), on 4 samples")
+    assert re.fullmatch(r"Finished; the last point came \d+ (s|min) ago\.", status[0])
+    assert kept == ["saved to outputs/evals/rl_eval"]
+
+
+def test_show_as_markdown_has_every_column_whatever_the_width(run: Path, heldout: Heldout) -> None:
+    lines = heldout("show", "rl_eval", "--markdown").out.splitlines()
+    [row] = [line for line in lines if line.startswith("| 0 |")]
+    assert row.split(" | ")[1:4] == ["0.250", "0.100 … 0.900", "0.500"]
+    assert "12.000 of 3" in row
+
+
+def test_show_says_that_the_last_attempt_has_no_results(run: Path, heldout: Heldout) -> None:
+    skip = msgspec.structs.replace(POINTS[2], session="later", skipped="another score_fn")
+    append(skip)
+    shown = " ".join(heldout("show", "rl_eval").out.split())
+    assert "the last attempt has no results; these are of earlier ones" in shown
+    assert "another score_fn" in shown
+
+
+def test_a_metric_of_fewer_items_than_the_reward_says_of_how_many(
+    run: Path, heldout: Heldout
+) -> None:
+    summary = {**(POINTS[0].summary or {}), "metric_acc": 0.5, "metric_acc_n": 2}
+    summary |= dict.fromkeys(f"metric_acc_{end}" for end in ("stderr", "ci_low", "ci_high"))
+    append(msgspec.structs.replace(POINTS[0], step=200, summary=summary))
+    assert "0.500 of 2" in heldout("show", "rl_eval").out
+
+
+def test_show_as_json_is_a_line_a_point_with_every_field(run: Path, heldout: Heldout) -> None:
+    shown = [json.loads(line) for line in heldout("show", "rl_eval", "--json").out.splitlines()]
+    assert [one["step"] for one in shown] == [0, 50, 100, 150]
+    assert {*shown[0]} == {*CurvePoint.__struct_fields__} - {"outcomes"}
+    assert shown[0]["summary"] == POINTS[0].summary
+    assert (shown[2]["summary"], shown[2]["skipped"]) == (None, "no memory left")
+    whole = heldout("show", "rl_eval", "--json", "--outcomes").out.splitlines()
+    assert json.loads(whole[0])["outcomes"][3] == {
+        "id": "d",
+        "reward": None,
+        "repeat": 0,
+        "error": "it broke",
+        "truncated": False,
+        "copy_of": None,
+    }
+    one = heldout("show", "rl_eval", "--json", "--outcomes", "--step", "50").out.splitlines()
+    assert one == whole[1:2]
+
+
+def test_show_a_step_prints_the_report_that_the_curve_names(run: Path, heldout: Heldout) -> None:
+    save(result("old"), path=str(RUN / "steps/00000050"))
+    save(result("new"), result("newer"), path=str(RUN / "steps/00000050-10"))
+    save(result("not this"), path=str(RUN / "steps/00000050-9"))
+    save(result("nor this"), path=str(RUN / "steps/00000500-99"))
+    append(point(50, 1.0, 0.0, run="steps/00000050-10"))
+    out = heldout("show", "rl_eval", "--step", "50").out
+    assert "2 items: 2 scored" in out
+    assert "saved to outputs/evals/rl_eval/steps/00000050-10" in out
+    failures = heldout("show", "rl_eval", "--step", "50", "--failures", "1").out
+    assert failures.startswith("── new")
+    summary = json.loads(heldout("show", "rl_eval", "--step", "50", "--json").out)["summary"]
+    assert summary["n"] == 2
+
+
+def test_a_path_in_the_curve_is_not_followed(run: Path, heldout: Heldout) -> None:
+    save(result("secret"), path="elsewhere")
+    append(point(200, 1.0, run="../../../elsewhere"))
+    outcome = heldout("show", "rl_eval", "--step", "200")
+    assert outcome.code == 1
+    assert "steps/00000200: the conversations of step 200 were not saved" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--step", "70"], "has no eval at step 70; there are 0, 50, 150"),
+        (["--step", "70", "--json", "--outcomes"], "has no eval at step 70; there are 0, 50, 150"),
+        (
+            ["--step", "100"],
+            "the conversations of step 100 were not saved; it was skipped: no memory left",
+        ),
+        (["--failures", "2"], "--failures of which eval? Add --step N: there are 0, 50, 150"),
+        (["--outcomes"], "--outcomes goes with --json"),
+        (["--pass-at", "2"], "--pass-at of which eval? outputs/evals/rl_eval is a curve of many"),
+        (["--cluster", "level"], "--cluster of which eval?"),
+    ],
+)
+def test_what_show_cannot_do_is_said(
+    run: Path, heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    outcome = heldout("show", "rl_eval", *arguments)
+    assert (outcome.code, outcome.out) == (1, "")
+    assert said in outcome.err
+
+
+def test_an_ordinary_run_has_no_steps(finished: Said, heldout: Heldout) -> None:
+    outcome = heldout("show", "six", "--step", "5")
+    assert outcome.code == 1
+    assert "outputs/evals/six has no curve.jsonl, so --step does not apply to it" in outcome.err
+    assert "so --effect does not apply to it" in heldout("show", "six", "--effect", "0.1").err
+    for command in ("flips", "plot", "stop"):
+        outcome = heldout(command, "six")
+        assert outcome.code == 1
+        assert "nothing was evaluated there during training" in outcome.err
+    assert heldout("watch", "six", "--once").code == 1
+
+
+def test_a_live_run_says_so(writer: CurveWriter, heldout: Heldout) -> None:
+    assert re.search(
+        r"^Live; the last point came \d+ (s|min) ago\.$", heldout("show", "rl_eval").out, re.M
+    )
+
+
+def test_a_run_whose_training_is_gone_says_so(run: Path, heldout: Heldout) -> None:
+    RunDir(RUN).write_info(RunInfo.new(CONFIG, {}))
+    assert "Not finished: no process is writing it now" in heldout("show", "rl_eval").out
+    info = RunInfo.new(CONFIG, {})
+    info.status, info.reason = "failed", "CUDA error"
+    RunDir(RUN).write_info(info)
+    assert "Not finished: failed (CUDA error); the last" in heldout("show", "rl_eval").out
+
+
+def test_a_curve_without_its_run_json_is_shown(run: Path, heldout: Heldout) -> None:
+    (RUN / "run.json").unlink()
+    assert words(heldout("show", "rl_eval").out)[0] == ["rl_eval"]
+
+
+def test_points_that_a_restart_went_back_on_are_left_out_and_counted(
+    run: Path, heldout: Heldout
+) -> None:
+    append(point(40, 1.0, session="two"))
+    out = heldout("show", "rl_eval").out
+    assert [row[0] for row in words(out)[3:5]] == ["0", "40"]
+    assert "2 results left out: superseded by a later attempt" in out
+
+
+def test_each_label_has_a_section(run: Path, heldout: Heldout) -> None:
+    append(point(50, 1.0, label="other"))
+    titles = [row[0] for row in words(heldout("show", "rl_eval").out) if len(row) == 1]
+    assert titles[0] == "other"
+    assert "rl_eval, every 50 steps" in titles
+
+
+def test_notes_say_how_a_point_is_to_be_read(run: Path, heldout: Heldout) -> None:
+    append(
+        point(200, 1.0, 0.0, asked=4, of=8, partial="more than 60 s"),
+        point(250, 1.0, 0.0, asked=2, of=8, budget={"max_overhead": 0.1}),
+        point(300, 1.0, 0.0, stop="it got worse"),
+    )
+    *_, partial, cut, stop, _, best, _, _ = words(heldout("show", "rl_eval").out)
+    numbers = ["0", "2.0", "inconclusive", "12.000"]
+    assert partial[4:] == ["2 of 4 of 8", *numbers, "partial: more than 60 s"]
+    assert cut[4:] == ["2 of 8", *numbers, "fewer items, to keep its budget"]
+    assert stop[-1] == "stop: it got worse"
+    assert best[0].endswith("on 4 samples; 3 evals of fewer samples left out")
+
+
+def climb(label: str = "climb", **changed: Any) -> list[CurvePoint]:
+    """Twelve evals of 26 samples, of which each gets two more right."""
+    return [
+        point(10 * i, *(float(sample < 2 * i) for sample in range(26)), label=label, **changed)
+        for i in range(12)
+    ]
+
+
+def test_show_ends_a_curve_with_what_it_allows_one_to_say(run: Path, heldout: Heldout) -> None:
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    *_, verdict, best, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert re.fullmatch(
+        r"improving: \+0\.385 \(0\.\d+ … 0\.\d+\) from steps 20–60 to 70–110, "
+        "paired on 26 samples",
+        verdict,
+    )
+    assert best.startswith("best so far: step 110, 0.")
+    assert best.endswith("picking the best of 12; 0.846 as measured), on 26 samples")
+    *_, other, _, _, _ = heldout("show", "rl_eval", "--window", "6").out.splitlines()
+    assert " from steps 0–30 to 80–110, " in other
+
+
+def test_show_takes_effect_alpha_and_window_from_the_curve(run: Path, heldout: Heldout) -> None:
+    terms = {"effect": 0.5, "alpha": 0.05, "window": 3}
+    CURVE.unlink()
+    append(*(point(10 * i, *[1.0] * 20, *[0.0] * 20, verdict=terms) for i in range(30)))
+    *_, verdict, _, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert verdict == (
+        "plateau since step 280: no gain as large as 0.500 from step 280 to step 290, "
+        "paired on 40 samples"
+    )
+    *_, verdict, _, _, _ = heldout("show", "rl_eval", "--effect", "0.01").out.splitlines()
+    assert verdict.startswith("inconclusive: minimum detectable effect 0.")
+
+
+def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
+    run: Path, heldout: Heldout
+) -> None:
+    stored = {"kind": "plateau", "effect": 0.05}
+    CURVE.unlink()
+    append(*climb("rl_eval", verdict=stored))
+
+    def shown(*arguments: str) -> list[Any]:
+        lines = heldout("show", "rl_eval", "--json", *arguments).out.splitlines()
+        return [json.loads(line)["verdict"] for line in lines]
+
+    assert shown() == [stored] * 12
+    anew = shown("--effect", "0.2")
+    assert [one["effect"] for one in anew] == [0.2] * 12
+    assert anew[0]["kind"] == "inconclusive"
+    assert (anew[-1]["kind"], anew[-1]["since"], anew[-1]["best_step"]) == ("improving", 20, 110)
+    assert {one["best_step"] for one in anew[:-1]} == {None}
+
+
+def test_show_as_json_gives_a_verdict_only_where_none_was_given(
+    run: Path, heldout: Heldout
+) -> None:
+    given = {"kind": "plateau", "best_step": 30, "mine": True}
+    CURVE.unlink()
+    points = climb("rl_eval")
+    points[4] = msgspec.structs.replace(points[4], verdict=given)
+    append(*points)
+    lines = heldout("show", "rl_eval", "--json").out.splitlines()
+    shown = [json.loads(line)["verdict"] for line in lines]
+    assert shown.pop(4) == given
+    assert [one["kind"] for one in shown].count("improving") > 3
+    assert all("best_ci_high" in one for one in shown)
+
+
+def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
+    run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes the cube of their number is left out, and said to be."""
+    monkeypatch.setattr("heldout.cli.curve.CORRECTED_EVALS", 10)
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()
+    assert best == (
+        "best so far: step 110, 0.846 as measured, not corrected for picking the best of 12, "
+        "on 26 samples"
+    )
+
+
+def test_the_picture_asks_once_how_large_the_largest_eval_is(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not once a point: that would be as many times as there are points, squared."""
+    asked = []
+    monkeypatch.setattr(
+        "heldout.training.curve.most_asked", lambda points: asked.append(points) or 4
+    )
+    seen(CURVE)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("wrong", [["--effect", "0"], ["--alpha", "2"], ["--window", "1"]])
+def test_terms_that_make_no_sense_are_refused(
+    run: Path, heldout: Heldout, wrong: list[str]
+) -> None:
+    outcome = heldout("show", "rl_eval", *wrong)
+    assert outcome.code == 1
+    assert wrong[0].removeprefix("--") in outcome.err
+
+
+def test_rewards_that_cannot_be_judged_are_shown_all_the_same(run: Path, heldout: Heldout) -> None:
+    append(point(200, 1e300, 0.0))
+    outcome = heldout("show", "rl_eval")
+    assert outcome.code == 0
+    assert "no verdict: a reward at step 200 is 1e+300" in outcome.out
+    assert heldout("watch", "rl_eval", "--once").code == 0
+    seen(CURVE)
+
+
+def test_damage_is_named_and_repaired(run: Path, heldout: Heldout) -> None:
+    lines = CURVE.read_bytes().splitlines(keepends=True)
+    CURVE.write_bytes(b"".join([*lines[:2], b"\x00nonsense\n", *lines[2:]]))
+    outcome = heldout("show", "rl_eval")
+    assert outcome.code == 1
+    assert "curve.jsonl, line 3: not a readable point" in outcome.err
+    outcome = heldout("show", "rl_eval", "--repair")
+    assert outcome.code == 0
+    assert (
+        "Moved damaged line 3 of outputs/evals/rl_eval/curve.jsonl to curve.damaged." in outcome.err
+    )
+    assert "has no damaged line" in heldout("show", "rl_eval", "--repair").err
+
+
+EVIL = "x\x1b[2J\u202e\nfake row"
+
+
+def test_nothing_in_a_curve_is_obeyed_by_the_terminal(run: Path, heldout: Heldout) -> None:
+    summary = {**(POINTS[0].summary or {}), f"metric_{EVIL}": 1.0}
+    summary |= {f"metric_{EVIL}_n": 1, f"metric_{EVIL}_stderr": 0.0}
+    outcomes = (Outcome(EVIL, 0.0), Outcome("b", 1.0))
+    append(
+        point(0, label=EVIL, skipped=EVIL, time=EVIL),
+        point(1, 1.0, label=EVIL, summary=summary, partial=EVIL, stop=EVIL, outcomes=outcomes),
+        point(2, 1.0, label=EVIL, outcomes=(Outcome(EVIL, 1.0), Outcome("b", 1.0))),
+    )
+    for arguments in (
+        ["show"],
+        ["watch", "--once"],
+        ["flips", "--label", EVIL],
+        ["flips", "--label", "none"],
+        ["plot", "--metric", "none"],
+        ["plot"],
+    ):
+        outcome = heldout(*arguments, "rl_eval")
+        for text in (outcome.out, outcome.err):
+            assert "\x1b" not in text
+            assert "\u202e" not in text
+            assert "\nfake row" not in text
+
+
+@pytest.mark.parametrize("width", [60, 80, 120, 200])
+def test_a_table_fits_its_width_and_keeps_what_matters(width: int) -> None:
+    points = [point(p.step, *(o.reward for o in p.outcomes)) for p in POINTS]
+    points.append(point(100_000, 1.0, 0.0, asked=4, of=8, partial="it took more than 60 s"))
+    console = Console(width=width, record=True, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        for block in build_curve_table(points, width).blocks():
+            table = isinstance(block, Table)
+            console.print(render_table(block) if table else render_line(block))
+    text = console.export_text()
+    assert max(map(len, text.splitlines())) <= width
+    for needed in ("100000", "0.750", "0.100 … 0.900"):
+        assert needed in text
+    assert all(word in text for word in ("partial:", "took", "more", "than", "60"))
+    assert ("length" in text.splitlines()[1]) == (width >= 120)
+
+
+def test_no_column_takes_the_place_of_one_that_matters_more() -> None:
+    table = build_curve_table([point(0, 1.0, asked=10_000, of=200_000)], 40).table
+    assert [column.heading for column in table.columns] == ["step", "reward", "95% interval"]
+
+
+def test_steps_in_a_sentence_do_not_fill_the_screen() -> None:
+    assert list_steps([]) == "no step has a result yet"
+    assert list_steps([5]) == "there is only 5"
+    assert list_steps(range(1000)).endswith("3, 4, 5, …, 995, 996, 997, 998, 999")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(-5, "0 s"), (0, "0 s"), (119, "119 s"), (120, "2 min"), (7200, "2 h"), (200_000, "2 days")],
+)
+def test_how_long_ago_a_point_came(seconds: int, said: str) -> None:
+    written = datetime(2026, 1, 1, tzinfo=UTC)
+    one = point(0, time="2026-01-01T00:00:00Z")
+    assert format_age(one, written + timedelta(seconds=seconds)) == f"{said} ago"
+    assert format_age(point(0, time="yesterday")) == "at an unknown time"
+
+
+def test_counts_of_items_name_what_they_are_of() -> None:
+    assert format_n(point(0, 1.0)) == "1"
+    assert format_n(point(0, 1.0, asked=3, of=3)) == "1 of 3"
+    assert format_n(point(0, 1.0, asked=1, of=9)) == "1 of 9"
+    assert format_n(point(0, 1.0, asked=3, of=9)) == "1 of 3 of 9"
+
+
+def test_a_run_of_that_name_here_comes_before_one_under_outputs(run: Path) -> None:
+    assert find_curve("rl_eval") == RUN
+    save(result("a"), path="rl_eval")
+    assert find_curve("rl_eval") is None
+    assert find_curve("nowhere") is None
+
+
+# --- flips --------------------------------------------------------------------------------------
+
+
+def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldout) -> None:
+    out = heldout("flips", "rl_eval").out
+    title, head, _, *rows = words(out)
+    assert title == ["rl_eval, step 0 to 150"]
+    assert head == ["sample", "at 0", "at 150"]
+    assert rows == [
+        ["gained", "a", "0.000", "1.000"],
+        ["gained", "b", "0.000", "1.000"],
+        ["lost", "c", "1.000", "0.000"],
+        ["3 samples compared (passed: ≥ 0.5): 2 gained, 1 lost, 0 still pass, 0 still fail"],
+        ["mean reward changed by +0.333 (95%, paired: -0.585 … 0.877)"],
+        ["not compared, without a score at one of the steps: 1 sample"],
+    ]
+
+
+def test_flips_as_json(run: Path, heldout: Heldout) -> None:
+    shown = json.loads(heldout("flips", "rl_eval", "--from", "50", "--json").out)
+    assert (shown["from"], shown["to"], shown["compared"]) == (50, 150, 4)
+    assert shown["gained"] == [{"id": "b", "before": 0.0, "after": 1.0}]
+    assert shown["lost"] == [{"id": "c", "before": 1.0, "after": 0.0}]
+    assert (shown["stayed_passing"], shown["difference"]) == (2, 0.0)
+    assert shown["ci_low"] == pytest.approx(-shown["ci_high"])
+    assert shown["ci_low"] < 0
+    assert shown["p_value"] == 1
+
+
+def test_flips_uses_the_threshold_of_the_run(run: Path, heldout: Heldout) -> None:
+    RunDir(RUN).write_info(RunInfo.new({**CONFIG, "pass_threshold": -1}, {}))
+    assert "0 gained, 0 lost, 3 still pass" in heldout("flips", "rl_eval").out
+
+
+def test_flips_names_the_steps_there_are(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("flips", "rl_eval", "--to", "100")
+    assert outcome.code == 1
+    assert "no result at step 100; there are 0, 50, 150" in outcome.err
+    CURVE.unlink()
+    append(point(0))
+    assert "Error: no step has a result yet" in heldout("flips", "rl_eval").err
+
+
+def test_flips_asks_which_eval_where_there_are_several(run: Path, heldout: Heldout) -> None:
+    append(point(50, 1.0, label="other"))
+    assert "of which eval?" in heldout("flips", "rl_eval").err
+    assert "it has other, rl_eval" in heldout("flips", "rl_eval", "--label", "x").err
+    assert heldout("flips", "rl_eval", "--label", "rl_eval").code == 0
+
+
+def test_flips_says_where_more_than_the_policy_changed(run: Path, heldout: Heldout) -> None:
+    append(point(200, 1.0, 1.0, 1.0, decoding={"dtype": "float16", "prepared_seconds": 3.0}))
+    assert "not the policy alone changed, but its decoding, too: dtype" in (
+        heldout("flips", "rl_eval").out
+    )
+
+
+# --- plot and stop ------------------------------------------------------------------------------
+
+
+def test_plot_writes_the_picture_that_its_name_asks_for(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("plot", "rl_eval")
+    assert (outcome.code, outcome.out) == (0, "Wrote curve.png.\n")
+    assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
+    assert heldout("plot", "rl_eval", str(RUN), "-o", "two.SVG", "--metric", "length").code == 0
+    assert b"<svg" in Path("two.SVG").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["rl_eval", "-o", "curve.gif"], "curve.gif is no picture that can be drawn"),
+        (["rl_eval", "--metric", "nope"], "no metric 'nope'; it has reward, pass_rate, length"),
+        (["nowhere"], "there is no run at nowhere, nor at outputs/evals/nowhere"),
+        (["rl_eval", "-o", "no/where.png"], "cannot write no/where.png"),
+        ([], "Missing argument"),
+    ],
+)
+def test_what_plot_cannot_draw_is_said(
+    run: Path, heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    outcome = heldout("plot", *arguments)
+    assert outcome.code == 1
+    assert said in outcome.err
+
+
+def test_plot_has_nothing_to_draw_without_a_result(run: Path, heldout: Heldout) -> None:
+    CURVE.unlink()
+    append(point(0))
+    assert "rl_eval has no result yet: there is nothing to plot" in heldout("plot", "rl_eval").err
+
+
+def test_stop_leaves_its_reason_for_the_training(writer: CurveWriter, heldout: Heldout) -> None:
+    outcome = heldout("stop", "rl_eval", "--reason", "enough")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert outcome.out == "Asked the training run that writes outputs/evals/rl_eval to stop.\n"
+    assert stop_requested(RUN) == "enough"
+    assert "Asked to stop: enough" in heldout("show", "rl_eval").out
+
+
+def test_stop_says_that_nobody_seems_to_be_there(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("stop", "rl_eval")
+    assert outcome.code == 0
+    assert "No process seems to be writing it now" in outcome.err
+    assert heldout("stop", "nowhere").code == 1
+    assert not Path("nowhere").exists()
+
+
+# --- Following ----------------------------------------------------------------------------------
+
+
+def test_a_follower_gives_each_point_once_when_its_line_is_whole(writer: CurveWriter) -> None:
+    follower = Follower(CURVE)
+    assert [p.step for p in follower.poll()] == [0, 50, 100, 150]
+    assert follower.poll() == []
+    writer.append(point(200, 1.0))
+    whole = CURVE.read_bytes()
+    CURVE.write_bytes(whole[:-20])
+    assert follower.poll() == []
+    CURVE.write_bytes(whole)
+    assert [p.step for p in follower.poll()] == [200]
+    assert [p.step for p in follower.points] == [0, 50, 100, 150, 200]
+
+
+def test_a_follower_goes_on_after_a_torn_line_is_cut_off(run: Path) -> None:
+    follower = Follower(CURVE)
+    follower.poll()
+    with CURVE.open("ab") as file:
+        file.write(b'{"label":"rl_ev')
+    assert follower.poll() == []
+    append(point(200, 1.0))
+    assert [p.step for p in follower.poll()] == [200]
+    assert follower.damaged == []
+
+
+def test_a_follower_passes_over_damage_and_names_it(run: Path) -> None:
+    follower = Follower(CURVE)
+    with CURVE.open("ab") as file:
+        file.write(b"nonsense\n")
+    append(point(200, 1.0))
+    assert [p.step for p in follower.poll()] == [0, 50, 100, 150, 200]
+    assert follower.damaged == [6]
+
+
+def test_a_follower_starts_again_with_another_file(run: Path) -> None:
+    follower = Follower(CURVE)
+    follower.poll()
+    CURVE.unlink()
+    assert follower.poll() == []
+    append(point(7, 1.0))
+    assert [p.step for p in follower.poll()] == [7]
+    assert [p.step for p in follower.points] == [7]
+
+
+def test_a_follower_refuses_what_it_does_not_know(run: Path) -> None:
+    CURVE.write_bytes(b'{"format":"heldout.curve","version":9}\n')
+    with pytest.raises(UnknownFormat):
+        Follower(CURVE).poll()
+
+
+def test_a_follower_keeps_no_outcomes(run: Path) -> None:
+    follower = Follower(CURVE)
+    follower.poll()
+    assert {p.outcomes for p in follower.points} == {()}
+
+
+# --- Drawing ------------------------------------------------------------------------------------
+
+
+def drawn(*series: Series, width: int = 40, height: int = 12) -> list[str]:
+    return draw_curves(series, width, height).plain.split("\n")
+
+
+def test_a_curve_rises_where_its_values_do() -> None:
+    lines = drawn(Series([Dot(0, 0.0), Dot(100, 1.0)]))
+    places = [(line.index("●"), row) for row, line in enumerate(lines) if "●" in line]
+    (right, top), (left, bottom) = places
+    assert top == 0
+    assert bottom == 9
+    assert left < right == 39
+    assert lines[-1].split() == ["0", "50", "100"]
+    assert lines[0].startswith("1.0 ┤")
+
+
+def test_hollow_points_and_skips_are_marked() -> None:
+    lines = drawn(Series([Dot(0, 0.2), Dot(100, 0.4, hollow=True)], [50]))
+    assert "".join(lines).count("○") == 1
+    assert lines[-2].index("×") == pytest.approx(22, abs=2)
+
+
+def test_the_band_lies_between_the_bounds() -> None:
+    between = (0.4, 0.6)
+    dots = [Dot(0, 0.5, between), Dot(90, 0.5, between), Dot(95, 0.0), Dot(100, 1.0)]
+    lines = drawn(Series(dots), height=22)
+    rows = [row for row, line in enumerate(lines) if "\u2800" < line[10] <= "\u28ff"]
+    assert rows == [8, 9, 10, 11]  # of 20, from 1 at the top to 0
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 80, 200])
+@pytest.mark.parametrize("height", [1, 5, 24])
+@pytest.mark.parametrize(
+    "dots",
+    [
+        [],
+        [Dot(0, 0.0)],
+        [Dot(5, 0.3, (0.1, 0.5))],
+        [Dot(0, -5.0), Dot(2**53, 1e9, (-1e12, 1e12))],
+        [Dot(0, 1.0), Dot(1, 1.0 + 1e-16)],
+        [Dot(i, i % 7 / 7, (0, 1)) for i in range(500)],
+    ],
+)
+def test_every_drawing_fits(dots: list[Dot], width: int, height: int) -> None:
+    lines = drawn(Series(dots), width=width, height=height)
+    if len(lines) > 1:
+        assert len(lines) == height
+        assert max(Text(line).cell_len for line in lines) <= width
+
+
+def test_ticks_are_round_and_few() -> None:
+    assert [t for t, _ in make_ticks(0.0, 1.0, 5)] == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1.0])
+    assert [t for t, _ in make_ticks(-30, 170, 4)] == [0, 50, 100, 150]
+
+
+@pytest.mark.parametrize(("width", "height"), [(40, 12), (40, 24), (80, 24), (200, 50), (15, 5)])
+def test_the_picture_fits_the_terminal(run: Path, width: int, height: int) -> None:
+    append(*(point(200 + i, 0.5, label="b", skipped="x" * 500) for i in range(20)))
+    follower = Follower(CURVE)
+    follower.poll()
+    console = Console(width=width, height=height, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        lines = console.render_lines(draw_screen(follower, "reward", console))
+    if width >= 40:
+        assert len(lines) <= height
+        # The table makes room for the curve, not the curve for the table.
+        assert "┤" in "".join(piece.text for line in lines for piece in line)
+    assert all(sum(piece.cell_length for piece in line) <= width for line in lines)
+
+
+def seen(path: Path, width: int = 80, height: int = 24) -> list[str]:
+    """The picture of a watch, line by line."""
+    follower = Follower(path)
+    follower.poll()
+    console = Console(width=width, height=height, file=open(os.devnull, "w"))  # noqa: PTH123, SIM115
+    with console.file:
+        lines = console.render_lines(draw_screen(follower, "reward", console))
+    return ["".join(piece.text for piece in line).rstrip() for line in lines]
+
+
+def test_the_picture_says_what_the_curve_says_now(run: Path) -> None:
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    said = seen(CURVE, width=100)[2]
+    assert re.fullmatch(r"improving: \+0.385 \(0.*\) from steps 20–60 to 70–110, paired.*", said)
+    assert seen(CURVE, width=70)[2] == said.partition(", paired")[0]
+    assert seen(CURVE, width=40)[2] == "improving +0.385"
+
+
+def test_a_verdict_beside_another_metric_says_what_it_is_of(run: Path) -> None:
+    CURVE.unlink()
+    append(*climb("rl_eval"))
+    follower = Follower(CURVE)
+    follower.poll()
+    console = Console(width=100, height=24)
+    with console.capture() as captured:
+        console.print(draw_screen(follower, "pass_rate", console))
+    assert "reward: improving: +0.385" in captured.get()
+
+
+def test_a_long_note_leaves_the_numbers_of_the_picture_whole(run: Path) -> None:
+    append(point(200, 1.0, 0.0, stop="regressing since step 50: " + "so much worse " * 20))
+    [row] = [line for line in seen(CURVE, width=100) if "regressing" in line]
+    assert row.startswith(" 200    0.500   0.100 … 0.900")
+    assert row.endswith("…")
+
+
+def test_the_picture_says_it_of_each_eval_with_its_terms(run: Path) -> None:
+    CURVE.unlink()
+    terms = {"effect": 0.05, "alpha": 0.05, "window": 4}
+    append(*climb("a"), *climb("b", verdict=terms))
+    lines = seen(CURVE, width=120)
+    assert next(line for line in lines if "improving" in line).startswith("a: improving: +0.385")
+    assert any(line.startswith("b: improving: ") for line in lines)
+    follower = Follower(CURVE)
+    follower.poll()
+    assert follower.monitors["b"].terms.window == 4
+
+
+def test_a_follower_judges_what_comes_as_it_judges_the_whole(writer: CurveWriter) -> None:
+    follower, console = Follower(CURVE), Console(width=80, height=24)
+    for one in climb("rl_eval", session="two"):
+        writer.append(one)
+        follower.poll()
+        draw_screen(follower, "reward", console)
+    assert follower.monitors["rl_eval"].latest is not None
+    sentence = follower.monitors["rl_eval"].latest.sentence()
+    assert sentence in "\n".join(seen(CURVE, width=200))
+
+
+def test_a_verdict_in_a_pipe_is_one_of_four_words(run: Path, heldout: Heldout) -> None:
+    append(
+        point(200, 1.0, verdict={"kind": "improving"}),
+        point(250, 1.0, verdict={"kind": "\x1b[2J"}),
+        point(300, 1.0, verdict={"kind": ["x"], "effect": "x"}),
+        point(350, 1.0, verdict={"kind": "cannot tell"}),
+    )
+    *_, one, two, three, old = heldout("watch", "rl_eval", "--once").out.splitlines()
+    assert one.endswith("2.0 s  improving")
+    assert two.endswith("2.0 s")
+    assert three.endswith("2.0 s")
+    assert old.endswith("2.0 s  inconclusive")  # the word of earlier versions
+    line = heldout("show", "rl_eval", "--json").out.splitlines()[-1]
+    assert json.loads(line)["verdict"]["kind"] == "inconclusive"
+
+
+# --- watch --------------------------------------------------------------------------------------
+
+
+def test_watch_in_a_pipe_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
+    out = heldout("watch", "rl_eval", "--once").out.splitlines()
+    assert out == [
+        "step 0  reward 0.250 (0.100 … 0.900)  n 4  1 error  2.0 s  0.333 without errored items",
+        "step 50  reward 0.750 (0.100 … 0.900)  n 4  2.0 s",
+        "step 100  2.0 s  skipped: no memory left",
+        "step 150  reward 0.750 (0.100 … 0.900)  n 4  2.0 s  final",
+    ]
+    lengths = heldout("watch", "rl_eval", "--once", "--metric", "length").out.splitlines()
+    assert lengths[1] == "step 50  length 12.000  n 4  2.0 s"
+
+
+def test_watch_once_does_not_wait(folder: Path, heldout: Heldout) -> None:
+    outcome = heldout("watch", "nowhere", "--once")
+    assert outcome.code == 1
+    assert "there is no run at nowhere" in outcome.err
+
+
+def test_watch_does_not_wait_for_a_curve_of_a_run_that_was_no_training(
+    folder: Path, heldout: Heldout
+) -> None:
+    save(result("a"), path="outputs/evals/plain")
+    outcome = heldout("watch", "plain")
+    assert outcome.code == 1
+    assert "nothing was evaluated there during training" in outcome.err
+
+
+def interrupted(seconds: float) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("rl_evals", "rl_eval"), ("outputs/evals/rleval", "outputs/evals/rl_eval")],
+)
+def test_watch_waits_and_says_what_may_have_been_meant(
+    run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
+) -> None:
+    monkeypatch.setattr("time.sleep", interrupted)
+    outcome = heldout("watch", name)
+    assert outcome.code == 0
+    assert outcome.err == (f"Waiting for {name}/curve.jsonl; Ctrl-C ends (did you mean {meant}?)\n")
+    Path("outputs/evals/empty").mkdir()
+    for other in ("something_else", "empti", "no/such/place"):
+        outcome = heldout("watch", other)
+        assert outcome.err == f"Waiting for {other}/curve.jsonl; Ctrl-C ends\n"
+
+
+def test_watch_names_the_metrics_there_are(run: Path, heldout: Heldout) -> None:
+    outcome = heldout("watch", "rl_eval", "--metric", "nope")
+    assert outcome.code == 1
+    assert "no metric 'nope'; it has reward, pass_rate, length" in outcome.err
+
+
+@pytest.mark.integration
+def test_watch_in_a_pipe_waits_for_the_run_and_follows_it(folder: Path) -> None:
+    process = subprocess.Popen(
+        command_of("watch", "rl_eval", "--interval", "0.05"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    with process.stdout, process.stderr:
+        assert process.stderr.readline() == "Waiting for rl_eval/curve.jsonl; Ctrl-C ends\n"
+        RUN.mkdir(parents=True)
+        append(point(0, 1.0))
+        assert process.stdout.readline().startswith("step 0  reward 1.000")
+        with CURVE.open("ab") as file:
+            file.write(b'{"label":"rl_ev')  # and its writer is killed
+        append(point(50, 0.0))
+        assert process.stdout.readline().startswith("step 50  reward 0.000")
+        process.send_signal(signal.SIGINT)
+        assert (process.wait(timeout=20), process.stderr.read()) == (0, "")
+
+
+class Screen(Terminal):
+    """One that is drawn on with more than ASCII: a character may come in two pieces."""
+
+    def __init__(self, *arguments: str, columns: int) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        super().__init__(*arguments, columns=columns)
+
+    def _read(self) -> bool:
+        if not select.select([self._ours], [], [], 10)[0]:
+            return False
+        try:
+            chunk = os.read(self._ours, 65_536)
+        except OSError:
+            return False
+        self.written += self._decoder.decode(chunk)
+        return bool(chunk)
+
+
+@pytest.mark.integration
+def test_watch_on_a_terminal_draws_until_interrupted(folder: Path) -> None:
+    terminal = Screen("watch", "rl_eval", "--interval", "0.05", columns=60)
+    terminal.read_until("Waiting for rl_eval/curve.jsonl")
+    RUN.mkdir(parents=True)
+    append(*POINTS)
+    terminal.read_until("no process is writing it now")
+    terminal.read_until("●")
+    terminal.read_until("×")
+    append(point(200, 1.0, 0.0, asked=4, of=4, partial="out of time"))
+    terminal.read_until("○")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.read_all() == 0
+    assert "Interrupted" not in terminal.written
+    # Onto a screen of its own and back, after which the last picture is left.
+    screen, _, left = terminal.written.partition("\x1b[?1049l")
+    assert screen.count("\x1b[?1049h") == 1
+    assert "○" in left
+
+
+@pytest.mark.integration
+def test_a_pipe_that_is_closed_ends_watch_quietly(run: Path) -> None:
+    command = " ".join(command_of("show", "rl_eval", "--json"))
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", f"{command} | head -1"],
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    assert json.loads(done.stdout)["step"] == 0
+    assert done.stderr == ""
+
+
+# --- Evals beside the training ------------------------------------------------------------------
+
+
+def beside(step: int, lag: int, **metrics: float) -> CurvePoint:
+    """What an evaluator that knows nothing but numbers leaves."""
+    summary: dict[str, Any] = {"n": None, "mean": None}
+    for name, value in metrics.items():
+        summary |= {
+            f"metric_{name}": value,
+            f"metric_{name}_n": None,
+            f"metric_{name}_stderr": None,
+        }
+    return point(step, summary=summary, skipped=None, lag_steps=lag)
+
+
+def test_numbers_without_a_denominator_do_not_claim_one(heldout: Heldout) -> None:
+    RUN.mkdir(parents=True)
+    append(beside(10, 3, accuracy=0.25), beside(20, 0, accuracy=0.5))
+    shown = heldout("show", "rl_eval").out
+    assert "accuracy" in shown
+    assert "steps late" in shown
+    for absent in ("reward", " n ", "interval", "passed"):
+        assert absent not in shown
+    lines = heldout("watch", "rl_eval", "--once").out.splitlines()
+    assert lines[0] == "step 10  accuracy 0.250  n unknown  2.0 s  3 steps late"
+    assert lines[1] == "step 20  accuracy 0.500  n unknown  2.0 s"
+
+
+def test_a_plot_of_numbers_without_a_denominator_says_so() -> None:
+    from heldout.training.plot import NamedCurve, _count
+
+    curve = NamedCurve("remote", [beside(10, 3, accuracy=0.25)])
+    assert _count([curve], "accuracy") == "n unknown"
+    assert _count([NamedCurve("here", [point(10, 1.0, 0.0)])], "reward") == "n = 2"

@@ -1,0 +1,60 @@
+"""What the help says, and what is said to commands that are none."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from importlib.metadata import version
+
+import pytest
+
+from heldout import EvalConfig, Sampling
+from heldout.cli.run import field_docstrings, list_settings
+from tests.cli.conftest import Heldout
+
+
+def test_the_help_names_every_command(heldout: Heldout) -> None:
+    outcome = heldout("--help")
+    assert outcome.code == 0
+    for name in ("run", "show", "slice"):
+        assert re.search(rf"^  {name} +[A-Z]", outcome.out, re.MULTILINE)
+    assert heldout().out == outcome.out
+    assert heldout("-h").out == outcome.out
+
+
+def test_the_version_is_that_of_the_package(heldout: Heldout) -> None:
+    outcome = heldout("--version")
+    assert (outcome.code, outcome.out) == (0, f"heldout {version('heldout')}\n")
+
+
+def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldout) -> None:
+    outcome = heldout("shwo")
+    assert outcome.code == 2
+    assert "there is no command 'shwo'; did you mean show?" in outcome.err
+    assert "there are run, show, slice" in heldout("xyzzy").err
+
+
+@pytest.mark.parametrize("owner", [EvalConfig, Sampling])
+def test_every_setting_has_a_text_where_it_is_defined(owner: type) -> None:
+    texts = field_docstrings(owner)
+    assert [*texts] == [f.name for f in fields(owner)]
+    assert all(texts.values())
+
+
+def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: Heldout) -> None:
+    out = heldout("run", "--help").out
+    settings = out.partition("Settings (--set KEY=VALUE):\n")[2]
+    assert settings
+    flat = " ".join(settings.split())
+    names = [f.name for f in fields(EvalConfig) if f.name != "sampling"]
+    names += [f"sampling.{f.name}" for f in fields(Sampling)]
+    rows = dict(list_settings())
+    assert [*rows] == names
+    for name, text in rows.items():
+        assert f"{name} {text}" in flat
+    assert rows["max_concurrent"] == "Items in flight at once. [default: 16]"
+    assert rows["progress"].endswith("[default: true]")
+    assert rows["timeout"].endswith("[default: 600]")
+    assert rows["sampling.temperature"] == "0 is greedy. [default: 0]"
+    assert rows["sampling.stop"] == "Texts that end a model turn."
+    assert max(map(len, out.splitlines())) <= 80

@@ -1,0 +1,517 @@
+"""`heldout run`: what it takes, what it refuses, what it prints and how it exits."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from heldout import EvalReport
+from tests.cli.conftest import EVAL, RUN, Heldout, Outcome, Write, calls, damage_line
+
+
+def status() -> str:
+    return json.loads((RUN / "run.json").read_text())["status"]
+
+
+# --- A run --------------------------------------------------------------------------------------
+
+
+def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished: Outcome) -> None:
+    assert "six, model: answer" in finished.out
+    assert "6 items: 6 scored, 0 errored, 0 truncated" in finished.out
+    assert "saved to outputs/evals/six" in finished.out
+    reward = next(line for line in finished.out.splitlines() if line.strip().startswith("reward"))
+    assert reward.split()[1:5] == ["0.667", "0.300", "…", "0.903"]
+    assert status() == "complete"
+
+
+def test_without_a_terminal_there_is_no_progress(finished: Outcome) -> None:
+    assert finished.err == ""
+
+
+def test_a_config_without_a_name_takes_that_of_the_file(write: Write, heldout: Heldout) -> None:
+    write("my eval.py", **{'experiment_name="six", ': ""})
+    assert heldout("run", "my eval.py").code == 0
+    assert EvalReport.load("outputs/evals/my-eval").status == "complete"
+
+
+def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Heldout) -> None:
+    text = EVAL + "\ndefinition = EvalDefinition(load_dataset(), score_fn)\n"
+    write(text=f"from heldout import EvalDefinition\n{text}del load_dataset, score_fn\n")
+    assert "6 items: 6 scored" in heldout("run", "eval.py").out
+    write("both.py", text=f"from heldout import EvalDefinition\n{text}")
+    outcome = heldout("run", "both.py")
+    assert outcome.code == 1
+    assert "both.py has a definition and load_dataset: give one of the two" in outcome.err
+
+
+def test_max_samples_takes_the_first_ones(write: Write, heldout: Heldout) -> None:
+    write()
+    outcome = heldout("run", "eval.py", "--max-samples", "2")
+    assert "2 items: 2 scored" in outcome.out
+    assert calls() == ["word0", "word1"]
+
+
+def test_max_concurrent_bounds_the_items_under_way(write: Write, heldout: Heldout) -> None:
+    write(
+        **{
+            "def answer(messages):": """
+import threading
+three = threading.Barrier(3, timeout=20)
+under_way, most = 0, 0
+lock = threading.Lock()
+def answer(messages):
+    global under_way, most
+    with lock:
+        under_way += 1
+        most = max(most, under_way)
+        assert most <= 3
+    three.wait()  # passes only if three are under way
+    with lock:
+        under_way -= 1
+""",
+            "max_concurrent=1": "max_concurrent=2",
+        }
+    )
+    outcome = heldout("run", "eval.py", "--max-concurrent", "3")
+    assert "6 items: 6 scored, 0 errored" in outcome.out
+
+
+def test_the_main_block_of_an_eval_file_stays_quiet(write: Write, heldout: Heldout) -> None:
+    path = write()
+    path.write_text(path.read_text() + "\nif __name__ == '__main__':\n    raise SystemExit(9)\n")
+    assert heldout("run", "eval.py").code == 0
+
+
+def test_an_eval_file_imports_its_neighbours(write: Write, heldout: Heldout, folder: Path) -> None:
+    (folder / "deep").mkdir()
+    (folder / "deep" / "neighbour_of_it.py").write_text("NAME = 'six'")
+    write("deep/eval.py", **{'experiment_name="six"': "experiment_name=NAME"})
+    path = Path("deep/eval.py")
+    path.write_text("from neighbour_of_it import NAME\n" + path.read_text())
+    assert heldout("run", "deep/eval.py").code == 0
+    assert status() == "complete"
+
+
+def test_an_eval_file_may_have_the_name_of_a_module(write: Write, heldout: Heldout) -> None:
+    write("json.py")
+    assert heldout("run", "json.py").code == 0
+    assert sys.modules["json"] is json
+
+
+def test_json_is_exactly_one_line_on_stdout(write: Write, heldout: Heldout) -> None:
+    path = write()
+    path.write_text(path.read_text().replace("    word =", "    print('thinking')\n    word ="))
+    path.write_text("print('loading')\n" + path.read_text())
+    outcome = heldout("run", "eval.py", "--json")
+    assert outcome.code == 0
+    assert outcome.out.count("\n") == 1
+    summary = json.loads(outcome.out)
+    assert (summary["n"], summary["mean"]) == (6, pytest.approx(4 / 6))
+    assert outcome.err.splitlines() == ["loading", *["thinking"] * 6]
+
+
+# --- Settings -----------------------------------------------------------------------------------
+
+
+def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> None:
+    write()
+    settings = {
+        "repeats": "2",
+        "pass_threshold": "0.25",
+        "max_samples": "none",
+        "timeout": "None",
+        "progress": "False",
+        "on_error": "raise",
+        "experiment_name": "16",
+        "output_dir": "none",
+        "sampling.temperature": "0.7",
+        "sampling.top_p": "1",
+        "sampling.stop": "a,b",
+        "sampling.seed": "none",
+    }
+    given = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
+    outcome = heldout("run", "eval.py", *given)
+    assert outcome.code == 0, outcome.err
+    config = EvalReport.load("none/16").config
+    sampling = config.pop("sampling")
+    found = {k: config[k] for k in settings if "." not in k}
+    assert found == {
+        "repeats": 2,
+        "pass_threshold": 0.25,
+        "max_samples": None,
+        "timeout": None,
+        "progress": False,
+        "on_error": "raise",
+        "experiment_name": "16",
+        "output_dir": "none",
+    }
+    assert sampling == {
+        "temperature": 0.7,
+        "top_p": 1.0,
+        "max_tokens": None,
+        "stop": ["a", "b"],
+        "seed": None,
+    }
+    assert "12 items" in outcome.out
+
+
+def test_a_json_list_sets_stops_that_commas_cannot(write: Write, heldout: Heldout) -> None:
+    write()
+    assert heldout("run", "eval.py", "--set", r'sampling.stop=["\n", "a,b"]').code == 0
+    assert EvalReport.load(RUN).config["sampling"]["stop"] == ["\n", "a,b"]
+
+
+def test_settings_that_are_valid_only_together_go_in_together(
+    write: Write, heldout: Heldout
+) -> None:
+    write(**{"max_concurrent=1": "max_error_rate=0.5"})
+    both = ["--set", "on_error=raise", "--set", "max_error_rate=none"]
+    assert heldout("run", "eval.py", *both).code == 0
+
+
+def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> None:
+    write()
+    heldout("run", "eval.py", "--set", "max_samples=5", "--max-samples", "1")
+    assert calls() == ["word0"]
+
+
+@pytest.mark.parametrize(
+    ("setting", "said"),
+    [
+        ("max_sample=3", "--set max_sample: there is no such setting; did you mean max_samples?"),
+        ("temperature=1", "did you mean sampling.temperature?"),
+        ("sampling.temprature=1", "did you mean sampling.temperature?"),
+        ("xyzzy=1", "there is no such setting; there are endpoint, experiment_name, "),
+        ("max_samples", "--set takes KEY=VALUE, got 'max_samples'"),
+        ("max_samples=ten", "--set max_samples takes int | None, got 'ten'"),
+        ("max_samples=1.5", "--set max_samples takes int | None, got '1.5'"),
+        ("max_samples=0", "max_samples is a whole number >= 1, got 0"),
+        ("repeats=none", "--set repeats takes int, got 'none'"),
+        ("timeout=soon", "--set timeout takes float | None, got 'soon'"),
+        ("timeout=nan", "timeout is a finite number"),
+        ("progress=maybe", "--set progress takes bool, got 'maybe'"),
+        ("on_error=ignore", "--set on_error takes Literal['zero', 'raise'], got 'ignore'"),
+        ("sampling.top_p=2", "sampling.top_p is a finite number from 0 to 1, got 2.0"),
+        ("sampling.stop=[1]", "--set sampling.stop takes tuple[str, ...]"),
+        ("experiment_name=../up", "experiment_name becomes a directory"),
+        ("endpoint=nobody", "endpoint 'nobody' is not one of openai:MODEL"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_runs(
+    write: Write, heldout: Heldout, setting: str, said: str
+) -> None:
+    write()
+    outcome = heldout("run", "eval.py", "--set", setting)
+    assert outcome.code == 1
+    assert said in outcome.err
+    assert "Traceback" not in outcome.err
+    assert not Path("outputs").exists()
+
+
+@pytest.mark.parametrize("endpoint", ["gpt-4o", "openai:", "hf", "smollm2:x", ""])
+def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
+    write: Write, heldout: Heldout, endpoint: str
+) -> None:
+    write()
+    outcome = heldout("run", "eval.py", "--endpoint", endpoint)
+    assert outcome.code == 1
+    assert f"endpoint {endpoint!r} is not one of openai:MODEL" in outcome.err
+    assert "hf:PATH, smollm2" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--max-samples", "many"], "'many' is not a valid integer"),
+        (["--max-samples", "-1"], "max_samples is a whole number >= 1, got -1"),
+        (["--max-concurrent", "0"], "max_concurrent is a whole number >= 1, got 0"),
+        (["--repair"], "--repair goes with --resume"),
+        (["--nonsense"], "No such option"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_runs(
+    write: Write, heldout: Heldout, arguments: list[str], said: str
+) -> None:
+    write()
+    outcome = heldout("run", "eval.py", *arguments)
+    assert outcome.code == 1
+    assert said in outcome.err
+    assert not Path("outputs").exists()
+
+
+# --- Resuming -----------------------------------------------------------------------------------
+
+
+def test_a_run_that_exists_is_refused_with_the_choices_there_are(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    before = (RUN / "results.jsonl").read_bytes()
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    for choice in ("--resume", "choose another experiment_name", "remove the directory"):
+        assert choice in outcome.err
+    assert str(RUN) in outcome.err
+    assert (RUN / "results.jsonl").read_bytes() == before
+
+
+def test_resume_runs_only_what_is_missing(finished: Outcome, heldout: Heldout) -> None:
+    journal = RUN / "results.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join(lines[:4]) + lines[4][:20])  # killed in the middle of a write
+    Path("calls.txt").unlink()
+    outcome = heldout("run", "eval.py", "--resume")
+    assert outcome.code == 0
+    assert outcome.out == finished.out
+    assert calls() == ["word3", "word4", "word5"]
+
+
+def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout) -> None:
+    write()
+    assert heldout("run", "eval.py", "--resume").code == 0
+
+
+def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Heldout) -> None:
+    outcome = heldout("run", "eval.py", "--resume", "--set", "sampling.temperature=1")
+    assert outcome.code == 1
+    assert "sampling.temperature was 0.0, is now 1.0" in outcome.err
+
+
+def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    damage_line(4)
+    refused = heldout("run", "eval.py", "--resume")
+    assert refused.code == 1
+    assert f"{RUN}/results.jsonl, line 4: not a readable result" in refused.err
+    Path("calls.txt").unlink()
+    repaired = heldout("run", "eval.py", "--resume", "--repair")
+    assert repaired.code == 0
+    assert "Moved damaged line 4 of outputs/evals/six/results.jsonl to results.damaged." in (
+        repaired.err
+    )
+    assert calls() == ["word2"]
+    assert repaired.out == finished.out
+
+
+# --- Failures -----------------------------------------------------------------------------------
+
+
+def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
+    write: Write, heldout: Heldout
+) -> None:
+    write(**{"    return word": "    raise RuntimeError('no \\x1b[31mGPU: ' + word)"})
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "all 6 items errored" in outcome.err
+    assert r"sample 'q5': endpoint: RuntimeError: no \x1b[31mGPU: word5 (eval.py, line " in (
+        outcome.err
+    )
+    assert "Results so far are saved to outputs/evals/six" in outcome.err
+    assert "Traceback" not in outcome.err
+    assert status() == "failed"
+
+
+def test_more_errors_than_allowed_exit_2(write: Write, heldout: Heldout) -> None:
+    write(**{"    return word": "    assert word != 'word1'; return word"})
+    outcome = heldout("run", "eval.py", "--set", "max_error_rate=0.1")
+    assert outcome.code == 2
+    assert "1 of 6 items errored, above max_error_rate=0.1" in outcome.err
+
+
+def test_the_first_error_exits_2_where_that_was_asked_for(write: Write, heldout: Heldout) -> None:
+    write(**{"    return word": "    assert word != 'word1'; return word"})
+    outcome = heldout("run", "eval.py", "--set", "on_error=raise")
+    assert outcome.code == 2
+    assert "sample 'q1': endpoint: AssertionError" in outcome.err
+
+
+def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: Heldout) -> None:
+    write(**{"    return word": "    assert word != 'word1'; return word"})
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 0
+    assert "6 items: 5 scored, 1 errored, 0 truncated" in outcome.out
+    scored = next(line for line in outcome.out.splitlines() if "reward, scored only" in line)
+    assert "0.600" in scored
+
+
+# --- Eval files that are none -------------------------------------------------------------------
+
+
+def test_a_missing_eval_file_is_named(heldout: Heldout) -> None:
+    outcome = heldout("run", "nowhere.py")
+    assert (outcome.code, outcome.err) == (1, "Error: nowhere.py does not exist\n")
+
+
+def test_a_folder_and_a_text_file_are_not_eval_files(heldout: Heldout, folder: Path) -> None:
+    (folder / "notes.txt").write_text("")
+    assert "is a directory, not a Python file" in heldout("run", ".").err
+    assert "notes.txt is not a Python file" in heldout("run", "notes.txt").err
+
+
+def test_a_missing_function_is_named_with_the_nearest_there_is(
+    write: Write, heldout: Heldout
+) -> None:
+    write(**{"def score_fn": "def scorefn"})
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "Error: eval.py defines no function score_fn(trajectory, sample) -> Score "
+        "(did you mean scorefn?)\n"
+    )
+
+
+def test_a_missing_dataset_is_named(write: Write, heldout: Heldout) -> None:
+    write(**{"def load_dataset": "def _something_else"})
+    assert "defines no function load_dataset() -> list[Sample]\n" in heldout("run", "eval.py").err
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("score_fn", "score_fn is a function (trajectory, sample) -> Score, got int"),
+        ("prepare_messages", "prepare_messages is a function, got int"),
+        ("environment_factory", "environment_factory is a function, got int"),
+        ("config", "config is an EvalConfig, got int"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named(
+    write: Write, heldout: Heldout, name: str, said: str
+) -> None:
+    path = write()
+    path.write_text(f"{path.read_text()}\n{name} = 3\n")
+    outcome = heldout("run", "eval.py")
+    assert (outcome.code, outcome.err) == (1, f"Error: eval.py: {said}\n")
+
+
+def test_a_config_by_another_name_is_not_overlooked(write: Write, heldout: Heldout) -> None:
+    write(**{"config =": "my_config ="})
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    assert "an EvalConfig called my_config, and no config" in outcome.err
+
+
+def test_a_syntax_error_is_reported_with_file_and_line(heldout: Heldout, folder: Path) -> None:
+    (folder / "eval.py").write_text("x = 1\ny = (2\nz = 3\n")
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    assert outcome.err.startswith("Error: eval.py could not be loaded: SyntaxError: ")
+    assert "(eval.py, line 2)" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_a_syntax_error_in_an_imported_file_is_reported_where_it_is(
+    heldout: Heldout, folder: Path
+) -> None:
+    (folder / "broken_neighbour.py").write_text("\n\nif:\n")
+    (folder / "eval.py").write_text("import broken_neighbour\n")
+    outcome = heldout("run", "eval.py")
+    assert outcome.err.startswith("Error: eval.py could not be loaded: SyntaxError: ")
+    assert "(broken_neighbour.py, line 3)" in outcome.err
+
+
+def test_an_import_error_is_reported_with_file_and_line(heldout: Heldout, folder: Path) -> None:
+    (folder / "eval.py").write_text("import json\n\nimport not_a_module\n")
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "Error: eval.py could not be loaded: ModuleNotFoundError: No module named "
+        "'not_a_module' (eval.py, line 3)\n"
+    )
+
+
+def test_a_wrong_config_is_reported_with_the_line_that_makes_it(
+    heldout: Heldout, folder: Path
+) -> None:
+    (folder / "eval.py").write_text(
+        "from heldout import EvalConfig\nconfig = EvalConfig(max_samples=-1)\n"
+    )
+    assert heldout("run", "eval.py").err == (
+        "Error: eval.py could not be loaded: max_samples is a whole number >= 1, got -1 "
+        "(eval.py, line 2)\n"
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_error_in_load_dataset_is_reported_with_its_line(
+    write: Write, heldout: Heldout, stream: bool
+) -> None:
+    body = "    return [\n"
+    path = write(
+        **{body: ("    yield Sample('q', {'question': 'a b'})\n" * stream) + "    {}['key']\n[\n"}
+    )
+    line = path.read_text().splitlines().index("    {}['key']") + 1
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    assert f"eval.py: load_dataset failed: KeyError: 'key' (eval.py, line {line})" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+@pytest.mark.parametrize(("value", "kind"), [("None", "NoneType"), ("{}", "dict"), ("'a'", "str")])
+def test_a_dataset_that_is_not_one_is_refused(
+    write: Write, heldout: Heldout, value: str, kind: str
+) -> None:
+    write(**{"    return [\n": f"    return {value}\n    [\n"})
+    outcome = heldout("run", "eval.py")
+    assert outcome.code == 1
+    assert f"load_dataset returns a list of samples, got {kind}" in outcome.err
+
+
+def test_an_empty_dataset_is_refused(write: Write, heldout: Heldout) -> None:
+    write(**{"range(6)": "range(0)"})
+    outcome = heldout("run", "eval.py")
+    assert (outcome.code, outcome.err) == (1, "Error: there are no samples to evaluate\n")
+    assert not Path("outputs").exists()
+
+
+def test_a_misspelt_optional_function_is_not_left_out_in_silence(
+    heldout: Heldout, write: Write
+) -> None:
+    path = write()
+    path.write_text(path.read_text() + "\ndef enviroment_factory(sample):\n    return None\n")
+    outcome = heldout("run", str(path))
+    assert outcome.code == 1
+    assert "defines enviroment_factory, which is not used" in outcome.err
+    assert "is it environment_factory?" in outcome.err
+
+
+# --- Exits in user code -------------------------------------------------------------------------
+
+
+def test_code_that_exits_in_a_task_is_an_error_of_its_item(write: Write, heldout: Heldout) -> None:
+    path = write("leaves.py")
+    path.write_text(
+        path.read_text().replace("def score_fn", "def graded")
+        + """
+import asyncio
+
+async def grade(code):
+    exec(code)
+
+async def score_fn(trajectory, sample):
+    await asyncio.gather(grade("exit()" if sample.id == "q2" else "pass"))
+    return graded(trajectory, sample)
+"""
+    )
+    outcome = heldout("run", "leaves.py")
+    assert "6 items: 5 scored, 1 errored" in outcome.out
+    assert outcome.code == 0
+    assert "SystemExit" in heldout("show", "six", "--failures", "1").out
+
+
+@pytest.mark.parametrize(
+    "code", ["raise SystemExit(0)", "def load_dataset():\n    raise SystemExit"]
+)
+def test_an_exit_of_the_eval_file_itself_is_no_success(
+    write: Write, heldout: Heldout, code: str
+) -> None:
+    path = write("leaves.py")
+    path.write_text(path.read_text() + f"\n{code}\n")
+    outcome = heldout("run", "leaves.py")
+    assert outcome.code == 2
+    assert "SystemExit" in outcome.err
+    assert "there is no report" in outcome.err

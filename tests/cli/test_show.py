@@ -1,0 +1,663 @@
+"""`heldout show` and `heldout slice`: what a run directory says on a terminal and in a pipe."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from heldout import (
+    EvalReport,
+    EvalResult,
+    Message,
+    Metric,
+    Sample,
+    Score,
+    Stop,
+    ToolCall,
+    Trajectory,
+)
+from heldout._format import printable
+from heldout.cli.slice import in_order
+from heldout.store.columns import summarize_results
+from heldout.store.journal import JournalWriter
+from heldout.store.run_dir import RunDir, now
+from heldout.training.curve import CurvePoint, CurveWriter
+from tests.cli.conftest import RUN, Heldout, Outcome, calls, damage_line
+
+
+def save(*results: EvalResult, path: str = "outputs/evals/made", **config: object) -> None:
+    whole = {"experiment_name": "made", "repeats": 1, **config}
+    EvalReport(results, summarize_results(results), whole).save(path)
+
+
+def result(
+    id: str = "q",
+    *messages: Message,
+    truth: object = None,
+    error: str | None = None,
+    metric: str = "correct",
+    metadata: dict[str, object] | None = None,
+    repeat: int = 0,
+    truncated: bool = False,
+    value: float = 0.0,
+) -> EvalResult:
+    return EvalResult(
+        id,
+        Sample(id, {"question": f"{id}?"}, truth, metadata or {}),
+        Trajectory(messages or (Message("user", "?"),), Stop(truncated=truncated)),
+        Score() if error else Score((Metric(metric, value, weight=1.0),)),
+        repeat=repeat,
+        error=error,
+    )
+
+
+# --- show ---------------------------------------------------------------------------------------
+
+
+def test_show_prints_what_run_printed(finished: Outcome, heldout: Heldout) -> None:
+    assert heldout("show", "outputs/evals/six").out == finished.out
+    assert heldout("show", "six").out == finished.out
+
+
+def test_show_as_json_is_one_line_with_status_config_and_summary(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    outcome = heldout("show", "six", "--json")
+    assert outcome.out.count("\n") == 1
+    shown = json.loads(outcome.out)
+    report = EvalReport.load(RUN)
+    assert shown == {
+        "status": "complete",
+        "reason": None,
+        "config": report.config,
+        "summary": report.summary,
+    }
+
+
+def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
+    lines = heldout("show", "six", "--markdown").out.splitlines()
+    assert lines[0] == "<code>six</code>, model: answer"
+    assert "| reward | 0.667 | 0.300 … 0.903 | 6 |" in lines
+    assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
+    assert "not both" in heldout("show", "six", "--markdown", "--json").err
+
+
+def test_show_failures_prints_the_first_items_that_did_not_pass(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    outcome = heldout("show", "six", "--failures", "1")
+    assert outcome.out.splitlines() == [
+        "── q4",
+        "reward     0.000   correct 0.000 × 1   length 5.000",
+        "user       say word4",
+        "assistant  word4",
+        "target     other",
+    ]
+    both = heldout("show", "six", "--failures", "9").out
+    assert [line for line in both.splitlines() if line.startswith("──")] == ["── q4", "── q5"]
+
+
+def test_show_failures_as_json_is_a_line_a_failure(finished: Outcome, heldout: Heldout) -> None:
+    lines = heldout("show", "six", "--failures", "9", "--json").out.splitlines()
+    shown = [json.loads(line) for line in lines]
+    assert [(s["sample_id"], s["reward"]) for s in shown] == [("q4", 0.0), ("q5", 0.0)]
+    assert shown[0]["trajectory"]["messages"][-1]["content"] == "word4"
+
+
+def test_failures_are_those_that_errored_and_then_the_wrong_ones(heldout: Heldout) -> None:
+    save(
+        result("wrong 1"),
+        result("right", value=1.0),
+        result("broken 1", error="no"),
+        result("wrong 2"),
+        result("broken 2", error="no"),
+        result("wrong 3"),
+    )
+
+    def shown(count: int) -> list[str]:
+        lines = heldout("show", "made", "--failures", str(count), "--json").out.splitlines()
+        return [json.loads(line)["sample_id"] for line in lines]
+
+    assert shown(1) == ["broken 1"]
+    assert shown(3) == ["broken 1", "broken 2", "wrong 1"]
+    assert shown(9) == ["broken 1", "broken 2", "wrong 1", "wrong 2", "wrong 3"]
+
+
+def test_the_hint_on_failures_is_a_command_that_works(heldout: Heldout) -> None:
+    path = "outputs/evals/of today"
+    save(result("a", error="no"), result("b"), path=path)
+    out = heldout("show", "of today").out
+    hint = re.search(r"`heldout (.*)` shows why items errored", out)
+    assert hint is not None
+    assert shlex.split(hint[1]) == ["show", path, "--failures", "5"]
+    assert heldout(*shlex.split(hint[1])).code == 0
+
+
+def test_without_failures_show_says_so(finished: Outcome, heldout: Heldout) -> None:
+    run = json.loads((RUN / "run.json").read_text())
+    run["config"]["pass_threshold"] = -1
+    (RUN / "run.json").write_text(json.dumps(run))
+    assert heldout("show", "six", "--failures", "3").out == (
+        "No failures: every item is scored and has reward ≥ -1.\n"
+    )
+
+
+def test_failures_show_errors_tools_reasoning_and_turns_that_were_cut_off(heldout: Heldout) -> None:
+    call = ToolCall("1", "search", '{"q": "x"}')
+    save(
+        result("a", error="endpoint: it broke"),
+        result(
+            "b",
+            Message("user", "two\nlines"),
+            Message("assistant", "", tool_calls=(call,), reasoning="let me see"),
+            Message("tool", "found it", tool_call_id="1"),
+            truth=["x", "y"],
+            repeat=1,
+            truncated=True,
+        ),
+    )
+    assert heldout("show", "made", "--failures", "2").out.splitlines() == [
+        "── a",
+        "error      endpoint: it broke",
+        "user       ?",
+        "",
+        "── b, repeat 1",
+        "reward     0.000   correct 0.000 × 1",
+        "user       two",
+        "           lines",
+        "reasoning  let me see",
+        'tool call  search({"q": "x"})',
+        "tool       found it",
+        "target     ['x', 'y']",
+        "           The last turn was truncated.",
+    ]
+
+
+def test_in_a_pipe_no_line_is_broken_and_the_middle_of_an_endless_one_is_left_out(
+    heldout: Heldout,
+) -> None:
+    text = " ".join(f"word{i}" for i in range(2000))
+    save(result("a", Message("assistant", text)), result("b", Message("assistant", text[:3000])))
+    lines = heldout("show", "made", "--failures", "2").out.splitlines()
+    assert f"assistant  {text[:3000]}".rstrip() in lines
+    assert f"assistant  {text[:2000]}".rstrip() in lines
+    left_out = len(text) - 4000
+    assert f"           … {left_out} characters left out; --json has all …" in lines
+    whole = heldout("show", "made", "--failures", "1", "--json").out
+    assert json.loads(whole)["trajectory"]["messages"][0]["content"] == text
+
+
+EVIL = "\x1b[2J\x1b]0;title\x07[red]x[/red]\r\x9b31m\u202e\u2028\x00:boom:"
+INERT = r"\x1b[2J\x1b]0;title\x07[red]x[/red]\x0d\x9b31m\u202e\u2028\x00:boom:"
+
+
+def test_what_a_model_says_is_shown_and_never_obeyed(heldout: Heldout) -> None:
+    save(
+        result(f"id{EVIL}", Message("assistant", EVIL), truth=EVIL, metric=f"m{EVIL}"),
+        result("errored", error=EVIL, metadata={f"key{EVIL}": EVIL}),
+        experiment_name=EVIL,
+        endpoint={"model": EVIL, "base_url": EVIL},
+    )
+    shown = {
+        "report": heldout("show", "made"),
+        "failures": heldout("show", "made", "--failures", "2"),
+        "slices": heldout("slice", "made", "--by", f"key{EVIL}"),
+        "refusal": heldout("slice", "made", "--by", "nothing"),
+    }
+    for name, outcome in shown.items():
+        said = outcome.out + outcome.err
+        assert printable(said) == said, name
+        assert "[red]x[/red]" in said
+    assert shown["report"].out.startswith(f"{INERT}, model: {INERT} at {INERT}\n")
+    assert f"assistant  {INERT}\n" in shown["failures"].out
+    assert f"error      {INERT}\n" in shown["failures"].out
+    assert f"target     {INERT}\n" in shown["failures"].out
+    assert f"── id{INERT}\n" in shown["failures"].out
+
+
+def test_words_of_any_script_stay_as_they_are() -> None:
+    for text in ("plain", "naïve\u00a0café", "日本\u3000語", "नमस्\u200dते", "👩\u200d🔬", "a\tb\nc"):
+        assert printable(text) == text
+    assert printable("a\r\nb") == "a\nb"
+    assert printable("\ud800\U000e0001") == r"\ud800\U000e0001"
+
+
+@pytest.mark.parametrize("threshold", ["high", None, [1]])
+def test_a_config_from_elsewhere_is_not_taken_at_its_word(
+    heldout: Heldout, threshold: object
+) -> None:
+    save(result(), pass_threshold=threshold, endpoint="text", repeats="two")
+    assert "passed (≥ 0.5)" in heldout("show", "made").out
+    assert heldout("show", "made", "--failures", "1").code == 0
+
+
+def test_a_run_that_is_not_there_is_named(heldout: Heldout, folder: Path) -> None:
+    outcome = heldout("show", "outputs/evals/none")
+    assert (outcome.code, outcome.err) == (1, "Error: there is no run at outputs/evals/none\n")
+    assert (
+        heldout("slice", "none", "--by", "x").err
+        == "Error: there is no run at none, nor at outputs/evals/none\n"
+    )
+    save(result(), path="outputs/evals/nope2")
+    near = heldout("show", "nope")
+    assert near.err == (
+        "Error: there is no run at nope, nor at outputs/evals/nope; did you mean nope2?\n"
+    )
+    near = heldout("show", "outputs/evals/nope")
+    assert near.err.endswith("outputs/evals/nope; did you mean outputs/evals/nope2?\n")
+    assert "did you mean" not in heldout("show", "elsewhere/nope").err
+    (folder / "empty").mkdir()
+    assert "empty is not a run directory" in heldout("show", "empty").err
+
+
+def test_a_run_of_a_newer_version_is_refused_by_its_version(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    run = json.loads((RUN / "run.json").read_text())
+    (RUN / "run.json").write_text(json.dumps({**run, "version": 99}))
+    outcome = heldout("show", "six")
+    assert outcome.code == 1
+    assert "version 99" in outcome.err
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "x"])
+def test_failures_takes_a_number_from_one(finished: Outcome, heldout: Heldout, count: str) -> None:
+    outcome = heldout("show", "six", "--failures", count)
+    assert outcome.code == 1
+    assert "Invalid value for '--failures'" in outcome.err
+
+
+# --- pass@k and clusters ------------------------------------------------------------------------
+
+
+def repeated(*rewards: list[float | None]) -> list[EvalResult]:
+    """Of each sample the rewards of its repeats; two samples share a passage, the last has none."""
+    return [
+        result(
+            f"q{i}",
+            repeat=repeat,
+            error="broke" if value is None else None,
+            value=value or 0.0,
+            metadata={"passage": f"p{i // 2}", "half": i % 2} if i < len(rewards) - 1 else None,
+        )
+        for i, values in enumerate(rewards)
+        for repeat, value in enumerate(values)
+    ]
+
+
+def row(out: str, label: str) -> list[str]:
+    line = next(line for line in out.splitlines() if line.strip().startswith(label))
+    return line.strip().removeprefix(label).split()
+
+
+def test_a_run_with_repeats_shows_pass_at_their_number_by_itself(heldout: Heldout) -> None:
+    save(*repeated([1.0, 0.0, None], [1.0, 1.0, 1.0], [0.0, 0.0, 0.0]), repeats=3)
+    out = heldout("show", "made").out
+    assert row(out, "pass@3")[0] == "0.667"
+    assert row(out, "pass^3")[0] == "0.333"
+    assert row(out, "pass@3")[-2:] == ["3", "samples"]
+    assert "pass@1" not in out
+
+
+def test_run_and_show_print_the_same_of_repeats(write: Any, heldout: Heldout) -> None:
+    write(**{"max_concurrent=1": "max_concurrent=1, repeats=2"})
+    ran = heldout("run", "eval.py")
+    assert row(ran.out, "pass@2")[-2:] == ["6", "samples"]
+    assert heldout("show", "six").out == ran.out
+
+
+def test_a_run_without_repeats_shows_no_pass_at_k_unless_it_is_asked_for(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    assert "pass@" not in finished.out
+    out = heldout("show", "six", "--pass-at", "1").out
+    assert row(out, "pass@1")[0] == row(out, "pass^1")[0] == "0.667"
+
+
+def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> None:
+    save(*repeated([1.0, 0.0, 0.0], [1.0, 1.0, 1.0]), repeats=3)
+    asked = ("show", "made", "--pass-at", "2", "--pass-at", "1")
+    out = heldout(*asked).out
+    labels = re.findall(r"^ (pass[@^]\d)", out, re.M)
+    assert labels == ["pass@1", "pass^1", "pass@2", "pass^2", "pass@3", "pass^3"]
+    summary = json.loads(heldout(*asked, "--json").out)["summary"]
+    assert summary["pass_at_2"] == pytest.approx((2 / 3 + 1) / 2)
+    assert summary["pass_hat_2"] == 0.5
+    assert summary["pass_at_2_n"] == 2
+    assert summary["pass_at_2_ci_low"] < summary["pass_at_2"] < summary["pass_at_2_ci_high"]
+
+
+def test_more_attempts_than_were_made_are_refused_by_sample(heldout: Heldout) -> None:
+    save(*repeated([1.0, 0.0], [1.0, 1.0]), repeats=2)
+    outcome = heldout("show", "made", "--pass-at", "3")
+    assert outcome.code == 1
+    assert "k is 3, but fewer attempts were made at samples 'q0', 'q1'" in outcome.err
+
+
+def test_of_an_unfinished_run_pass_at_k_waits_and_the_rest_is_shown(heldout: Heldout) -> None:
+    results = repeated([1.0, 0.0], [1.0])
+    summary = {**summarize_results(results), "complete": False, "n_asked": 4}
+    config = {"experiment_name": "made", "repeats": 2}
+    EvalReport(results, summary, config).save("outputs/evals/made")
+    outcome = heldout("show", "made", "--pass-at", "1")
+    assert outcome.code == 0
+    assert row(outcome.out, "pass@1")[0] == "0.750"
+    assert row(outcome.out, "pass@2") == ["–", "–", "–"]
+    assert "no pass@2 and pass^2 yet: 1 sample has fewer than 2 attempts" in outcome.out
+    shown = json.loads(heldout("show", "made", "--json").out)["summary"]
+    assert (shown["pass_at_2"], shown["pass_at_2_short"]) == (None, 1)
+
+
+def test_show_clusters_by_a_key_and_says_so(heldout: Heldout) -> None:
+    save(*repeated(*[[float(i // 2 % 2)] for i in range(41)]))
+    plain = json.loads(heldout("show", "made", "--json").out)["summary"]
+    out = heldout("show", "made", "--cluster", "passage").out
+    assert (
+        "error bars clustered by passage: 21 clusters, "
+        "1 of them samples without passage, each on its own"
+    ) in out
+    assert "rough" not in out
+    summary = json.loads(heldout("show", "made", "--cluster", "passage", "--json").out)["summary"]
+    assert (summary["clustered_by"], summary["n_clusters"]) == ("passage", 21)
+    assert summary["mean"] == plain["mean"]
+    assert summary["ci_high"] - summary["ci_low"] > plain["ci_high"] - plain["ci_low"]
+
+
+def test_few_clusters_are_said_to_be_rough(heldout: Heldout) -> None:
+    save(*repeated(*[[float(i % 2)] for i in range(7)]))
+    out = heldout("show", "made", "--cluster", "passage").out
+    assert "clustered by passage: 4 clusters" in out
+    assert "intervals from 4 clusters are rough" in out
+
+
+def test_an_unknown_cluster_key_is_refused_with_what_there_is(heldout: Heldout) -> None:
+    save(*repeated([1.0], [0.0], [1.0]))
+    for command in (["show", "made"], ["slice", "made", "--by", "half"]):
+        outcome = heldout(*command, "--cluster", "chapter")
+        assert outcome.code == 1
+        assert "no key 'chapter'; its samples have half, passage (or " in outcome.err
+
+
+def test_options_of_the_report_do_not_go_with_failures(heldout: Heldout) -> None:
+    save(*repeated([1.0], [0.0]))
+    for option in (["--pass-at", "1"], ["--cluster", "half"]):
+        outcome = heldout("show", "made", "--failures", "1", *option)
+        assert outcome.code == 1
+        assert option[0] in outcome.err
+
+
+def test_slice_clusters_by_a_key_and_counts_clusters(heldout: Heldout) -> None:
+    save(*repeated(*[[float(i % 3 > 0)] for i in range(41)]))
+    out = heldout("slice", "made", "--by", "half", "--cluster", "passage").out
+    assert row(out, "half")[:2] == ["n", "clusters"]
+    assert row(out, "0")[:2] == ["20", "20"]
+    assert row(out, "–")[:2] == ["1", "1"]
+    assert row(out, "all")[:2] == ["41", "21"]
+    assert "clustered by passage: 21 clusters" in out
+    assert "one cluster does not show how clusters differ" in out
+    lines = heldout("slice", "made", "--by", "half", "--cluster", "passage", "--json").out
+    first = json.loads(lines.splitlines()[0])
+    assert (first["slice"], first["n_clusters"]) == ({"half": 0}, 20)
+
+
+# --- Unfinished and damaged ---------------------------------------------------------------------
+
+
+def unfinished(status: str, asked: int | None, kept: int, reason: str | None = None) -> None:
+    run = json.loads((RUN / "run.json").read_text())
+    run |= {"status": status, "asked": asked, "reason": reason}
+    (RUN / "run.json").write_text(json.dumps(run))
+    journal = RUN / "results.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[: kept + 1]))
+
+
+@pytest.mark.parametrize(
+    ("status", "asked", "reason", "said", "code"),
+    [
+        ("running", None, None, "Not finished: interrupted after 3 items; ", 0),
+        ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 items; ", 0),
+        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); ", 2),
+        ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 items", 0),
+    ],
+)
+def test_an_unfinished_run_shows_as_such(
+    finished: Outcome,
+    heldout: Heldout,
+    status: str,
+    asked: int | None,
+    reason: str | None,
+    said: str,
+    code: int,
+) -> None:
+    unfinished(status, asked, 3, reason)
+    outcome = heldout("show", "six")
+    assert outcome.code == code
+    assert heldout("show", "six", "--json").code == code
+    assert heldout("show", "six", "--failures", "1").code == code
+    assert said in outcome.out
+    assert "3 items: 3 scored" in outcome.out
+    shown = json.loads(heldout("show", "six", "--json").out)
+    # Nobody is writing it, so it does not run.
+    found = "interrupted" if status == "running" else status
+    assert (shown["status"], shown["reason"]) == (found, reason)
+    assert (shown["summary"]["complete"], shown["summary"]["n_asked"]) == (False, asked)
+    sliced = heldout("slice", "six", "--by", "topic")
+    assert said.split(" (")[0].rstrip("; ") in sliced.out
+    line = heldout("slice", "six", "--by", "topic", "--json").out.splitlines()[0]
+    assert json.loads(line)["complete"] is False
+
+
+def test_an_unfinished_run_without_a_score_has_no_numbers_to_speak_of(heldout: Heldout) -> None:
+    def shown(*results: EvalResult, path: str) -> str:
+        summary = {**summarize_results(results), "complete": False, "n_asked": 6}
+        EvalReport(results, summary, {"experiment_name": "made", "repeats": 1}).save(path)
+        info = RunDir(Path(path)).read_info()
+        info.status = "failed"
+        RunDir(Path(path)).write_info(info)
+        return heldout("show", path).out
+
+    said = shown(result("a", error="no"), result("b", error="no"), path="errored")
+    assert "failed after 2" in said
+    assert "; none of them has a score.\n" in said
+    assert "; the numbers are of these.\n" in shown(result("a"), path="scored")
+
+
+def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> None:
+    unfinished("running", None, 3)
+    writer = JournalWriter(RUN / "results.jsonl")
+    try:
+        assert "\nStill running: 3 items so far; the numbers are of these.\n" in (
+            heldout("show", "six").out
+        )
+        refused = heldout("run", "eval.py", "--resume")
+        assert refused.code == 1
+        assert "is being written by another process" in refused.err
+    finally:
+        writer.close()
+
+
+def test_a_finished_run_does_not_show_as_unfinished(finished: Outcome, heldout: Heldout) -> None:
+    sliced = heldout("slice", "six", "--by", "topic").out
+    assert "Not finished" not in finished.out + sliced
+    lines = heldout("slice", "six", "--by", "topic", "--json").out.splitlines()
+    assert "complete" not in json.loads(lines[0])
+
+
+def test_a_damaged_line_is_named_moved_aside_and_run_again(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    damaged = damage_line(3)
+    # The summary was made when the journal was whole, and it is still as long as it was.
+    assert heldout("show", "six").out == finished.out
+    refused = heldout("show", "six", "--failures", "9")
+    assert refused.code == 1
+    assert "outputs/evals/six/results.jsonl, line 3: not a readable result" in refused.err
+    assert "`heldout show outputs/evals/six --repair`" in refused.err
+
+    repaired = heldout("show", "six", "--repair")
+    assert repaired.code == 0
+    assert repaired.err == (
+        "Moved damaged line 3 of outputs/evals/six/results.jsonl to results.damaged.\n"
+    )
+    assert "Not finished: interrupted after 5 of 6 items" in repaired.out
+    assert "(1 damaged journal line moved aside)" in repaired.out
+    assert (RUN / "results.damaged").read_bytes() == damaged
+
+    Path("calls.txt").unlink()
+    assert heldout("run", "eval.py", "--resume").out == finished.out
+    assert calls() == ["word1"]
+    assert heldout("show", "six", "--failures", "9").code == 0
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["slice", "--by", "topic"]])
+def test_a_journal_that_is_not_as_long_as_it_was_is_read_again_and_its_damage_named(
+    finished: Outcome, heldout: Heldout, arguments: list[str]
+) -> None:
+    journal = RUN / "results.jsonl"
+    lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(b"".join([*lines[:3], b"garbage\n", *lines[4:]]))
+    outcome = heldout(arguments[0], "six", *arguments[1:])
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "outputs/evals/six/results.jsonl, line 4: not a readable result" in outcome.err
+
+
+def test_repairing_what_is_whole_changes_nothing(finished: Outcome, heldout: Heldout) -> None:
+    before = {p.name: p.read_bytes() for p in RUN.iterdir()}
+    outcome = heldout("show", "six", "--repair")
+    assert outcome.err == "outputs/evals/six/results.jsonl has no damaged line.\n"
+    assert outcome.out == finished.out
+    assert {p.name: p.read_bytes() for p in RUN.iterdir()} == before
+
+
+# --- slice --------------------------------------------------------------------------------------
+
+
+def cells(out: str) -> list[list[str]]:
+    return [line.split() for line in out.splitlines() if line.strip(" ─")]
+
+
+def write_curve(path: Path, label: str) -> None:
+    path.mkdir(parents=True)
+    writer = CurveWriter(path / "curve.jsonl")
+    writer.append(
+        CurvePoint(
+            label=label,
+            step=0,
+            session="one",
+            time=now(),
+            seconds=1.0,
+            summary={"n": 4, "mean": 0.5},
+        )
+    )
+    writer.close()
+
+
+def test_a_curve_is_headed_by_its_label_and_where_it_is_if_that_is_another(
+    folder: Path, heldout: Heldout
+) -> None:
+    write_curve(folder / "runs/august", "math")
+    assert heldout("show", "runs/august").out.startswith("math in august\n")
+    write_curve(folder / "runs/math", "math")
+    assert heldout("show", "runs/math").out.startswith("math\n")
+
+
+def test_terms_that_make_no_verdict_are_refused_before_anything_is_printed(
+    folder: Path, heldout: Heldout
+) -> None:
+    write_curve(folder / "math", "math")
+    outcome = heldout("show", "math", "--alpha", "5")
+    assert (outcome.code, outcome.out) == (1, "")
+    assert "alpha must lie between 0 and 1, got 5" in outcome.err
+
+
+def test_slice_prints_a_line_for_each_value_and_one_for_all(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    rows = cells(heldout("slice", "six", "--by", "difficulty").out)
+    assert rows[0] == ["difficulty", "n", "mean", "95%", "interval", "passed", "errors"]
+    assert [(row[0], row[1], row[2]) for row in rows[1:]] == [
+        ("easy", "2", "0.500"),
+        ("medium", "2", "1.000"),
+        ("hard", "2", "0.500"),
+        ("all", "6", "0.667"),
+    ]
+
+
+def test_two_keys_slice_by_their_combinations(finished: Outcome, heldout: Heldout) -> None:
+    outcome = heldout("slice", "six", "--by", "difficulty", "--by", "topic", "--json")
+    lines = [json.loads(line) for line in outcome.out.splitlines()]
+    assert [(*line["slice"].values(), line["n"]) for line in lines] == [
+        ("easy", "topic 0", 1),
+        ("easy", "topic 1", 1),
+        ("medium", "topic 0", 1),
+        ("medium", "topic 1", 1),
+        ("hard", "topic 0", 1),
+        ("hard", "topic 1", 1),
+    ]
+    table = heldout("slice", "six", "--by", "difficulty", "--by", "topic").out
+    assert cells(table)[1][:4] == ["easy", "topic", "0", "1"]
+
+
+def test_a_key_that_is_not_there_is_refused_with_those_that_are(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    outcome = heldout("slice", "six", "--by", "dificulty")
+    assert outcome.code == 1
+    assert outcome.err == (
+        "Error: outputs/evals/six has no key 'dificulty'; its samples have difficulty, topic "
+        "(or ended_by, ok, truncated, repeat, sample_id)\n"
+    )
+
+
+def test_keys_in_one_option_are_refused_with_how_to_give_them(
+    finished: Outcome, heldout: Heldout
+) -> None:
+    outcome = heldout("slice", "six", "--by", "difficulty,topic")
+    assert outcome.code == 1
+    assert outcome.err.endswith("; give --by once for each key\n")
+
+
+def test_slice_needs_a_key(finished: Outcome, heldout: Heldout) -> None:
+    outcome = heldout("slice", "six")
+    assert outcome.code == 1
+    assert "Missing option '--by'" in outcome.err
+
+
+def test_items_without_the_key_come_last_and_show_as_a_dash(heldout: Heldout) -> None:
+    save(result("a"), result("b", metadata={"level": 10}), result("c", metadata={"level": 9}))
+    rows = cells(heldout("slice", "made", "--by", "level").out)
+    assert [row[0] for row in rows[1:]] == ["9", "10", "–", "all"]
+
+
+@pytest.mark.parametrize(
+    "expected",
+    [
+        ["easy", "medium", "hard"],
+        ["Very_Easy", "Easy", "Hard", "very-hard"],
+        ["low", "medium", "high"],
+        ["small", "large"],
+        ["level 1", "level 2", "Level 10", f"level {'9' * 5000}"],
+        ["algebra", "Geometry", "zeros"],
+        ["easy", "geometry", "hard"],
+        ["1", "2", "10", "a", "a²", "b1", "b1c", "b1c2"],
+        [-1, 2.5, 10, "a", None],
+        [False, True, None],
+    ],
+)
+def test_slices_are_in_the_order_people_expect(expected: Any) -> None:
+    keys = [(value, "same") for value in expected]
+    for seed in range(5):
+        mixed = random.Random(seed).sample(keys, len(keys))
+        assert in_order(mixed) == keys
+
+
+def test_an_id_with_line_breaks_cannot_pass_for_another_row() -> None:
+    from heldout.cli._tables import as_line
+
+    assert as_line("easy\n hard   20").plain == "easy\\n hard   20"

@@ -1,0 +1,111 @@
+"""Reports as rows: the same content in a terminal, in Markdown and in JSON, never obeyed."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from heldout.cli._tables import (
+    Column,
+    Line,
+    Report,
+    Section,
+    Span,
+    Table,
+    code,
+    name,
+    print_json,
+    print_report,
+    render_markdown,
+)
+
+REPORT = Report(
+    [
+        Line("A: ", name("before"), "; 2 samples", bullet=True),
+        Line("B: ", name("after"), "; 2 samples", bullet=True),
+        Table(
+            [Column(""), Column("mean", "right")],
+            [[code("reward"), "0.250"], [code("length"), "31.000"]],
+            totals=[["all", "1.000"]],
+        ),
+        Line("Two wins."),
+        Line("No losses."),
+        Section("Flips: 1", [Table([Column("sample")], [[Span("q1", "green")]])]),
+    ],
+    conclusion="B is better.",
+)
+
+
+def test_a_terminal_has_the_conclusion_last(capsys: pytest.CaptureFixture[str]) -> None:
+    print_report(REPORT)
+    lines = [line.strip(" ─") for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line] == [
+        "A: before; 2 samples",
+        "B: after; 2 samples",
+        "mean",
+        "reward    0.250",
+        "length   31.000",
+        "all       1.000",
+        "Two wins.",
+        "No losses.",
+        "Flips: 1",
+        "sample",
+        "q1",
+        "B is better.",
+    ]
+
+
+def test_markdown_has_the_conclusion_as_its_heading() -> None:
+    assert render_markdown(REPORT).splitlines() == [
+        "### B is better.",
+        "",
+        "- A: <code>before</code>; 2 samples",
+        "- B: <code>after</code>; 2 samples",
+        "",
+        "|  | mean |",
+        "| :-- | --: |",
+        "| <code>reward</code> | 0.250 |",
+        "| <code>length</code> | 31.000 |",
+        "| all | 1.000 |",
+        "",
+        "Two wins.",
+        "No losses.",
+        "",
+        "<details>",
+        "<summary>Flips: 1</summary>",
+        "",
+        "| sample |",
+        "| :-- |",
+        "| q1 |",
+        "",
+        "</details>",
+    ]
+
+
+def test_a_title_of_its_own_is_followed_by_the_conclusion_unless_it_says_that() -> None:
+    both = Report([], conclusion="Fails: mean.", title="Fails")
+    assert render_markdown(both) == "### Fails\n\nFails: mean."
+    assert render_markdown(Report([], conclusion="Passes.", title="OK Passes.")) == "### OK Passes."
+
+
+def test_text_in_a_terminal_is_neither_markup_nor_escapes_nor_rows(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    hostile = "[red]x[/red]\x1b[2J\u202e\n | y"
+    table = Table([Column(hostile, wrap=True)], [[hostile], [Span(hostile, "bold")]])
+    print_report(Report([Line(hostile), table], conclusion=hostile))
+    shown = "[red]x[/red]\\x1b[2J\\u202e\\n | y"
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if line.strip("─")] == [shown] * 5
+
+
+def test_json_keeps_its_values_and_escapes_what_a_terminal_would_obey(
+    capfdbinary: pytest.CaptureFixture[bytes],
+) -> None:
+    value = {"id": "\x1b[2J\u202eright\U000e0001", "n": 1}
+    print_json(value)
+    out = capfdbinary.readouterr().out.decode()
+    assert "\u202e" not in out
+    assert "\x1b" not in out
+    assert json.loads(out) == value

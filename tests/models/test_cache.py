@@ -1,0 +1,492 @@
+"""The response cache, in front of a server on loopback."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import sqlite3
+import stat
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from click.testing import CliRunner
+
+import heldout
+import heldout.models.cache as cache_module
+from heldout import EvalConfig, EvalReport, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout.cli.cache import command
+from heldout.environment import Reply
+from heldout.errors import EndpointError, InvalidInput
+from heldout.models.cache import ResponseCache, count_turns, default_path
+from heldout.models.http import HTTPEndpoint
+from heldout.types import Completion, Trajectory
+from tests.faulty_server import KEY, FaultyServer, Request, answer, status
+
+Run = Callable[..., Any]
+TWO = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "3 + 3?"})]
+
+
+def scored(trajectory: Trajectory, sample: Sample) -> Score:
+    return Score((Metric("said", bool(trajectory.answer), 1.0),))
+
+
+@pytest.fixture
+def config(server: FaultyServer, tmp_path: Path) -> EvalConfig:
+    """A server that never says the same twice."""
+    server.behave = lambda request: answer(
+        f"answer {len(server.requests)}", usage={"prompt_tokens": 5, "completion_tokens": 3}
+    )
+    return EvalConfig(
+        endpoint=f"vllm:m@{server.url}",
+        output_dir=str(tmp_path / "runs"),
+        max_concurrent=1,
+        progress=False,
+        cache=str(tmp_path / "cache" / "turns.sqlite"),
+    )
+
+
+def evaluated(
+    config: EvalConfig, samples: Sequence[Sample] = TWO, **more: Any
+) -> Callable[[], Any]:
+    async def main() -> EvalReport:
+        with anyio.fail_after(60):
+            return await heldout.evaluate(samples, config, scored, **more)
+
+    return main
+
+
+def answers(report: EvalReport) -> list[str]:
+    return [result.trajectory.answer for result in report.results]
+
+
+# --- Hits ---------------------------------------------------------------------------------------
+
+
+def test_a_second_run_sends_no_request_and_says_so(
+    run: Run, server: FaultyServer, config: EvalConfig
+) -> None:
+    first = run(evaluated(config))
+    second = run(evaluated(config))
+    assert len(server.requests) == 2
+    assert answers(first) == answers(second) == ["answer 1", "answer 2"]
+    assert count_turns(first.results) == (0, 2)
+    assert count_turns(second.results) == (2, 0)
+    timing = second.results[0].trajectory.timing
+    assert timing is not None
+    assert (timing.requests, timing.cached_turns) == (0, 1)
+    assert second.results[0].trajectory.usage == first.results[0].trajectory.usage
+    assert second.summary["mean"] == first.summary["mean"] == 1.0
+
+
+def test_without_the_cache_every_run_asks(
+    run: Run, server: FaultyServer, config: EvalConfig
+) -> None:
+    run(evaluated(config))
+    run(evaluated(replace(config, cache=False)))
+    assert len(server.requests) == 4
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"sampling": Sampling(max_tokens=5)},
+        {"sampling": Sampling(extra_body={"top_k": 5})},
+        {"sampling": Sampling(seed=1)},
+        {"endpoint": "other"},
+    ],
+)
+def test_another_request_or_model_is_another_turn(
+    server: FaultyServer, config: EvalConfig, changed: dict[str, Any]
+) -> None:
+    anyio.run(evaluated(config))
+    if "endpoint" in changed:
+        changed = {"endpoint": f"vllm:m2@{server.url}"}
+    anyio.run(evaluated(replace(config, **changed)))
+    assert len(server.requests) == 4
+
+
+def test_an_endpoint_object_is_known_by_its_extra_fields_and_left_open(
+    server: FaultyServer, config: EvalConfig
+) -> None:
+    async def main() -> None:
+        for effort in ("low", "high", "low"):
+            endpoint = HTTPEndpoint("m", server.url, extra={"reasoning_effort": effort})
+            await evaluated(replace(config, endpoint=endpoint))()
+            await endpoint.complete([Message("user", "Still there?")], Sampling(), ())
+            await endpoint.close()
+
+    anyio.run(main)
+    asked = [request for request in server.requests if request.text != "Still there?"]
+    assert len(asked) == 4
+
+
+# --- Repeats ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 1.0}, {"temperature": 1.0, "seed": 7}])
+def test_repeats_never_share_a_turn(
+    server: FaultyServer, config: EvalConfig, settings: dict[str, Any]
+) -> None:
+    config = replace(config, repeats=3, sampling=Sampling(**settings))
+    first, second = anyio.run(evaluated(config)), anyio.run(evaluated(config))
+    assert len(server.requests) == 6
+    assert len(set(answers(first))) == 6
+    assert answers(second) == answers(first)
+
+
+def test_more_repeats_add_to_those_that_are_there(server: FaultyServer, config: EvalConfig) -> None:
+    sampling = Sampling(temperature=1.0)
+    anyio.run(evaluated(replace(config, repeats=2, sampling=sampling)))
+    report = anyio.run(evaluated(replace(config, repeats=3, sampling=sampling)))
+    assert count_turns(report.results) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("sampling", "requests"),
+    [
+        (Sampling(), 1),
+        (Sampling(temperature=1.0), 2),
+        (Sampling(extra_body={"temperature": 1.0}), 2),
+        (Sampling(temperature=1.0, seed=7), 2),
+    ],
+)
+def test_samples_of_one_prompt_share_a_turn_only_where_it_is_greedy(
+    server: FaultyServer, config: EvalConfig, sampling: Sampling, requests: int
+) -> None:
+    twins = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "2 + 2?"})]
+    anyio.run(evaluated(replace(config, sampling=sampling), twins))
+    assert len(server.requests) == requests
+
+
+def test_a_seed_that_the_api_does_not_have_tells_draws_apart_all_the_same(
+    server: FaultyServer, config: EvalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    server.script(status(200, {"content": [{"type": "text", "text": "4"}]}))
+    twins = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "2 + 2?"})]
+    seeded = Sampling(temperature=1.0, seed=7)
+    config = replace(config, endpoint=f"anthropic:claude@{server.url}", sampling=seeded)
+    anyio.run(evaluated(config, twins))
+    assert len(server.requests) == 2
+
+
+def test_a_resumed_run_does_not_take_the_turn_of_another_repeat(
+    server: FaultyServer, config: EvalConfig
+) -> None:
+    config = replace(
+        config, experiment_name="run", repeats=2, sampling=Sampling(temperature=1.0), retries=0
+    )
+    good = server.behave
+    server.behave = lambda r: status(400, "no") if len(server.requests) > 1 else good(r)
+    with pytest.raises(heldout.errors.EvalFailed):
+        anyio.run(evaluated(replace(config, on_error="raise"), TWO[:1]))
+    server.behave = good
+    report = anyio.run(evaluated(replace(config, resume=True), TWO[:1]))
+    assert len(set(answers(report))) == 2
+
+
+# --- Errors and conversations -------------------------------------------------------------------
+
+
+def test_errors_are_not_cached(server: FaultyServer, config: EvalConfig) -> None:
+    good = server.behave
+    server.behave = lambda r: status(400, "no") if r.text == "2 + 2?" else good(r)
+    assert anyio.run(evaluated(config)).summary["n_errors"] == 1
+    server.behave = good
+    report = anyio.run(evaluated(config))
+    assert report.summary["n_errors"] == 0
+    assert count_turns(report.results) == (1, 1)
+
+
+class Tool:
+    """Answers one call, differently where it is told to."""
+
+    def __init__(self, result: str) -> None:
+        self.result = result
+        self.tools = (ToolSpec("add"),)
+
+    def opening(self) -> list[Message]:
+        return []
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        calls = messages[-1].tool_calls
+        return Reply([Message("tool", self.result, tool_call_id=c.id) for c in calls])
+
+    def close(self) -> None: ...
+
+
+def test_a_cached_turn_is_sent_back_with_its_signed_thinking(
+    run: Run, server: FaultyServer, config: EvalConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+    thinking = {"type": "thinking", "thinking": "Add.", "signature": "c2lnbmVk"}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "add", "input": {}}
+
+    def behave(request: Request) -> Any:
+        if "tool_result" in request.text:
+            body = {"content": [{"type": "text", "text": "4"}], "stop_reason": "end_turn"}
+        else:
+            body = {"content": [thinking, call], "stop_reason": "tool_use"}
+        return status(200, body)
+
+    server.behave = behave
+    config = replace(config, endpoint=f"anthropic:claude@{server.url}")
+    run(evaluated(config, TWO[:1], environment_factory=lambda sample: Tool("4")))
+    report = run(evaluated(config, TWO[:1], environment_factory=lambda sample: Tool("5")))
+    assert count_turns(report.results) == (1, 1)
+    assert len(server.requests) == 3
+    assert server.requests[2].body["messages"][1]["content"] == [thinking, call]
+    assert KEY.encode() not in Path(str(config.cache)).read_bytes()
+
+
+def test_a_cached_turn_is_sent_back_with_its_reasoning(
+    server: FaultyServer, config: EvalConfig
+) -> None:
+    calls = [{"id": "a", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+
+    def behave(request: Request) -> Any:
+        if request.body["messages"][-1]["role"] == "tool":
+            return answer("4")
+        return answer(None, tool_calls=calls, reasoning_content="Add.")
+
+    server.behave = behave
+    for result, requests in (("4", 2), ("4", 2), ("5", 3)):
+        tool = Tool(result)
+        anyio.run(evaluated(config, TWO[:1], environment_factory=lambda s, t=tool: t))
+        assert len(server.requests) == requests
+    assert server.requests[2].body["messages"][1]["reasoning_content"] == "Add."
+
+
+# --- What is never cached -----------------------------------------------------------------------
+
+
+class Custom:
+    """An endpoint of the user's own: any model may be behind it."""
+
+    def describe(self) -> dict[str, Any]:
+        return {"kind": "mine", "version": "1"}
+
+    async def complete(self, messages: Any, sampling: Any, tools: Any) -> Completion:
+        raise EndpointError("not asked")
+
+    async def close(self) -> None: ...
+
+
+@pytest.mark.parametrize("endpoint", [lambda messages: "4", Custom()])
+def test_models_that_may_change_under_their_description_are_refused(
+    config: EvalConfig, endpoint: Any
+) -> None:
+    with pytest.raises(InvalidInput, match="for servers and for models loaded from disk"):
+        anyio.run(evaluated(replace(config, endpoint=endpoint)))
+    assert not Path(str(config.cache)).exists()
+
+
+def test_a_folder_without_a_model_is_refused_with_the_reason(
+    config: EvalConfig, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        anyio.run(evaluated(replace(config, endpoint=f"hf:{tmp_path}")))
+
+
+def entries(path: Path) -> int:
+    with ResponseCache(path) as cache:
+        return cache.info().entries
+
+
+# --- The file -----------------------------------------------------------------------------------
+
+
+def test_turns_expire(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(cache_module.time, "time", lambda: now[0])
+    with ResponseCache(tmp_path / "c", max_age=60) as cache:
+        cache.put(b"old", b"turn")
+        now[0] += 59
+        assert cache.get(b"old") == b"turn"
+        now[0] += 1
+        assert cache.get(b"old") is None
+        cache.put(b"new", b"turn")
+    assert entries(tmp_path / "c") == 1
+
+
+def test_the_oldest_turns_go_when_there_are_too_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [1000.0]
+    monkeypatch.setattr(cache_module.time, "time", lambda: now[0])
+    with ResponseCache(tmp_path / "c", max_bytes=300_000) as cache:
+        for number in range(6):
+            now[0] += 1
+            cache.put(bytes([number]), b"x" * 100_000)
+    with ResponseCache(tmp_path / "c") as cache:
+        assert [number for number in range(6) if cache.get(bytes([number]))] == [3, 4, 5]
+        assert cache.info().bytes < 400_000  # the file has become smaller, too
+
+
+def test_limits_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HELDOUT_CACHE_MAX_MB", "0.001")
+    with ResponseCache(tmp_path / "c") as cache:
+        cache.put(b"k", b"x" * 2000)
+    assert entries(tmp_path / "c") == 0
+    monkeypatch.setenv("HELDOUT_CACHE_MAX_MB", "much")
+    with pytest.raises(InvalidInput, match="HELDOUT_CACHE_MAX_MB is a number"):
+        ResponseCache(tmp_path / "c")
+
+
+def _write_many(path: Path, first: int, number: int) -> None:
+    with ResponseCache(path) as cache:
+        for i in range(first, first + number):
+            cache.put(i.to_bytes(4, "big"), b"turn %d" % i)
+
+
+@pytest.mark.integration
+def test_several_processes_write_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "c"
+    context = multiprocessing.get_context("spawn")
+    writers = [
+        context.Process(target=_write_many, args=(path, 40 * writer, 50)) for writer in range(4)
+    ]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    with ResponseCache(path) as cache:
+        assert cache.info().entries == 170  # neighbours share ten keys
+        assert all(cache.get(i.to_bytes(4, "big")) == b"turn %d" % i for i in range(170))
+
+
+def test_a_turn_that_was_damaged_on_disk_is_asked_again(tmp_path: Path) -> None:
+    with ResponseCache(tmp_path / "c") as cache:
+        cache.put(b"k", b"The answer is 4.")
+    content = (tmp_path / "c").read_bytes()
+    (tmp_path / "c").write_bytes(content.replace(b"is 4.", b"is 5."))
+    with ResponseCache(tmp_path / "c") as cache:
+        assert cache.info().entries == 1
+        assert cache.get(b"k") is None
+
+
+def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
+    ResponseCache(tmp_path / "c").close()
+    assert stat.S_IMODE((tmp_path / "c").stat().st_mode) == 0o600
+
+
+def test_another_file_is_left_as_it_is(tmp_path: Path) -> None:
+    text, database = tmp_path / "text", tmp_path / "db"
+    text.write_text("not a database, but long enough to look like one " * 40)
+    with closing(sqlite3.connect(database)) as db:
+        db.execute("CREATE TABLE precious (x)")
+    for path in (text, database):
+        before = path.read_bytes()
+        with pytest.raises(InvalidInput, match=str(path)):
+            ResponseCache(path)
+        assert path.read_bytes() == before
+
+
+def test_a_cache_that_fails_costs_a_warning_and_no_result(
+    server: FaultyServer, config: EvalConfig, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = Path(str(config.cache))
+    ResponseCache(path).close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE turns")
+    report = anyio.run(evaluated(config))
+    assert report.summary["n_scored"] == 2
+    assert [r.message for r in caplog.records if "response cache" in r.message] == [
+        f"the response cache {path} fails: no such table: turns"
+    ]
+
+
+# --- The command line ---------------------------------------------------------------------------
+
+EVAL_FILE = """
+from heldout import EvalConfig, Metric, Sample, Score
+
+config = EvalConfig(endpoint="vllm:m@{url}", output_dir="{folder}", progress=False)
+
+def load_dataset():
+    return [Sample("a", {{"prompt": "2 + 2?"}})]
+
+def score_fn(trajectory, sample):
+    return Score((Metric("four", trajectory.answer == "4", 1.0),))
+"""
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HELDOUT_CACHE", str(tmp_path / "cache"))
+    return tmp_path
+
+
+def test_the_command_shows_and_clears_the_cache(own_folder: Path) -> None:
+    shown = CliRunner().invoke(command, [])
+    assert "no cache yet" in shown.output
+    with ResponseCache(default_path()) as cache:
+        cache.put(b"k", b"turn")
+    shown = CliRunner().invoke(command, [])
+    assert f"{default_path()}: 1 turn, 0.0 MB, stored" in shown.output
+    as_json = CliRunner().invoke(command, ["show", "--json"])
+    assert json.loads(as_json.stdout)["entries"] == 1
+    kept = CliRunner().invoke(command, ["clear", "--older-than", "1"])
+    assert "removed 0 turns" in kept.output
+    cleared = CliRunner().invoke(command, ["clear"])
+    assert "removed 1 turn" in cleared.output
+    assert entries(default_path()) == 0
+
+
+@pytest.mark.parametrize("arguments", [["show"], ["clear"]])
+def test_the_command_leaves_other_files_alone(own_folder: Path, arguments: list[str]) -> None:
+    other = own_folder / "other"
+    other.write_text("mine " * 1000)
+    result = CliRunner().invoke(command, [*arguments, str(other)])
+    assert isinstance(result.exception, InvalidInput)
+    assert other.read_text() == "mine " * 1000
+
+
+def test_run_takes_the_option_and_says_what_came_from_the_cache(
+    server: FaultyServer, own_folder: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from heldout.cli.main import run_cli
+
+    server.script(answer("4"))
+    file = own_folder / "sums.py"
+    file.write_text(EVAL_FILE.format(url=server.url, folder=own_folder / "runs"))
+    lines = {
+        "one": "From the response cache: 0 model turns. Sent to the model: 1 request.",
+        "two": "From the response cache: 1 model turn. Sent to the model: 0 requests.",
+    }
+    for name, line in lines.items():
+        assert run_cli(["run", str(file), "--cache", "--set", f"experiment_name={name}"]) == 0
+        assert line in capfd.readouterr().err
+    assert len(server.requests) == 1
+    assert default_path().exists()
+
+
+def test_run_takes_extra_fields_by_dotted_keys(server: FaultyServer, own_folder: Path) -> None:
+    from heldout.cli.main import run_cli
+
+    file = own_folder / "sums.py"
+    file.write_text(EVAL_FILE.format(url=server.url, folder=own_folder / "runs"))
+    settings = [
+        "sampling.extra_body.thinking.type=adaptive",
+        "sampling.extra_body.top_k=5",
+        "sampling.extra_body.temperature=null",
+        f"cache={own_folder / 'here'}",
+    ]
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    assert run_cli(["run", str(file), *arguments]) == 0
+    body = server.requests[0].body
+    assert body["thinking"] == {"type": "adaptive"}
+    assert body["top_k"] == 5
+    assert "temperature" not in body
+    assert (own_folder / "here").exists()
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("false", False), ("p", "p")])
+def test_the_cache_is_a_flag_or_a_path(text: str, value: bool | str) -> None:
+    assert EvalConfig(cache=text).cache == value

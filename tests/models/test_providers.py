@@ -1,0 +1,546 @@
+"""Names of models and providers, extra request fields, and streams of chat completions."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any, ClassVar
+
+import anyio
+import pytest
+
+import heldout
+from heldout import EvalConfig, Message, Metric, Sample, Sampling, Score, ToolSpec
+from heldout._providers import COMPATIBLE, SERVERS
+from heldout.config import check_endpoint, config_to_dict, result_changing
+from heldout.errors import (
+    ContextFull,
+    EndpointError,
+    FatalEndpointError,
+    InvalidInput,
+    SystemicFailure,
+    TransientError,
+)
+from heldout.models import open_endpoint
+from heldout.models.http import HTTPEndpoint, ServerEndpoint
+from heldout.models.requests import open_requests
+from heldout.types import Completion, ToolCall, Usage
+from tests.faulty_server import KEY, FaultyServer, Request, answer, echo_key, events, raw, status
+
+Run = Callable[..., Any]
+QUESTION = [Message("user", "2 + 2?")]
+OTHER_KEY = "gsk-0123456789abcdefghij"
+
+
+def asked(
+    endpoint: str, sampling: Sampling | None = None, tools: Sequence[ToolSpec] = ()
+) -> Callable[[], Any]:
+    async def main() -> Completion:
+        opened = open_endpoint(endpoint, max_concurrent=1)
+        try:
+            with anyio.fail_after(20):
+                return await opened.complete(QUESTION, sampling or Sampling(), tools)
+        finally:
+            await opened.close()
+
+    return main
+
+
+def opened(endpoint: str) -> ServerEndpoint:
+    made = open_endpoint(endpoint, max_concurrent=1)
+    assert isinstance(made, ServerEndpoint)
+    return made
+
+
+# --- Names --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMPATIBLE)
+def test_a_provider_has_its_own_address_and_its_own_key(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = COMPATIBLE[name]
+    if provider.key_variable:
+        monkeypatch.setenv(provider.key_variable, OTHER_KEY)
+    check_endpoint(f"{name}:org/model")
+    endpoint = opened(f"{name}:org/model")
+    assert endpoint.describe() == {
+        "kind": "openai",
+        "model": "org/model",
+        "base_url": provider.url,
+    }
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "variable"),
+    [
+        ("openai:gpt-4o", "OPENAI_API_KEY"),
+        ("openai-responses:gpt-5", "OPENAI_API_KEY"),
+        ("anthropic:claude-opus-4-5", "ANTHROPIC_API_KEY"),
+        *((f"{name}:m", p.key_variable) for name, p in COMPATIBLE.items() if p.key_variable),
+    ],
+)
+def test_a_missing_key_is_named_before_anything_is_sent(
+    endpoint: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    monkeypatch.delenv(variable, raising=False)
+    with pytest.raises(InvalidInput, match=f"needs a key: set {variable}$"):
+        open_endpoint(endpoint, max_concurrent=1)
+
+
+@pytest.mark.parametrize("name", ["groq", "vllm"])
+def test_one_provider_never_gets_the_key_of_another(
+    run: Run, server: FaultyServer, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GROQ_API_KEY", OTHER_KEY)
+    run(asked(f"{name}:m@{server.url}"))
+    expected = f"Bearer {OTHER_KEY}" if name == "groq" else None
+    assert server.requests[0].headers.get("authorization") == expected
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_every_server_can_stand_at_another_address(server: FaultyServer, name: str) -> None:
+    assert opened(f"{name}:m@{server.url}").base_url == server.url
+
+
+@pytest.mark.parametrize(
+    ("url", "base_url"),
+    [("http://gateway", "http://gateway/v1"), ("http://gateway/v1/", "http://gateway/v1")],
+)
+def test_the_address_of_anthropic_is_written_as_in_its_own_packages(
+    url: str, base_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+    assert opened("anthropic:claude").base_url == base_url
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("gpt-4o", "write openai:gpt-4o$"),
+        ("o3-mini", "write openai:o3-mini$"),
+        ("claude-opus-4-5", "write anthropic:claude-opus-4-5$"),
+        ("gemini-2.5-flash", "write litellm:gemini/gemini-2.5-flash or openrouter:google/gemini"),
+        ("anthropic/claude-opus-4-5", r"did you mean anthropic:claude-opus-4-5\?$"),
+        ("antropic:claude", r"did you mean anthropic:claude\?$"),
+        ("Qwen/Qwen3-4B", "write hf:Qwen/Qwen3-4B to load it here, or vllm:Qwen/Qwen3-4B or"),
+        ("llama3:8b", "write ollama:llama3:8b if"),
+        ("openai:", "hf:PATH, smollm2$"),
+        ("smollm2:x", "hf:PATH, smollm2$"),
+    ],
+)
+def test_a_name_without_its_provider_is_answered_with_the_form_to_write(
+    name: str, hint: str
+) -> None:
+    with pytest.raises(InvalidInput, match=hint):
+        EvalConfig(endpoint=name)
+
+
+def test_whole_requests_go_to_providers_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert open_requests("vllm:m", [], max_concurrent=1).base_url == COMPATIBLE["vllm"].url
+    with pytest.raises(InvalidInput, match="OpenAI-compatible"):
+        open_requests("anthropic:m", [], max_concurrent=1)
+
+
+# --- Extra fields -------------------------------------------------------------------------------
+
+
+def test_extra_fields_reach_the_server_over_those_of_heldout(
+    run: Run, server: FaultyServer
+) -> None:
+    extra = {"reasoning_effort": "low", "temperature": None, "chat_template_kwargs": {"a": True}}
+    run(asked(f"vllm:m@{server.url}", Sampling(extra_body=extra)))
+    assert server.requests[0].body == {
+        "model": "m",
+        "messages": [{"role": "user", "content": "2 + 2?"}],
+        "stream": False,
+        "reasoning_effort": "low",
+        "chat_template_kwargs": {"a": True},
+    }
+
+
+def test_extra_fields_are_part_of_what_a_run_is_known_by() -> None:
+    def identity(**settings: Any) -> dict[str, Any]:
+        config = EvalConfig(endpoint="vllm:m", sampling=Sampling(**settings))
+        return result_changing(config_to_dict(config, {}))
+
+    assert identity() != identity(extra_body={"a": 1}) != identity(extra_body={"a": 2})
+    assert identity() == identity(extra_body={}) == identity(stream=True)
+    assert Sampling(extra_body={"a": 1}, seed=1).for_item("s", 0).extra_body == {"a": 1}
+
+
+@pytest.mark.parametrize("extra", [[], "a", {1: 2}, {"a": float("nan")}, {"a": {1, 2}}])
+def test_extra_fields_that_no_request_can_have_are_refused(extra: Any) -> None:
+    with pytest.raises(InvalidInput, match=r"sampling\.extra_body"):
+        Sampling(extra_body=extra)
+
+
+@pytest.mark.parametrize("endpoint", ["smollm2", "hf:folder", lambda messages: "4"])
+@pytest.mark.parametrize("settings", [{"extra_body": {"a": 1}}, {"stream": True}])
+def test_what_only_servers_take_is_refused_elsewhere(endpoint: Any, settings: Any) -> None:
+    with pytest.raises(InvalidInput, match="are for servers"):
+        EvalConfig(endpoint=endpoint, sampling=Sampling(**settings))
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [
+        (
+            {
+                "message": "Unsupported value: 'temperature' does not support 0 with this model.",
+                "param": "temperature",
+                "code": "unsupported_value",
+            },
+            "temperature",
+        ),
+        (
+            {
+                "message": "Unsupported parameter: 'max_tokens' is not supported with this model. "
+                "Use 'max_completion_tokens' instead."
+            },
+            "max_tokens",
+        ),
+    ],
+)
+def test_a_field_that_a_model_does_not_take_ends_the_run_and_says_how_to_leave_it_out(
+    run: Run, server: FaultyServer, error: dict[str, Any], name: str
+) -> None:
+    server.script(status(400, {"error": error}))
+    with pytest.raises(FatalEndpointError, match=rf"sampling\.extra_body\.{name}=null leaves"):
+        run(asked(f"vllm:m@{server.url}"))
+
+
+# --- Answers that are errors --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reason", ["error", "abort", "insufficient_system_resource"])
+def test_a_turn_that_the_server_gave_up_is_transient(
+    run: Run, server: FaultyServer, reason: str
+) -> None:
+    server.script(answer("The answ", finish_reason=reason))
+    with pytest.raises(TransientError, match="broke off"):
+        run(asked(f"vllm:m@{server.url}"))
+
+
+@pytest.mark.parametrize(
+    ("code", "raised"),
+    [
+        (429, TransientError),
+        (502, TransientError),
+        (401, FatalEndpointError),
+        (None, TransientError),
+    ],
+)
+def test_an_error_with_status_200_is_that_error(
+    run: Run, server: FaultyServer, code: int | None, raised: type[EndpointError]
+) -> None:
+    server.script(status(200, {"error": {"message": "It went wrong.", "code": code}}))
+    with pytest.raises(raised, match="It went wrong"):
+        run(asked(f"vllm:m@{server.url}"))
+
+
+def test_reasoning_that_comes_as_a_part_of_the_content_is_reasoning(
+    run: Run, server: FaultyServer
+) -> None:
+    thinking = {"type": "thinking", "thinking": [{"type": "text", "text": "Two and two."}]}
+    parts: Any = [thinking, {"type": "text", "text": "4"}]
+    server.script(answer(parts))
+    turn = run(asked(f"vllm:m@{server.url}")).message
+    assert turn == Message("assistant", "4", reasoning="Two and two.")
+
+
+def test_a_refusal_is_an_answer(run: Run, server: FaultyServer) -> None:
+    server.script(answer(None, refusal="I cannot."))
+    assert run(asked(f"vllm:m@{server.url}")).message.text == "I cannot."
+
+
+@pytest.mark.parametrize("stream", [True, False])
+def test_a_page_instead_of_an_answer_is_quoted(
+    run: Run, server: FaultyServer, stream: bool
+) -> None:
+    server.script(status(200, "<html>Please log in.</html>"))
+    with pytest.raises(TransientError, match="Please log in"):
+        run(asked(f"vllm:m@{server.url}", Sampling(stream=stream)))
+
+
+# --- Streams ------------------------------------------------------------------------------------
+
+
+def chunk(finish_reason: str | None = None, **delta: Any) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    return {"id": "x", "object": "chat.completion.chunk", "model": "m", "choices": [choice]}
+
+
+def call(index: int | None, arguments: str, **more: Any) -> dict[str, Any]:
+    name = {"name": more.pop("name")} if "name" in more else {}
+    number = {} if index is None else {"index": index}
+    return {**number, **more, "function": {**name, "arguments": arguments}}
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+CHUNKS = (
+    chunk(role="assistant", content=""),
+    chunk(reasoning_content="Two "),
+    chunk(reasoning_content="and two."),
+    chunk(content="I "),
+    chunk(content="ädd."),
+    chunk(tool_calls=[call(0, "", id="a", type="function", name="add")]),
+    chunk(tool_calls=[call(1, '{"y"', id="b", type="function", name="sub")]),
+    chunk(tool_calls=[call(0, '{"x": 1}')]),
+    chunk(tool_calls=[call(1, ": 2}")]),
+    chunk("tool_calls"),
+)
+
+
+def test_a_stream_gives_the_turn_that_would_have_come_whole(run: Run, server: FaultyServer) -> None:
+    body = b": a comment\r\n\r\n" + events(*CHUNKS, USAGE, done=True).replace(b"\n", b"\r\n")
+    server.script(status(200, body, headers={"content-type": "text/event-stream"}))
+    turn = run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
+    calls = (ToolCall("a", "add", '{"x": 1}'), ToolCall("b", "sub", '{"y": 2}'))
+    expected = Message("assistant", "I ädd.", calls, reasoning="Two and two.")
+    assert turn == Completion(expected, "tool_calls", Usage(5, 3))
+    assert server.requests[0].body["stream"] is True
+    assert server.requests[0].body["stream_options"] == {"include_usage": True}
+    assert server.requests[0].headers["accept"] == "text/event-stream"
+
+
+def test_calls_that_are_not_numbered_are_told_apart_by_their_ids(
+    run: Run, server: FaultyServer
+) -> None:
+    parts = [
+        chunk(tool_calls=[call(None, "{", id="a", name="add")]),
+        chunk(tool_calls=[call(None, "}")]),
+        chunk("tool_calls", tool_calls=[call(None, "{}", id="b", name="sub")]),
+    ]
+    server.script(status(200, events(*parts, done=True)))
+    turn = run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
+    assert turn.message.tool_calls == (ToolCall("a", "add", "{}"), ToolCall("b", "sub", "{}"))
+
+
+def test_a_server_that_ignores_the_wish_for_a_stream_is_read_all_the_same(
+    run: Run, server: FaultyServer
+) -> None:
+    server.script(answer("4"))
+    assert run(asked(f"vllm:m@{server.url}", Sampling(stream=True))).message.text == "4"
+
+
+@pytest.mark.parametrize("end", [*range(len(CHUNKS))])
+def test_a_stream_that_ends_early_is_transient_and_never_an_answer(
+    run: Run, server: FaultyServer, end: int
+) -> None:
+    server.script(status(200, events(*CHUNKS[:end], done=end % 2 == 0)))
+    with pytest.raises(TransientError, match="broke off"):
+        run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
+
+
+def test_a_stream_that_ends_within_an_event_is_transient(run: Run, server: FaultyServer) -> None:
+    server.script(status(200, events(*CHUNKS)[:-20]))
+    with pytest.raises(TransientError, match="broke off"):
+        run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
+
+
+def test_a_stream_whose_connection_breaks_is_transient(run: Run, server: FaultyServer) -> None:
+    head = (
+        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    )
+    whole = events(*CHUNKS)
+    server.script(raw(head + b"%x\r\n%s\r\n" % (len(whole), whole)))  # and no last chunk
+    with pytest.raises(TransientError):
+        run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
+
+
+@pytest.mark.parametrize(
+    ("event", "raised"),
+    [
+        ({"error": {"message": "It went wrong.", "code": 502}}, TransientError),
+        ({"error": {"message": "It went wrong."}}, TransientError),
+        ({"error": {"message": "prompt is too long", "code": 400}}, ContextFull),
+        (b"{It went wrong", TransientError),
+    ],
+)
+def test_an_error_in_a_stream_is_that_error(
+    run: Run, server: FaultyServer, event: Any, raised: type[EndpointError]
+) -> None:
+    server.script(status(200, events(*CHUNKS[:4], event, done=True)))
+    with pytest.raises(raised, match="It went wrong|too long"):
+        run(asked(f"vllm:m@{server.url}", Sampling(stream=True)))
+
+
+def test_a_stream_can_be_asked_for_in_the_body_as_well(run: Run, server: FaultyServer) -> None:
+    server.script(status(200, events(chunk("stop", content="4"), done=True)))
+    sampling = Sampling(extra_body={"stream": True})
+    assert run(asked(f"vllm:m@{server.url}", sampling)).message.text == "4"
+
+
+# --- A whole eval -------------------------------------------------------------------------------
+
+
+def test_a_run_keeps_extra_fields_and_no_key(
+    server: FaultyServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ANTHROPIC_API_KEY", KEY)
+
+    def behave(request: Request) -> Any:
+        if "broken" in request.text:
+            return echo_key(400)
+        text = [{"type": "text", "text": f"4 {KEY}"}]
+        usage = {"input_tokens": 5, "output_tokens": 3}
+        return status(200, {"content": text, "stop_reason": "end_turn", "usage": usage})
+
+    server.behave = behave
+    config = EvalConfig(
+        endpoint=f"anthropic:claude@{server.url}",
+        experiment_name="run",
+        output_dir=str(tmp_path),
+        progress=False,
+        sampling=Sampling(extra_body={"top_k": 5}),
+    )
+    samples = [Sample("a", {"prompt": "2 + 2?"}), Sample("b", {"prompt": "broken"})]
+    report = anyio.run(
+        heldout.evaluate,
+        samples,
+        config,
+        lambda t, s: Score((Metric("four", t.answer.startswith("4"), 1.0),)),
+    )
+    assert (report.summary["n_scored"], report.summary["n_errors"]) == (1, 1)
+    stored = json.loads((tmp_path / "run" / "run.json").read_text())["config"]
+    assert stored["sampling"]["extra_body"] == {"top_k": 5}
+    assert stored["endpoint"]["kind"] == "anthropic"
+    for file in (tmp_path / "run").iterdir():
+        assert KEY.encode() not in file.read_bytes()
+
+
+def test_a_run_without_extra_fields_is_stored_as_before(
+    server: FaultyServer, tmp_path: Path
+) -> None:
+    config = EvalConfig(endpoint=f"vllm:m@{server.url}")
+    described = config_to_dict(config, {})
+    assert "cache" not in described
+    assert [*described["sampling"]] == ["temperature", "top_p", "max_tokens", "stop", "seed"]
+
+
+def test_the_first_refused_field_ends_the_run(server: FaultyServer, tmp_path: Path) -> None:
+    error = {"message": "`temperature` is deprecated for this model."}
+    server.script(status(400, {"error": error}))
+    config = EvalConfig(
+        endpoint=f"vllm:m@{server.url}",
+        experiment_name="run",
+        output_dir=str(tmp_path),
+        max_concurrent=1,
+        progress=False,
+    )
+    samples = [Sample(str(i), {"prompt": "2 + 2?"}) for i in range(20)]
+    with pytest.raises(SystemicFailure, match="temperature=null"):
+        anyio.run(heldout.evaluate, samples, config, lambda t, s: Score(()))
+    assert len(server.requests) == 1
+
+
+# --- litellm ------------------------------------------------------------------------------------
+
+
+class RateLimitError(Exception):
+    status_code = 429
+    litellm_response_headers: ClassVar = {"Retry-After": "7"}
+
+
+class AuthenticationError(Exception):
+    status_code = 401
+
+
+class ContextWindowExceededError(Exception):
+    status_code = 400
+
+
+class BadRequestError(Exception):
+    status_code = 400
+
+
+@pytest.fixture
+def litellm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A litellm that notes what it is asked, and answers or raises what it is given."""
+    module: Any = ModuleType("litellm")
+    module.requests = []
+    module.outcome = {
+        "choices": [{"finish_reason": "stop", "message": {"role": "assistant", "content": "4"}}],
+        "usage": {"prompt_tokens": 5, "completion_tokens": 3},
+    }
+
+    async def acompletion(**request: Any) -> Any:
+        module.requests.append(request)
+        if isinstance(module.outcome, Exception):
+            raise module.outcome
+        return SimpleNamespace(model_dump=lambda: module.outcome)
+
+    module.acompletion = acompletion
+    monkeypatch.setitem(sys.modules, "litellm", module)
+    return module
+
+
+def test_litellm_answers_with_its_own_form_of_the_name(litellm: Any) -> None:
+    sampling = Sampling(max_tokens=5, extra_body={"api_base": "http://host", "temperature": None})
+    turn = anyio.run(asked("litellm:gemini/gemini-2.5-flash", sampling, [ToolSpec("add")]))
+    assert turn == Completion(Message("assistant", "4"), "stop", Usage(5, 3))
+    request = litellm.requests[0]
+    assert request["model"] == "gemini/gemini-2.5-flash"
+    assert request["messages"] == [{"role": "user", "content": "2 + 2?"}]
+    assert request["tools"][0]["function"]["name"] == "add"
+    assert request["max_tokens"] == 5
+    assert request["api_base"] == "http://host"
+    assert not {"temperature", "top_p", "seed", "stop"} & set(request)
+
+
+def test_tokens_that_litellm_does_not_know_are_not_zero(litellm: Any) -> None:
+    litellm.outcome["usage"] = {"prompt_tokens": 0, "completion_tokens": 0}
+    assert anyio.run(asked("litellm:m")).usage is None
+
+
+@pytest.mark.parametrize(
+    ("problem", "raised"),
+    [
+        (RateLimitError("slow down"), TransientError),
+        (AuthenticationError("no"), FatalEndpointError),
+        (ContextWindowExceededError("too long"), ContextFull),
+        (BadRequestError("no"), EndpointError),
+        (RuntimeError("no"), EndpointError),
+    ],
+)
+def test_errors_of_litellm_are_told_apart(
+    litellm: Any, problem: Exception, raised: type[EndpointError]
+) -> None:
+    litellm.outcome = problem
+    with pytest.raises(raised, match=type(problem).__name__) as caught:
+        anyio.run(asked("litellm:m"))
+    if isinstance(caught.value, TransientError):
+        assert caught.value.retry_after == 7.0
+
+
+def test_keys_are_removed_from_errors_of_litellm(
+    litellm: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GEMINI_API_KEY", OTHER_KEY)
+    litellm.outcome = AuthenticationError(f"https://host?key={OTHER_KEY}")
+    with pytest.raises(FatalEndpointError, match=r"key=\[key\]"):
+        anyio.run(asked("litellm:m"))
+
+
+def test_litellm_is_named_with_its_command_where_it_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "litellm", None)
+    with pytest.raises(InvalidInput, match=r"pip install 'heldout\[litellm\]'$"):
+        open_endpoint("litellm:m", max_concurrent=1)
+
+
+def test_litellm_says_what_it_cannot_do(litellm: Any) -> None:
+    with pytest.raises(FatalEndpointError, match="asyncio only"):
+        anyio.run(asked("litellm:m"), backend="trio")
+    with pytest.raises(FatalEndpointError, match="not streamed"):
+        anyio.run(asked("litellm:m", Sampling(stream=True)))
+
+
+def test_an_endpoint_made_by_hand_has_the_key_of_its_api() -> None:
+    assert HTTPEndpoint("m").base_url == "https://api.openai.com/v1"

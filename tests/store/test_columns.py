@@ -1,0 +1,500 @@
+"""A run as columns: the same from Parquet, from the journal and from memory."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from heldout import EvalReport, EvalResult, Metric, Sample, Score, Stop, Trajectory
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.stats.summary import Tally
+from heldout.store import columns
+from heldout.store.columns import Labels, Table, summarize_results, table_of, table_of_results
+from heldout.store.journal import JournalWriter, content_of, id_hash, row_of
+from heldout.store.report import finish
+from heldout.store.run_dir import RunDir, RunInfo
+
+
+@dataclass(frozen=True)
+class Point:
+    y: int
+    x: int
+
+
+def result(
+    id: str,
+    repeat: int = 0,
+    *,
+    value: float | None = 1.0,
+    input: dict[str, Any] | None = None,
+    metadata: dict[str, Any] | None = None,
+    own: dict[str, Any] | None = None,
+    extra: tuple[Metric, ...] = (),
+) -> EvalResult:
+    score = Score() if value is None else Score((Metric("right", value, 1.0), *extra))
+    return EvalResult(
+        id,
+        Sample(id, input or {"question": id}, id.upper(), metadata or {}),
+        Trajectory((), Stop("environment", truncated=repeat == 1)),
+        score,
+        own or {},
+        repeat,
+        None if value is not None else "it broke",
+    )
+
+
+def nested(depth: int) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+def results() -> list[EvalResult]:
+    return [
+        result("b", metadata={"level": 3, "topic": "sea"}),
+        result("b", 1, value=0.25, metadata={"level": 3, "topic": "sea"}),
+        result("a", value=None, metadata={"level": None}),
+        result("a", 1, value=0.0, extra=(Metric("length", 7),)),
+        result("c", input={"x": 1, "list": (1, 2)}, metadata={"level": 2.5, "topic": "air"}),
+    ]
+
+
+def saved(path: Path, given: list[EvalResult], repeats: int = 2) -> EvalReport:
+    EvalReport(given, summarize_results(given), {"repeats": repeats}).save(path)
+    return EvalReport.load(path)
+
+
+def listed(keys: Mapping[str, Labels]) -> dict[str, list[Any]]:
+    return {key: list(labels) for key, labels in keys.items()}
+
+
+def assert_same(one: Table, other: Table) -> None:
+    assert list(one.sample_ids) == list(other.sample_ids)
+    assert listed(one.keys) == listed(other.keys)
+    assert listed(one.item_keys) == listed(other.item_keys)
+    for name in ("id_hash", "content", "sample", "repeat", "reward", "truncated", "weighted"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(other, name), name)
+        assert getattr(one, name).dtype == getattr(other, name).dtype, name
+    assert list(one.metrics) == list(other.metrics)
+    for name in one.metrics:
+        np.testing.assert_array_equal(one.metrics[name], other.metrics[name], name)
+
+
+def from_journal(report: EvalReport) -> EvalReport:
+    assert report.path is not None
+    RunDir(report.path).columns.unlink()
+    return EvalReport.load(report.path)
+
+
+def test_a_table_has_the_items_in_dataset_order_and_errored_ones_without_a_reward() -> None:
+    table = table_of_results(results()[::-1], ["level"])
+    assert table.sample_ids == ["c", "a", "b"]
+    assert table.sample.tolist() == [0, 1, 1, 2, 2]
+    assert table.repeat.tolist() == [0, 0, 1, 0, 1]
+    assert np.isnan(table.reward).tolist() == [False, True, False, False, False]
+    assert table.truncated.tolist() == [False, False, True, False, True]
+    assert table.weighted.tolist() == [True, False, True, True, True]
+    assert table.metrics["length"][2] == 7
+    assert np.isnan(table.metrics["length"][[0, 1, 3, 4]]).all()
+    assert listed(table.keys) == {"level": [2.5, None, 3.0]}
+    assert len(table) == 5
+
+
+def test_columns_journal_and_memory_give_the_same_table(tmp_path: Path) -> None:
+    keys, items = ["level", "topic"], ["repeat", "topic"]
+    in_memory = table_of_results(results(), keys, item_keys=items)
+    report = saved(tmp_path / "run", results())
+    assert_same(table_of(report, keys, item_keys=items), in_memory)
+    assert_same(table_of(from_journal(report), keys, item_keys=items), in_memory)
+
+
+def test_a_journal_in_the_order_things_finished_gives_the_order_of_the_dataset(
+    tmp_path: Path,
+) -> None:
+    report = saved(tmp_path / "run", results())
+    expected = table_of(report)
+    journal = RunDir(tmp_path / "run").journal
+    head, *lines = journal.read_bytes().splitlines(keepends=True)
+    journal.write_bytes(head + b"".join(reversed(lines)))
+    assert_same(table_of(from_journal(report)), expected)
+
+
+def test_batches_of_a_run_are_put_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [
+        result(f"s{i}", k, value=i / 7, metadata={"topic": f"t{i % 3}" if i % 5 else None})
+        for i in range(7)
+        for k in range(3)
+    ]
+    expected = table_of_results(many, ["topic"])
+    monkeypatch.setattr(columns, "BATCH", 4)  # a sample's repeats are in two of them
+    report = saved(tmp_path / "run", many, repeats=3)
+    assert_same(table_of(report, ["topic"]), expected)
+    assert_same(table_of(from_journal(report), ["topic"]), expected)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2, 0.5, 3], [True, True, "true", False], [1, 2, "easy", [3]], ["1", "2", 3, None]],
+    ids=["numbers", "flags and texts", "anything", "texts and numbers"],
+)
+def test_a_key_whose_values_become_others_later_has_one_kind_throughout(
+    values: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [result(f"s{i}", metadata={"level": value}) for i, value in enumerate(values)]
+    expected = table_of_results(given, ["level"])
+    monkeypatch.setattr(columns, "BATCH", 2)
+    report = saved(tmp_path / "run", given, repeats=1)
+    assert RunDir(tmp_path / "run").columns.exists()
+    assert_same(table_of(report, ["level"]), expected)
+    assert_same(table_of(from_journal(report), ["level"]), expected)
+
+
+def test_keys_that_differ_in_case_alone_or_are_not_printable_are_columns_of_their_own(
+    tmp_path: Path,
+) -> None:
+    keys = {"kind": "a", "Kind": "b", "KIND": "c", "kind_2": "d", "": "e", "a\"\x00\n'": "f"}
+    given = [result("s", metadata=keys), result("t")]
+    report = saved(tmp_path / "run", given, repeats=1)
+    table = table_of(report, [*keys])
+    assert listed(table.keys) == {key: [value, None] for key, value in keys.items()}
+    assert_same(table_of(from_journal(report), [*keys]), table)
+
+
+def test_a_small_run_has_a_parquet_file_and_a_small_point_of_a_training_run_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(tmp_path / "run", results())
+    assert RunDir(tmp_path / "run").columns.exists()
+    monkeypatch.setattr(columns, "PARQUET_FROM", 5)
+    report = saved(tmp_path / "steps" / "run", results())
+    run = RunDir(tmp_path / "steps" / "run")
+    assert run.columns.exists()
+    monkeypatch.setattr(columns, "PARQUET_FROM", 6)
+    finish(run, run.read_info(), 5)
+    assert not run.columns.exists()
+    assert_same(table_of(EvalReport.load(run.path)), table_of_results(results()))
+    assert report.summary == EvalReport.load(run.path).summary
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_slices_of_copies_are_those_of_results_in_memory_from_columns_and_from_the_journal(
+    repeats: int, tmp_path: Path
+) -> None:
+    """Samples of equal content are one cluster, wherever they stand in the dataset."""
+    given = [
+        result(
+            f"s{i}",
+            repeat,
+            value=None if i == 5 else (i * 7 + repeat) % 11 / 10,
+            input={"question": i % 8},
+            metadata={"half": i % 2},
+            extra=() if i == 5 else (Metric("length", i * 0.3),),
+        )
+        for i in range(24)
+        for repeat in range(repeats)
+    ]
+    for each in given:
+        object.__setattr__(each.sample, "ground_truth", None)
+    report = saved(tmp_path / "run", given, repeats=repeats)
+    slices, total = report.slices_and_total("half")
+    assert total == report.summary == summarize_results(given)
+    assert total["n_clusters"] == 8
+    for half in (0, 1):
+        own = [each for each in given if each.metadata["half"] == half]
+        assert slices[(half,)] == summarize_results(own)
+    assert from_journal(report).slices_and_total("half") == (slices, total)
+
+
+def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: Path) -> None:
+    numbers = np.random.default_rng(3)
+    values = [0.1, 1 / 3, 1e-300, 5e-324, -7.25, 1e15 + 0.5, 0.0, 1.0]
+    given = [
+        result(
+            f"s{i}",
+            value=float(numbers.choice(values)),
+            metadata={"key": int(numbers.integers(40))},
+            extra=(Metric("other", numbers.normal()),) if i % 3 else (),
+        )
+        for i in range(400)
+    ]
+    slices = saved(tmp_path / "run", given, repeats=1).slice("key")
+    for (key,), summary in slices.items():
+        own = [each for each in given if each.metadata["key"] == key]
+        assert summary == summarize_results(own)
+        tally = Tally(0.5)  # one at a time, as a stream comes
+        for each in own:
+            tally.add(
+                columns.Part([row_of(len(tally._clusters), each, id_hash(each.sample_id))]).batch()
+            )
+        assert {k: summary[k] for k in tally.summary()} == tally.summary()
+
+
+def test_an_unfinished_run_is_what_it_has(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    run = RunDir(tmp_path / "run")
+    info = run.read_info()
+    info.status, info.asked = "interrupted", 6
+    run.write_info(info)
+    journal = JournalWriter(run.journal)
+    journal.append(3, result("d", value=0.5))
+    journal.close()
+    table = table_of(EvalReport.load(report.path or ""))
+    assert table.sample_ids == ["b", "a", "c", "d"]
+    assert table.reward[-1] == 0.5
+
+
+def test_a_run_without_results_is_an_empty_table() -> None:
+    table = table_of_results([])
+    assert (len(table), table.sample_ids, table.content.dtype) == (0, [], np.uint64)
+
+
+# --- Keys ---------------------------------------------------------------------------------------
+
+
+def test_an_unknown_key_is_refused_with_what_there_is(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    for given in (report, from_journal(report), replace(report, results=results(), path=None)):
+        with pytest.raises(HeldoutError, match="no key 'colour'; its samples have level, topic "):
+            table_of(given, ["colour"])
+
+
+def test_what_came_out_is_not_offered_as_a_key_but_can_be_one(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    with pytest.raises(HeldoutError) as refused:
+        table_of(report, ["colour"])
+    _, _, offered = str(refused.value).partition("samples have")
+    for outcome in ("reward", "error", "seconds", "tokens", "content", "id_hash", "right"):
+        assert outcome not in offered
+    assert list(table_of(report, item_keys=["error"]).item_keys["error"])[2] == "it broke"
+
+
+def test_of_many_keys_some_are_named_and_one_that_is_not_printable_is_quoted() -> None:
+    many = {f"key {i:02}": i for i in range(30)} | {"a\x1b[31m": 1}
+    with pytest.raises(HeldoutError, match="key 18, 11 more [(]or") as refused:
+        table_of_results([result("a", metadata=many)], ["colour"])
+    assert r"have 'a\x1b[31m', key 00" in str(refused.value)
+    with pytest.raises(HeldoutError, match="its samples have no metadata [(]or ended_by"):
+        table_of_results([result("a")], ["colour"])
+
+
+def test_a_key_that_differs_between_repeats_is_refused_by_sample_and_key(tmp_path: Path) -> None:
+    given = [result("a"), result("b", own={"mood": "calm"}), result("b", 1, own={"mood": "wild"})]
+    report = saved(tmp_path / "run", given)
+    for one in (report, from_journal(report)):
+        with pytest.raises(InvalidInput, match="'mood' .* sample 'b': 'calm' and 'wild'"):
+            table_of(one, ["mood"])
+        found = table_of(one, item_keys=["mood"]).item_keys
+        assert listed(found) == {"mood": [None, "calm", "wild"]}
+
+
+def test_places_of_each_value_are_found_in_their_order() -> None:
+    codes = np.random.default_rng(0).integers(0, 300, 3_000)
+    found = list(columns.places_by_code(codes))
+    assert [code for code, _ in found] == np.unique(codes).tolist()
+    for code, places in found[:50]:
+        assert places.tolist() == np.flatnonzero(codes == code).tolist()
+    assert list(columns.places_by_code(codes[:0])) == []
+
+
+def test_the_content_column_is_no_key(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    with pytest.raises(HeldoutError, match="no key 'content'; its samples have level, topic "):
+        table_of(report, ["content"])
+
+
+@pytest.mark.parametrize("value", ["true", "1", "null", "[1]", '"quoted"', "1.5e3"])
+def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) -> None:
+    given = [
+        result(f"s{i}", metadata={"level": level})
+        for i, level in enumerate([True, value, 1, "easy", [1], value])
+    ]
+    report = saved(tmp_path / "run", given, repeats=1)
+    expected = ["true", json.dumps(value), "1", "easy", "[1]", json.dumps(value)]
+    slices = {(label,) for label in expected}
+    assert listed(table_of_results(given, ["level"]).keys) == {"level": expected}
+    for one in (report, from_journal(report)):
+        assert listed(table_of(one, ["level"]).keys) == {"level": expected}
+        assert set(one.slice("level")) == slices
+
+
+def test_texts_among_themselves_stay_as_they_are(tmp_path: Path) -> None:
+    texts = ["true", "1", '"quoted"', "null", "easy"]
+    given = [result(f"s{i}", metadata={"level": text}) for i, text in enumerate([*texts, None])]
+    report = saved(tmp_path / "run", given, repeats=1)
+    for one in (report, from_journal(report)):
+        assert listed(table_of(one, ["level"]).keys) == {"level": [*texts, None]}
+
+
+def test_a_whole_number_beyond_every_float_is_kept_as_text(tmp_path: Path) -> None:
+    given = [result("a", metadata={"level": 10**400}), result("b", metadata={"level": 1.5})]
+    report = saved(tmp_path / "run", given, repeats=1)
+    assert listed(table_of(report, ["level"]).keys) == {"level": [str(10**400), "1.5"]}
+
+
+# --- Content ------------------------------------------------------------------------------------
+
+
+def hash_of(**sample: Any) -> int:
+    return content_of(Sample(**{"id": "s", "input": {"q": "?"}, **sample}))
+
+
+def test_content_is_of_input_and_ground_truth_and_of_nothing_else() -> None:
+    plain = hash_of()
+    assert hash_of(id="other", metadata={"level": 1}) == plain
+    assert hash_of(input={"q": "!"}) != plain
+    assert hash_of(ground_truth=1) != plain
+    assert hash_of(input={"q": "?", "a": None}) != plain
+
+
+def test_content_does_not_depend_on_the_order_of_keys() -> None:
+    one = hash_of(input={"a": {"x": 1, "y": 2}, "b": 3}, ground_truth={"p": 1, "q": 2})
+    assert hash_of(input={"b": 3, "a": {"y": 2, "x": 1}}, ground_truth={"q": 2, "p": 1}) == one
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Point(1, 2),
+        {"z": Point(1, 2), "a": (1, (2, 3))},
+        {"b", "a"},
+        np.float32(0.1),
+        np.arange(3),
+        float("nan"),
+        1e300,
+        -0.0,
+        b"bytes",
+        "ü\u2028",
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_content_is_the_same_before_and_after_the_journal(value: Any, tmp_path: Path) -> None:
+    sample = Sample("s", {"value": value}, value)
+    given = [replace(result("s"), sample=sample)]
+    report = saved(tmp_path / "run", given, repeats=1)
+    expected = table_of_results(given).content
+    assert table_of(report).content == expected
+    assert table_of_results(list(report.results)).content == expected
+
+
+def test_a_value_that_json_cannot_hold_is_refused_by_the_sample_that_has_it() -> None:
+    given = replace(result("s"), sample=Sample("s", {"value": object()}))
+    with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
+        table_of_results([given])
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), {1: "one"}, {1: "one", "two": 2}, {1, "two"}, nested(3000)],
+    ids=["object", "int key", "mixed keys", "mixed set", "deep"],
+)
+def test_metadata_that_json_cannot_hold_is_refused_as_the_journal_does(
+    value: Any, tmp_path: Path
+) -> None:
+    given = [result("s", own={"odd": value})]
+    with pytest.raises(InvalidInput, match="metadata of sample 's' holds a value that JSON cannot"):
+        table_of_results(given, ["odd"])
+    with pytest.raises(InvalidInput, match="sample 's' holds a value that JSON cannot"):
+        saved(tmp_path / "run", given)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [float("nan"), float("inf"), {"b", "a"}, np.float32(0.5), np.arange(2), Point(1, 2), (1, 2)],
+    ids=lambda value: type(value).__name__,
+)
+def test_metadata_in_memory_is_what_the_journal_gives_back(value: Any, tmp_path: Path) -> None:
+    given = [
+        result("s", metadata={"level": 1, "odd": 1}, own={"odd": value}),
+        result("t", metadata={"odd": value}),
+    ]
+    report = saved(tmp_path / "run", given, repeats=1)
+    in_memory = table_of_results(given, ["level", "odd"])
+    assert in_memory.keys["level"].values == [1]
+    assert_same(in_memory, table_of(report, ["level", "odd"]))
+    assert_same(in_memory, table_of_results(report.results, ["level", "odd"]))
+
+
+# --- Files that say something else ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spoil", ["other bytes", "another file", "cut off", "gone"])
+def test_a_parquet_file_that_is_not_the_one_that_was_written_is_passed_over(
+    spoil: str, tmp_path: Path
+) -> None:
+    report = saved(tmp_path / "run", results())
+    expected, slices = table_of(report), report.slices_and_total("topic")
+    run = RunDir(tmp_path / "run")
+    whole = run.columns.read_bytes()
+    saved(tmp_path / "other", results()[:2])
+    run.columns.write_bytes(
+        {
+            "other bytes": whole[:40] + bytes(20) + whole[60:],
+            "another file": RunDir(tmp_path / "other").columns.read_bytes(),
+            "cut off": whole[:-20],
+            "gone": b"",
+        }[spoil]
+    )
+    if spoil == "gone":
+        run.columns.unlink()
+    again = EvalReport.load(run.path)
+    assert_same(table_of(again), expected)
+    assert again.slices_and_total("topic") == slices
+
+
+def journal_of(path: Path, *items: tuple[int, EvalResult]) -> EvalReport:
+    """A run under way, its journal as given."""
+    run = RunDir(path)
+    run.make()
+    run.write_info(RunInfo.new({"repeats": 2}, {}))
+    journal = JournalWriter(run.journal)
+    for index, one in items:
+        journal.append(index, one)
+    journal.close()
+    return EvalReport.load(path)
+
+
+def test_a_journal_with_a_sample_id_at_two_places_is_refused_by_that_id(tmp_path: Path) -> None:
+    report = journal_of(tmp_path / "run", (0, result("a")), (1, result("b")), (2, result("a")))
+    with pytest.raises(RunDirectoryError, match="'a' is there twice, as number 0 and as number 2"):
+        table_of(report)
+
+
+def test_the_columns_of_such_a_journal_are_refused_by_that_id(tmp_path: Path) -> None:
+    report = journal_of(tmp_path / "run", (0, result("a")), (1, result("a")))
+    run = RunDir(tmp_path / "run")
+    finish(run, run.read_info(), 2)
+    for one in (report, EvalReport.load(run.path)):
+        with pytest.raises(RunDirectoryError, match="sample 'a' is there twice"):
+            table_of(one)
+
+
+def test_a_journal_with_two_ids_at_one_place_is_refused_by_both(tmp_path: Path) -> None:
+    report = journal_of(tmp_path / "run", (0, result("a")), (0, result("b", 1)))
+    with pytest.raises(RunDirectoryError, match="number 0 .* is sample 'a' and sample 'b'"):
+        table_of(report)
+
+
+def test_a_journal_with_an_item_twice_is_refused(tmp_path: Path) -> None:
+    items = [(0, result("a", k)) for k in (0, 1)] + [(1, result("b", k)) for k in (0, 1)]
+    report = journal_of(tmp_path / "run", *items, (0, result("a")))
+    with pytest.raises(RunDirectoryError, match=r"results\.jsonl"):
+        table_of(report)
+
+
+def test_a_killed_and_resumed_run_has_the_same_columns_byte_for_byte(tmp_path: Path) -> None:
+    saved(tmp_path / "one", results())
+    journal = RunDir(tmp_path / "one").journal
+    head, *lines = journal.read_bytes().splitlines(keepends=True)
+    other = RunDir(tmp_path / "other")
+    shutil.copytree(tmp_path / "one", other.path)
+    other.journal.write_bytes(head + b"".join(reversed(lines)))
+    columns.derive(other, n=5, repeats=2, pass_threshold=0.5)
+    assert other.columns.read_bytes() == RunDir(tmp_path / "one").columns.read_bytes()

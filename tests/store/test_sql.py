@@ -1,0 +1,272 @@
+"""SQL over the results of a run: what it reads, what it is refused, and what `where` says of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet
+import pytest
+
+from heldout import EvalReport, EvalResult, Message, Metric, Sample, Score, Trajectory, Usage
+from heldout.errors import InvalidInput, InvalidQuery
+from heldout.store import columns
+from heldout.store.columns import summarize_results, table_of
+from heldout.store.journal import JournalWriter
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.sql import query
+
+
+def result(i: int, repeat: int = 0) -> EvalResult:
+    level = "hard" if i % 3 else "easy"
+    sample = Sample(f"s{i}", {"question": i}, i, {"level": level, "size": i})
+    messages = Message("system", "Be brief."), Message("user", f"What is {i}?")
+    said = Trajectory((*messages, Message("assistant", f"It is {i}.")), usage=Usage(i, 1))
+    score = Score((Metric("correct", float(i % 4 > 0), 1.0), Metric("length", i)))
+    if i == 7:
+        return EvalResult(sample.id, sample, said, error="it broke", repeat=repeat)
+    return EvalResult(sample.id, sample, said, score, {"turns": i % 2}, repeat)
+
+
+RESULTS = [result(i, repeat) for i in range(12) for repeat in range(2)]
+
+
+@pytest.fixture(params=["parquet", "journal", "memory", "running"])
+def report(request: pytest.FixtureRequest, tmp_path: Path) -> EvalReport:
+    in_memory = EvalReport(RESULTS, summarize_results(RESULTS), {"repeats": 2})
+    if request.param == "memory":
+        return in_memory
+    in_memory.save(tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    if request.param == "journal":
+        run.columns.unlink()
+    if request.param == "running":
+        info = run.read_info()
+        info.status, info.asked = "interrupted", 30
+        run.write_info(info)
+    return EvalReport.load(run.path)
+
+
+def rows(report: EvalReport, sql: str) -> list[tuple[Any, ...]]:
+    with query(report, sql) as found:
+        return list(found.rows)
+
+
+def test_results_are_a_table_whatever_they_are_read_from(report: EvalReport) -> None:
+    assert rows(report, "select count(*), sum(reward), count(error), sum(passed) from results") == [
+        (24, 16.0, 2, 16)
+    ]
+    assert rows(report, "from results select id, repeat, reward, error limit 2 offset 13") == [
+        ("s6", 1, 1.0, None),
+        ("s7", 0, None, "it broke"),
+    ]
+    grouped = "select metadata.level, avg(metrics.length) from results group by all order by 1"
+    assert rows(report, grouped) == [("easy", 4.5), ("hard", 41 * 2 / 14)]
+    assert rows(report, "select prompt_tokens, metadata.turns from results where id = 's3'") == [
+        (3, 1),
+        (3, 1),
+    ]
+
+
+def test_texts_are_there_where_they_are_named(report: EvalReport) -> None:
+    (row,) = rows(report, "select prompt, answer, target from results where id='s5' and repeat=1")
+    assert row == ("Be brief.\n\nWhat is 5?", "It is 5.", "5")
+    with query(report, "select * from results") as found:
+        assert not {"prompt", "answer", "target"} & {*found.columns}
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "drop view results",
+        "create table t (x int)",
+        "copy results to 'out.csv'",
+        "copy results to '{file}'",
+        "attach 'x.db'",
+        "set enable_external_access = true",
+        "pragma threads = 4",
+        "install httpfs",
+        "select 1; select 2",
+        "",
+    ],
+)
+def test_what_is_not_one_select_is_refused(sql: str, tmp_path: Path) -> None:
+    EvalReport(RESULTS, {}, {}).save(tmp_path / "run")
+    file = RunDir(tmp_path / "run").columns
+    before = file.read_bytes()
+    with pytest.raises(InvalidQuery, match="a query is one SELECT statement"):
+        rows(EvalReport.load(tmp_path / "run"), sql.format(file=file))
+    assert file.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from read_text('{run}/run.json')",
+        "select * from read_parquet('{run}/*.parquet')",
+        "select * from '{run}/results.jsonl'",
+        "select * from glob('/*')",
+        "select * from read_csv('https://example.com/x.csv')",
+    ],
+)
+def test_other_files_are_out_of_reach(sql: str, tmp_path: Path) -> None:
+    EvalReport(RESULTS, {}, {}).save(tmp_path / "run")
+    with pytest.raises(InvalidQuery) as refused:
+        rows(EvalReport.load(tmp_path / "run"), sql.format(run=tmp_path / "run"))
+    assert "\n" not in str(refused.value)
+
+
+def test_a_mistake_is_told_in_duckdbs_words_on_one_line() -> None:
+    report = EvalReport(RESULTS, {}, {})
+    with pytest.raises(InvalidQuery, match='"rewrd" not found.*reward') as refused:
+        rows(report, "select rewrd\nfrom results")
+    assert "\n" not in str(refused.value)
+    with pytest.raises(InvalidQuery, match="syntax error"):
+        rows(report, "selec")
+    with pytest.raises(InvalidQuery, match="convert string 's0'"):
+        rows(report, "select id::int from results")
+
+
+def test_names_from_a_run_are_names_and_nothing_else(tmp_path: Path) -> None:
+    keys = {"x') as y, 1 --": 1, 'q"uote': 2, "Level": 3, "level": 4, "a\x00b": 5, "'": 6, "": 7}
+    sample = Sample("'; drop table results --", {}, metadata=keys)
+    score = Score((Metric("m\"'); --", 1.0, 1.0),))
+    folder = tmp_path / "ru'n [*] x=1"
+    EvalReport([EvalResult(sample.id, sample, Trajectory(()), score)], {}, {}).save(folder)
+    shutil.copytree(folder, tmp_path / "ru'n * x=1")  # which a pattern would match
+    (row,) = rows(EvalReport.load(folder), "select id, metadata, metrics from results")
+    assert row[0] == sample.id
+    assert sorted(row[1].values()) == [1, 2, 3, 4, 5, 6, 7]
+    assert [*row[2].values()] == [1.0]
+
+
+def test_a_report_of_any_size_is_written_as_parquet(report: EvalReport, tmp_path: Path) -> None:
+    report.where("repeat = 1").to_parquet(tmp_path / "one.parquet")
+    table = pyarrow.parquet.read_table(tmp_path / "one.parquet").to_pydict()
+    assert table["sample_id"] == [f"s{i}" for i in range(12)]
+    assert table["metric.length"] == [None if i == 7 else float(i) for i in range(12)]
+    assert table["metadata.level"] == ["hard" if i % 3 else "easy" for i in range(12)]
+
+
+def test_a_run_without_results_says_so(tmp_path: Path) -> None:
+    run = RunDir(tmp_path / "run")
+    run.make()
+    run.write_info(RunInfo.new({}, {}))
+    JournalWriter(run.journal).close()
+    with pytest.raises(InvalidInput, match="there are none yet"):
+        rows(EvalReport.load(run.path), "select 1")
+
+
+# --- where --------------------------------------------------------------------------------------
+
+
+def test_where_is_a_report_of_the_results_that_meet_a_condition(report: EvalReport) -> None:
+    hard = report.where("metadata.level = 'hard' -- not easy")
+    picked = [each for each in RESULTS if each.metadata["level"] == "hard"]
+    assert list(hard.results) == picked
+    assert len(hard.results) == 16
+    expected = summarize_results(picked)
+    assert {key: hard.summary[key] for key in expected} == expected
+    assert (hard.summary["where"], hard.summary["n_of"]) == (
+        "metadata.level = 'hard' -- not easy",
+        24,
+    )
+    assert hard.summary["ci_low"] is not None
+    table = table_of(hard, ["size"])
+    assert list(table.sample_ids) == [f"s{i}" for i in range(12) if i % 3]
+    assert list(table.keys["size"]) == [i for i in range(12) if i % 3]
+    assert len(table) == 16
+    assert [*report.where("repeat = 1 and id = 's4'").results] == [result(4, 1)]
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "reward = 1",
+        "error is null",
+        "passed",
+        "metrics.correct > 0",
+        "metadata.turns = 1",
+        "answer like '%4%'",
+        "seconds is null and metadata.level = 'hard'",
+        "id in (select id from results where reward = 1)",
+    ],
+)
+def test_what_is_picked_by_outcome_has_counts_and_no_intervals(
+    condition: str, report: EvalReport
+) -> None:
+    picked = report.where(condition)
+    assert picked.selection is not None
+    assert picked.selection.by_outcome
+    assert picked.summary["n"] == int(picked.selection.items.sum())
+    for key in ("stderr", "ci_low", "ci_high", "pass_rate_ci_low", "ci_scored_high"):
+        assert picked.summary[key] is None
+    assert picked.summary["metric_length_ci_low"] is None
+    assert picked.summary["metric_length_n"] > 0
+
+
+@pytest.mark.parametrize(
+    "condition",
+    ["id < 's5'", "repeat = 0", '"index" < 3', "prompt like '%4%'", "target = '4'", "true"],
+)
+def test_what_is_picked_by_what_was_asked_keeps_its_intervals(
+    condition: str, report: EvalReport
+) -> None:
+    picked = report.where(condition)
+    assert picked.selection is not None
+    assert not picked.selection.by_outcome
+
+
+def test_slices_of_a_selection_say_that_they_are_of_one(tmp_path: Path) -> None:
+    EvalReport(RESULTS, {}, {"repeats": 2}).save(tmp_path / "run")
+    report = EvalReport.load(tmp_path / "run")
+    slices, total = report.where("metadata.size < 6").slices_and_total("level")
+    assert {values: summary["n"] for values, summary in slices.items()} == {
+        ("easy",): 4,
+        ("hard",): 8,
+    }
+    assert {summary["where"] for summary in (*slices.values(), total)} == {"metadata.size < 6"}
+    assert slices[("hard",)]["ci_low"] is not None
+    by_outcome = report.where("reward = 0").slice("level")
+    assert {summary["ci_low"] for summary in by_outcome.values()} == {None}
+
+
+def test_a_selection_is_saved_as_what_it_holds(tmp_path: Path) -> None:
+    EvalReport(RESULTS, {}, {"repeats": 2}).save(tmp_path / "run")
+    EvalReport.load(tmp_path / "run").where("id = 's3'").save(tmp_path / "picked")
+    assert list(EvalReport.load(tmp_path / "picked").results) == [result(3), result(3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ("rewrd = 1", '"rewrd" not found'),
+        ("level and and", "syntax error"),
+        ("count(*) > 1", "aggregate"),
+        ("id = 's99'", "there is no result where id = 's99'"),
+        ("id in (select id from 'x.parquet')", "."),
+        ("true; drop view results", "syntax error"),
+    ],
+)
+def test_a_condition_that_is_none_is_refused(
+    condition: str, message: str, report: EvalReport
+) -> None:
+    with pytest.raises(InvalidQuery, match=message):
+        report.where(condition)
+
+
+def test_a_selection_is_not_picked_from_again(report: EvalReport) -> None:
+    with pytest.raises(InvalidInput, match="join the conditions with AND"):
+        report.where("repeat = 0").where("id = 's3'")
+
+
+def test_too_many_columns_for_a_table_are_refused(
+    report: EvalReport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if report.path is not None:
+        RunDir(report.path).columns.unlink(missing_ok=True)
+    monkeypatch.setattr(columns, "MAX_COLUMNS", 13)
+    with pytest.raises(InvalidInput, match="more columns than a table holds"):
+        rows(report, "select 1")

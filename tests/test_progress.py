@@ -1,0 +1,120 @@
+"""The line of a run in flight: what it says, and that it fits."""
+
+from __future__ import annotations
+
+import io
+import random
+import threading
+
+import pytest
+from rich.console import Console
+
+from heldout._progress import FOLD_AFTER, RunProgress, make_line
+
+
+def drawn(progress: RunProgress, *, width: int = 140, name: str = "capitals") -> str:
+    console = Console(width=width, file=io.StringIO(), force_terminal=False)
+    with console.capture() as capture:
+        console.print(make_line(progress, name, width=width)())
+    return capture.get()
+
+
+def half_done() -> RunProgress:
+    progress = RunProgress(1)
+    progress.total, progress.in_flight = 100, 8
+    for i in range(20):
+        progress.add(i, float(i % 2), ok=i != 0)
+    return progress
+
+
+def test_it_says_counts_mean_with_its_denominator_errors_and_items_in_flight() -> None:
+    assert half_done().status() == "8 in flight, mean 0.500 (0.299 … 0.701) over 20, 1 error"
+    line = drawn(half_done(), width=140)
+    for part in ("capitals", "━", "20/100", "0:00:00", "8 in flight, mean 0.500", "1 error"):
+        assert part in line
+
+
+def test_before_the_first_result_there_is_no_mean() -> None:
+    progress = RunProgress(1)
+    progress.in_flight = 16
+    assert progress.status() == "16 in flight, mean –"
+    assert "0/?" in drawn(progress)
+
+
+def test_where_everything_errored_there_is_no_mean() -> None:
+    progress = RunProgress(1)
+    for i in range(3):
+        progress.add(i, 0.0, ok=False)
+    assert progress.status() == "mean –, 3 errors"
+
+
+@pytest.mark.parametrize("width", [50, 60, 80, 100, 129, 130, 200])
+def test_it_is_one_line_that_leaves_room_for_what_a_terminal_echoes(width: int) -> None:
+    progress = half_done()
+    progress.total = 1_000_000
+    line = drawn(progress, width=width, name="a run with quite a long name")
+    assert line.count("\n") == 1
+    assert len(line.rstrip()) <= width - 3
+    assert "20/1000000" in line
+
+
+def test_a_narrow_terminal_gets_the_parts_that_matter_most() -> None:
+    line = drawn(half_done(), width=75)
+    assert "capitals" not in line
+    assert "20/100" in line
+    assert "mean 0.500 (0.299 … 0.701)" in line
+
+
+def test_names_are_not_markup() -> None:
+    assert "[red]x" in drawn(half_done(), name="[red]x")
+
+
+def test_samples_of_equal_content_leave_the_error_bar_to_the_end() -> None:
+    progress = half_done()
+    progress.has_copies = True
+    assert "mean 0.500 over 20" in progress.status()
+
+
+def test_repeats_of_a_sample_widen_the_error_bar_as_one() -> None:
+    together, apart, single = RunProgress(2), RunProgress(1), RunProgress(1)
+    rng = random.Random(0)
+    rewards = [float(rng.random() < 0.5) for _ in range(40)]
+    for repeat in range(2):
+        for i, reward in enumerate(rewards):
+            together.add(i, reward)
+            apart.add(2 * i + repeat, reward)
+    for i, reward in enumerate(rewards):
+        single.add(i, reward)
+    bars = []
+    for progress in (together, single, apart):
+        progress.status()
+        bars.append(progress._moments.stderr)
+    assert bars[0] == pytest.approx(bars[1])
+    assert bars[2] < 0.8 * bars[1]
+
+
+def test_a_long_run_that_nobody_watches_holds_a_bounded_number_of_rewards() -> None:
+    progress = RunProgress(1)
+    for i in range(FOLD_AFTER + 1):
+        progress.add(i, 1.0)
+    assert len(progress._fresh) == 1
+    assert f"over {FOLD_AFTER + 1}" in progress.status()
+
+
+def test_a_result_that_arrives_while_the_display_reads_is_not_lost() -> None:
+    progress = RunProgress(1)
+    arriving = threading.Thread(target=progress.add, args=(1, 1.0))
+
+    class Results(list[tuple[int, float]]):
+        def clear(self) -> None:
+            """The moment after reading and before forgetting what was read."""
+            if arriving.ident is None:
+                arriving.start()
+                arriving.join(0.1)  # it has to wait until this is over
+            super().clear()
+
+    progress._fresh = Results()
+    progress.add(0, 1.0)
+    progress.status()
+    arriving.join()
+    assert "over 2" in progress.status()

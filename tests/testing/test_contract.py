@@ -1,0 +1,572 @@
+"""check_environment passes what keeps the contract, and names every way of breaking it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import anyio.lowlevel
+import pytest
+
+from heldout import Message, Reply, ToolCall, ToolSpec
+from heldout.environments import Calculator, FileSystem, SimulatedUser, ToolEnvironment
+from heldout.errors import InvalidInput
+from heldout.testing import ContractViolation, check_environment
+
+UP = ToolSpec(
+    "up",
+    "Count up.",
+    {"type": "object", "properties": {"by": {"type": "integer"}}, "required": ["by"]},
+)
+
+
+def up(by: int = 1) -> Message:
+    return Message("assistant", "", (ToolCall("a", "up", f'{{"by": {by}}}'),))
+
+
+TURNS: list[str | Message] = [up(1), up(2), "three"]
+
+
+class Counter:
+    """Keeps the whole contract, written without anything of ours. Broken below in every way."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    @property
+    def tools(self) -> Sequence[ToolSpec]:
+        return [UP]
+
+    def opening(self) -> Any:
+        return [Message("user", "Count.")]
+
+    def reply(self, messages: Sequence[Message]) -> Any:
+        return Reply(tuple(self.answer(call) for call in messages[-1].tool_calls))
+
+    def answer(self, call: ToolCall) -> Message:
+        import json
+
+        try:
+            assert call.name == "up"
+            self.count += int(json.loads(call.arguments)["by"])
+            text = str(self.count)
+        except (AssertionError, ValueError, KeyError, TypeError, RecursionError) as problem:
+            text = f"Error: {problem!r:.100}"
+        return Message("tool", text, tool_call_id=call.id)
+
+    def outcome(self) -> Any:
+        return {"count": self.count}
+
+    def close(self) -> Any:
+        pass
+
+    def snapshot(self) -> Any:
+        return {"count": self.count}
+
+    def restore(self, snapshot: Any) -> Any:
+        self.count = snapshot["count"]
+
+
+class AsyncCounter(Counter):
+    async def opening(self) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return super().opening()
+
+    async def reply(self, messages: Sequence[Message]) -> Any:
+        await anyio.lowlevel.checkpoint()
+        return super().reply(messages)
+
+    async def outcome(self) -> Any:
+        return super().outcome()
+
+    async def close(self) -> Any:
+        await anyio.lowlevel.checkpoint()
+
+    async def snapshot(self) -> Any:
+        return super().snapshot()
+
+    async def restore(self, snapshot: Any) -> Any:
+        await anyio.lowlevel.checkpoint()
+        super().restore(snapshot)
+
+
+class Bare:
+    """The least an environment can be."""
+
+    tools: tuple[ToolSpec, ...] = ()
+
+    def opening(self) -> list[Message]:
+        return []
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        return Reply(done=True)
+
+    def close(self) -> None:
+        pass
+
+
+def violations(factory: Any, **options: Any) -> str:
+    with pytest.raises(ContractViolation) as caught:
+        check_environment(factory, **options)
+    listed = "".join(f"\n- {line}" for line in caught.value.violations)
+    assert str(caught.value).endswith(f"of the environment contract:{listed}")
+    return "\n".join(caught.value.violations)
+
+
+def user(messages: list[Message]) -> str:
+    return "more" if len(messages) < 5 else "[DONE]"
+
+
+async def factory_of_a_coroutine() -> Counter:
+    return Counter()
+
+
+# --- What keeps the contract --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("factory", "options"),
+    [
+        (Counter, {}),
+        (Counter, {"turns": TURNS}),
+        (AsyncCounter, {"turns": TURNS}),
+        (factory_of_a_coroutine, {"turns": TURNS}),
+        (Bare, {}),
+        (Bare, {"turns": ["hello"]}),
+        (Calculator, {}),
+        (lambda: FileSystem({"/a": "x"}, {"/a": None, "/A/": ""}), {}),
+        (lambda: ToolEnvironment([]), {}),
+        (lambda: SimulatedUser(user, tools=Calculator()), {"turns": ["a", "b", "c"]}),
+        (lambda: SimulatedUser(user, tools=Bare()), {"turns": ["a", "b", "c"]}),
+    ],
+)
+def test_environments_that_keep_the_contract_pass(
+    factory: Callable[[], Any], options: dict[str, Any]
+) -> None:
+    assert check_environment(factory, **options)
+
+
+def test_what_was_checked_is_listed() -> None:
+    checked = "\n".join(check_environment(Counter, turns=TURNS))
+    for subject in ("factory", "tools", "close", "reply", "outcome", "instances", "snapshots"):
+        assert subject in checked
+    assert "reply: to the 3 turns of an episode" in checked
+    assert "goes on from 3 point(s)" in checked
+    bare = "\n".join(check_environment(Bare))
+    assert "snapshots: none" in bare
+    assert "outcome" not in bare
+
+
+# --- Every way of breaking it -------------------------------------------------------------------
+
+
+class Mutable(Counter):
+    """Its tools are its own to change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.specs: Any = [UP]
+
+    @property
+    def tools(self) -> Any:
+        return self.specs
+
+
+def with_tools(*specs: Any) -> Callable[[], Any]:
+    def make() -> Mutable:
+        environment = Mutable()
+        environment.specs = list(specs)
+        return environment
+
+    return make
+
+
+_serial = itertools.count()
+
+
+class NewToolEachTime(Mutable):
+    def __init__(self) -> None:
+        super().__init__()
+        self.specs = [replace(UP, description=str(next(_serial)))]
+
+
+class GrowingTools(Mutable):
+    def reply(self, messages: Sequence[Message]) -> Any:
+        self.specs = [UP, ToolSpec(f"new{len(self.specs)}")]
+        return super().reply(messages)
+
+
+class NoTools(Counter):
+    @property
+    def tools(self) -> Any:
+        raise RuntimeError("no tools today")
+
+
+def replying(change: Callable[[Counter, Sequence[Message], Reply], Any]) -> type[Counter]:
+    class Changed(Counter):
+        def reply(self, messages: Sequence[Message]) -> Any:
+            return change(self, messages, super().reply(messages))
+
+    return Changed
+
+
+def scribble(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    if isinstance(messages[-1].content, list):
+        messages[-1].content.append({"type": "text", "text": "!"})
+    return reply
+
+
+def backwards(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    return Reply(tuple(reversed(reply.messages)))
+
+
+def chatty(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    return Reply((Message("user", "hm"), *reply.messages))
+
+
+def made_up_answer(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    return Reply((*reply.messages, Message("tool", "?", tool_call_id="never asked")), done=True)
+
+
+def strict_about_tools(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    for call in messages[-1].tool_calls:
+        {"up": 1}[call.name]
+    return reply
+
+
+def strict_about_json(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    import json
+
+    for call in messages[-1].tool_calls:
+        json.loads(call.arguments)
+    return reply
+
+
+def strict_about_types(env: Counter, messages: Sequence[Message], reply: Reply) -> Reply:
+    if any('"by": "text"' in call.arguments for call in messages[-1].tool_calls):
+        raise TypeError("by is a number")
+    return reply
+
+
+class Opening(Counter):
+    given: Any = None
+
+    def opening(self) -> Any:
+        return self.given
+
+
+class OpeningOfTexts(Opening):
+    given = ("hello",)
+
+
+class OpeningOfOneMessage(Opening):
+    given = Message("user", "hello")
+
+
+class OpeningFails(Counter):
+    def opening(self) -> Any:
+        raise RuntimeError("closed today")
+
+
+def outcome_of(value: Any) -> type[Counter]:
+    class Changed(Counter):
+        def outcome(self) -> Any:
+            if isinstance(value, Exception):
+                raise value
+            return value
+
+    return Changed
+
+
+class ClosesOnlyWhenOpen(Counter):
+    def opening(self) -> Any:
+        self.connection = object()
+        return super().opening()
+
+    def close(self) -> Any:
+        del self.connection
+
+
+class ClosesOnlyAfterATurn(Counter):
+    done: Any = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = False
+
+    def opening(self) -> Any:
+        self.opened = True
+        return super().opening()
+
+    def reply(self, messages: Sequence[Message]) -> Any:
+        self.done = True
+        return super().reply(messages)
+
+    async def close(self) -> Any:
+        if self.opened and not self.done:
+            raise RuntimeError("nothing was done")
+
+
+class ClosesOnlyBeforeATurn(ClosesOnlyAfterATurn):
+    async def close(self) -> Any:
+        if self.done:
+            raise RuntimeError("too late")
+
+
+class SharedCount(Counter):
+    shared = {"count": 0}  # noqa: RUF012 - the mistake
+
+    @property
+    def count(self) -> int:
+        return self.shared["count"]
+
+    @count.setter
+    def count(self, value: int) -> None:
+        self.shared["count"] = max(value, self.shared["count"])
+
+
+class SharedSecret(Bare):
+    """Shares state that shows in its replies only."""
+
+    turns: list[int] = []  # noqa: RUF012 - the mistake
+
+    def reply(self, messages: Sequence[Message]) -> Reply:
+        self.turns.append(1)
+        return (
+            Reply((Message("user", f"turn {len(self.turns)}"),)) if len(messages) < 4 else Reply()
+        )
+
+
+def with_snapshot(change: Callable[[Counter], Any]) -> type[Counter]:
+    class Changed(Counter):
+        def snapshot(self) -> Any:
+            return change(self)
+
+    return Changed
+
+
+def fail_to_take_a_snapshot(env: Counter) -> Any:
+    raise RuntimeError("not now")
+
+
+class NoRestore(Counter):
+    restore = None  # type: ignore[assignment]
+
+
+class NoSnapshot(Counter):
+    snapshot = None  # type: ignore[assignment]
+
+
+class ForgetsTheState(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        pass
+
+
+class FailsLater(Counter):
+    def restore(self, snapshot: Any) -> Any:
+        if snapshot["count"] > 1:
+            raise KeyError("three")
+        super().restore(snapshot)
+
+
+class RestoredRepliesOtherwise(Counter):
+    """Remembers the last step, and not across a snapshot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps = 0
+
+    def answer(self, call: ToolCall) -> Message:
+        self.steps += 1
+        answer = super().answer(call)
+        return replace(answer, content=f"{answer.content} in step {self.steps}")
+
+
+class RestoredEndsOtherwise(RestoredRepliesOtherwise):
+    def answer(self, call: ToolCall) -> Message:
+        super().answer(call)
+        return Message("tool", "ok", tool_call_id=call.id)
+
+    def outcome(self) -> Any:
+        return {"steps": self.steps}
+
+
+class LiveSnapshot(Counter):
+    """Its snapshot is its state itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log: list[str] = []
+
+    def answer(self, call: ToolCall) -> Message:
+        self.log.append(call.arguments)
+        return super().answer(call)
+
+    def snapshot(self) -> Any:
+        return {"count": self.count, "log": self.log}
+
+    def restore(self, snapshot: Any) -> Any:
+        super().restore(snapshot)
+        self.log = snapshot["log"]
+
+
+THE_ONE = Counter()
+BROKEN: dict[str, tuple[Any, str]] = {
+    "factory fails": (lambda: 1 / 0, "factory raised ZeroDivisionError: division by zero"),
+    "factory gives no environment": (object, "returned a object, which has no tools, opening"),
+    "factory gives one object": (lambda: THE_ONE, "factory: returned the same object twice"),
+    "tools fail": (NoTools, "tools: raised RuntimeError: no tools today"),
+    "tools are no specs": (with_tools({"name": "up"}), "tools: are ToolSpecs, with {'name': 'up'}"),
+    "tools share a name": (with_tools(UP, UP), "tools: each has a name of its own, got 'up'"),
+    "a tool has no name": (with_tools(replace(UP, name="")), "has a name of its own, got ''"),
+    "schema of a list": (
+        with_tools(replace(UP, parameters={"type": "array"})),
+        "the parameters of 'up' are a JSON schema of type object, got {'type': 'array'}",
+    ),
+    "schema not JSON": (
+        with_tools(replace(UP, parameters={"type": "object", "properties": {"by": int}})),
+        "tools: the parameters of 'up': JSON cannot hold it",
+    ),
+    "tools differ": (NewToolEachTime, "tools: differ between two new environments"),
+    "tools change": (GrowingTools, "tools: changed during an episode"),
+    "opening fails": (OpeningFails, "opening raised RuntimeError: closed today"),
+    "opening is nothing": (Opening, "opening: is a list of Message, got None"),
+    "opening of texts": (OpeningOfTexts, "opening: is a list of Message, with 'hello' in it"),
+    "opening of one": (OpeningOfOneMessage, "opening: is a list of Message, got Message("),
+    "reply of nothing": (replying(lambda e, m, r: None), "is a Reply, got None"),
+    "reply of messages": (
+        replying(lambda e, m, r: [Message("user", "?")]),
+        "reply to plain text: is a Reply, got [Message(",
+    ),
+    "reply of texts": (
+        replying(lambda e, m, r: Reply(("hm",))),  # type: ignore[arg-type]
+        "reply to plain text raised InvalidInput: Reply takes Messages",
+    ),
+    "reply changes its input": (
+        replying(scribble),
+        "reply to text in parts: changed the messages that it got",
+    ),
+    "reply in the wrong order": (
+        replying(backwards),
+        "calls ['call_0', 'call_1'] were answered for ['call_1', 'call_0']",
+    ),
+    "reply leaves calls out": (
+        replying(lambda e, m, r: Reply(r.messages[:1])),
+        "calls ['call_0', 'call_1'] were answered for ['call_0']",
+    ),
+    "reply talks before it answers": (
+        replying(chatty),
+        "in order, before anything else",
+    ),
+    "reply answers what was not asked": (
+        replying(made_up_answer),
+        "answers calls ['never asked'], of which only [] exist",
+    ),
+    "unknown tools are raised": (
+        replying(strict_about_tools),
+        "reply to an unknown tool raised KeyError: 'no_such_tool'",
+    ),
+    "broken JSON is raised": (
+        replying(strict_about_json),
+        "reply to a call of up with arguments that are not JSON raised JSONDecodeError",
+    ),
+    "wrong types are raised": (
+        replying(strict_about_types),
+        'reply to a call of up with by="text" raised TypeError: by is a number',
+    ),
+    "outcome fails": (outcome_of(ValueError("lost")), "after an episode, raised ValueError: lost"),
+    "outcome no dict": (outcome_of(4), "outcome: is a dict, got 4"),
+    "outcome not JSON": (outcome_of({"it": object()}), "outcome: JSON cannot hold it"),
+    "outcome of NaN": (outcome_of({"it": float("nan")}), "outcome: JSON cannot hold it"),
+    "outcome changes in JSON": (
+        outcome_of({1: (2, 3)}),
+        "outcome: JSON changes it",
+    ),
+    "close right after it was made": (
+        ClosesOnlyWhenOpen,
+        "close right after it was made raised AttributeError",
+    ),
+    "close after opening": (
+        ClosesOnlyAfterATurn,
+        "close after opening only raised RuntimeError: nothing was done",
+    ),
+    "close after an episode": (
+        ClosesOnlyBeforeATurn,
+        "close after an episode raised RuntimeError: too late",
+    ),
+    "state is shared": (SharedCount, "instances share state: one changed while another was used"),
+    "secrets are shared": (SharedSecret, "instances share state, or act by chance"),
+    "snapshot fails": (
+        with_snapshot(fail_to_take_a_snapshot),
+        "snapshot, after 0 turn(s), raised RuntimeError: not now",
+    ),
+    "snapshot not JSON": (
+        with_snapshot(lambda e: {"state": {1, 2}}),
+        "snapshot: JSON cannot hold it",
+    ),
+    "snapshot changes in JSON": (
+        with_snapshot(lambda e: {1: e.count}),
+        "snapshot: JSON changes it",
+    ),
+    "snapshot is no dict": (with_snapshot(lambda e: e.count), "snapshot: is a dict, got 0"),
+    "nothing restores": (NoRestore, "there is snapshot(), but no restore()"),
+    "nothing to restore": (NoSnapshot, "there is restore(), but no snapshot()"),
+    "state is lost": (
+        ForgetsTheState,
+        "restored after 1 turn(s), it has another snapshot than the one it was restored from",
+    ),
+    "restoring fails later": (
+        FailsLater,
+        "restore of a snapshot taken after 2 turn(s) raised KeyError: 'three'",
+    ),
+    "restored replies otherwise": (
+        RestoredRepliesOtherwise,
+        "restored after 1 turn(s), it replies otherwise than the original",
+    ),
+    "restored ends otherwise": (
+        RestoredEndsOtherwise,
+        "restored after 1 turn(s), it comes to another outcome than the original",
+    ),
+    "snapshot is alive": (LiveSnapshot, "after 0 turn(s) changed when the episode went on"),
+    "snapshot is used up": (LiveSnapshot, "restore: a snapshot taken after 0 turn(s) changed"),
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+def test_each_way_of_breaking_the_contract_is_named(how: str) -> None:
+    factory, said = BROKEN[how]
+    assert said in violations(factory, turns=TURNS)
+
+
+def test_every_violation_is_listed_and_each_once() -> None:
+    class Wrong(OpeningFails):
+        def outcome(self) -> Any:
+            return 4
+
+        def close(self) -> Any:
+            raise RuntimeError("stuck")
+
+    found = violations(Wrong).splitlines()
+    assert len(found) == len(set(found))
+    for said in ("opening raised", "outcome: is a dict", "close right after it was made raised"):
+        assert any(said in line for line in found)
+
+
+def test_shared_state_is_found_with_turns_made_up_from_the_tools() -> None:
+    SharedCount.shared = {"count": 0}
+    assert "instances share state" in violations(SharedCount)
+
+
+def test_turns_are_model_turns() -> None:
+    for wrong in (Message("user", "hello"), 3):
+        with pytest.raises(InvalidInput, match="turns are texts or assistant messages"):
+            check_environment(Counter, turns=[wrong])  # type: ignore[list-item]
+
+
+def test_it_leaves_no_event_loop_behind() -> None:
+    check_environment(Counter)
+    with pytest.raises(RuntimeError, match="no running event loop"):
+        asyncio.get_running_loop()
