@@ -43,6 +43,7 @@ COMMANDS = {
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
     "power": ("power", "Say how many samples it takes to detect a difference."),
     "aggregate": ("aggregate", "Aggregate training runs over tasks, with intervals."),
+    "view": ("view", "Look at runs, comparisons and live curves in a browser."),
     "watch": ("watch", "Draw the curve of a training run while it grows."),
     "flips": ("flips", "Print which samples changed between two steps of a curve."),
     "plot": ("curve:plot", "Plot curves into a picture."),

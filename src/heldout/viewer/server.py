@@ -1,8 +1,8 @@
 """The server of `heldout view`: loopback, read only, a token for every answer.
 
-This is the only file that knows HTTP. `pages.Pages` computes what is sent, in threads, two at a time.
-No request text is ever joined to a path: runs are named by keys of a scan, assets are a dict that is
-read at the start.
+This is the only file that knows HTTP. `pages.Pages` computes what is sent, in threads, two at a
+time. No request text is ever joined to a path: runs are named by keys of a scan, assets are a dict
+that is read at the start.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import asyncio
 import gzip
 import hashlib
 import hmac
-import json
 import logging
 import secrets
 import socket
@@ -19,6 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib import resources
 from typing import Any, NamedTuple
 
+import msgspec
 from aiohttp import web
 
 from heldout.errors import HeldoutError
@@ -223,7 +223,11 @@ class Viewer:
 
 
 def _event(name: str, data: Any, id: str) -> bytes:
-    return f"id: {id}\nevent: {name}\ndata: {json.dumps(data)}\n\n".encode()
+    return b"id: %b\nevent: %b\ndata: %b\n\n" % (
+        id.encode(),
+        name.encode(),
+        msgspec.json.encode(data),
+    )
 
 
 def _error(status: int, message: str, hint: str = "", **more: Any) -> web.Response:
@@ -235,9 +239,7 @@ def _error(status: int, message: str, hint: str = "", **more: Any) -> web.Respon
 
 
 def _json(request: web.Request, body: Any) -> web.Response:
-    encoded = json.dumps(body, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
-        "utf-8", "replace"
-    )
+    encoded = msgspec.json.encode(body)
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     if len(encoded) > 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
         encoded, headers["Content-Encoding"] = gzip.compress(encoded, 5, mtime=0), "gzip"
@@ -254,11 +256,14 @@ def _text(values: list[str]) -> str:
 
 
 def _whole(values: list[str]) -> int:
-    return int(values[0]) if values and values[0] else 0
+    number = int(values[0]) if values and values[0] else 0
+    if not 0 <= number < 2**53:
+        raise ValueError("numbers are from 0 on")
+    return number
 
 
 def _limit(values: list[str]) -> int:
-    return max(0, min(500, _whole(values)))
+    return min(500, _whole(values))
 
 
 def _texts(values: list[str]) -> list[str]:
@@ -269,13 +274,21 @@ PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
     "runs": {},
     "run": {"name": _text},
     "slices": {"name": _text, "by": _text},
-    "rows": {"name": _text, "where": _text, "sort": _text, "offset": _whole, "limit": _limit},
-    "sample": {"name": _text, "id": _text, "repeat": _whole},
+    "rows": {
+        **{"name": _text, "where": _text, "sort": _text, "cols": _texts},
+        **{"offset": _whole, "limit": _limit},
+    },
+    "sample": {"name": _text, "id": _text, "repeat": _whole, "first": _whole},
+    "text": {"name": _text, "id": _text, "repeat": _whole, "part": _text, "offset": _whole},
     "pair": {"a": _text, "b": _text, "id": _text},
-    "compare": {"a": _text, "b": _text, "by": _text, "allow": _texts},
-    "flips": {"a": _text, "b": _text, "kind": _text, "allow": _texts},
-    "curve": {"name": _text, "label": _text},
+    "compare": {"a": _text, "b": _text, "by": _text, "metric": _text, "allow": _texts},
+    "flips": {
+        **{"a": _text, "b": _text, "kind": _text, "metric": _text, "allow": _texts},
+        "offset": _whole,
+    },
+    "curve": {"name": _text, "label": _text, "metric": _text},
     "curve-flips": {"name": _text, "label": _text, "from_step": _whole, "to_step": _whole},
+    "strip": {"name": _text, "label": _text, "where": _text},
     "history": {"name": _text, "label": _text, "id": _text},
 }
 """Requests, and how their parameters are read."""

@@ -25,6 +25,7 @@ export class Refused extends Error {
   constructor(body, status) {
     super(body.error);
     this.hint = body.hint || "";
+    this.at = body.at;
     this.kind = body.kind || "";
     this.kinds = body.kinds || [];
     this.status = status;
@@ -67,15 +68,15 @@ export async function get(path, params = {}, signal = undefined) {
 
 /**
  * Follow the events of some runs while the page is visible, reconnecting where the stream ends.
- * @param {string[]} names
+ * @param {string[]} names none: the list of runs
+ * @param {string} last the state that is shown already
  * @param {(event: string, data: any) => void} onEvent
  * @param {(state: "live" | "paused" | "lost") => void} onState
  * @returns {() => void} ends it
  */
-export function follow(names, onEvent, onState) {
+export function follow(names, last, onEvent, onState) {
   if (embedded) return () => {};
   let stop = new AbortController();
-  let last = "";
   let ended = false;
   let wait = 1000;
 

@@ -34,9 +34,10 @@ export const Bar = ({ value, low, high, from = 0, to = 1 }) => {
  * Intervals one below the other, with a line at `at`.
  * @param {{label: string, value: number | null, low: number | null, high: number | null, strong?: boolean}[]} rows
  */
-export const Forest = ({ rows, at = null, unit = "" }) => {
+export const Forest = ({ rows, at = null, detectable = null, sign = false }) => {
   const values = rows.flatMap((row) => [row.value, row.low, row.high]).filter((v) => v !== null && v !== undefined);
   if (at !== null) values.push(at);
+  if (detectable !== null) values.push(detectable, -detectable);
   if (!values.length) return null;
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const pad = (high - low || 0.1) * 0.06;
@@ -47,8 +48,9 @@ export const Forest = ({ rows, at = null, unit = "" }) => {
   return html`<svg class="forest" viewBox="0 0 ${width} ${height}" aria-hidden="true">
     ${ticks(low - pad, high + pad).map(
       (t) => html`<line class="grid" x1=${x(t)} x2=${x(t)} y1="6" y2=${height - 24} />
-        <text class="tick" x=${x(t)} y=${height - 8} text-anchor="middle">${number(t)}${unit}</text>`,
+        <text class="tick" x=${x(t)} y=${height - 8} text-anchor="middle">${number(t, { sign })}</text>`,
     )}
+    ${detectable === null ? null : html`<rect class="undetected" x=${x(-detectable)} width=${x(detectable) - x(-detectable)} y="6" height=${height - 30}><title>smaller true differences are detected with less than 80% power</title></rect>`}
     ${at === null ? null : html`<line class="zero" x1=${x(at)} x2=${x(at)} y1="6" y2=${height - 24} />`}
     ${rows.map((row, i) => {
       const y = 18 + i * 24;
@@ -132,4 +134,12 @@ export const Curve = ({ points, chosen, windows, best, onPoint }) => {
         </circle>`,
     )}
   </svg>`;
+};
+
+/** Tokens of a rollout: the model's own, and those of the environment. @param {{parts: [number, number][]}} props */
+export const Strip = ({ parts }) => {
+  const total = parts.reduce((sum, [, n]) => sum + n, 0);
+  const own = parts.reduce((sum, [mine, n]) => sum + mine * n, 0);
+  return html`<div class="tally" aria-hidden="true">${parts.map(([mine, n]) => html`<span class=${mine ? "own" : "ties"} style=${{ flexGrow: n }}></span>`)}</div>
+    <span class="soft">${own} of the model, ${total - own} of the environment</span>`;
 };

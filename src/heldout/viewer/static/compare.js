@@ -1,30 +1,32 @@
 // Two runs compared: the verdict, the difference with its interval, slices, and flips.
 
 import { html } from "./vendor/preact-htm.js";
-import { get } from "./api.js";
+import { get, isExport } from "./api.js";
 import { Forest } from "./charts.js";
 import { Diff } from "./conversation.js";
 import * as keys from "./keys.js";
-import { Notes, Page, Problem, Sign, Table } from "./parts.js";
+import { Blocks, Crumbs, Mean, Page, Problem, Select, Table } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { count, interval, number, oneLine, visible } from "./text.js";
 
-const KINDS = [
-  ["lost", "A passed, B failed"],
-  ["gained", "A failed, B passed"],
-];
+const WORDS = { b_better: "better", a_better: "worse", inconclusive: "inconclusive" };
+
+/** How many runs one baseline was compared with since the page was opened. */
+const compared = new Map();
 
 export class Compare extends Page {
   rows = null;
 
   request = () => {
     const { a, b, params } = this.props;
-    return ["compare", { a, b, by: params.get("by") || "", allow: params.getAll("allow") }];
+    return ["compare", { a, b, by: params.get("by") || "", metric: params.get("metric") || "", allow: params.getAll("allow") }];
   };
 
   componentDidMount() {
     super.componentDidMount();
-    this.release = keys.use({ w: () => go(["compare", this.props.b, this.props.a]), Escape: () => go(["runs"]) });
+    const { a, b, params } = this.props;
+    this.release = keys.use({ w: () => go(["compare", b, a], { allow: params.getAll("allow") }), Escape: () => go(["runs"]) });
+    compared.set(a, (compared.get(a) || new Set()).add(b));
     this.loadRows();
   }
 
@@ -35,15 +37,20 @@ export class Compare extends Page {
 
   componentDidUpdate() {
     super.componentDidUpdate();
-    if (this.kind !== (this.props.params.get("kind") || "lost") || this.pairOf !== `${this.props.a} ${this.props.b}`) this.loadRows();
+    if (JSON.stringify(this.rowRequest()) !== this.rowsAsked) this.loadRows();
   }
 
-  async loadRows() {
-    this.kind = this.props.params.get("kind") || "lost";
-    this.pairOf = `${this.props.a} ${this.props.b}`;
+  rowRequest() {
+    const { a, b, params } = this.props;
+    return { a, b, kind: params.get("kind") || "lost", metric: params.get("metric") || "", allow: params.getAll("allow") };
+  }
+
+  async loadRows(more = false) {
+    const request = this.rowRequest();
+    this.rowsAsked = JSON.stringify(request);
     try {
-      const { a, b, params } = this.props;
-      this.rows = await get("flips", { a, b, kind: this.kind, allow: params.getAll("allow") });
+      const rows = await get("flips", more ? { ...request, offset: this.rows.rows.length } : request);
+      this.rows = more ? { ...rows, rows: [...this.rows.rows, ...rows.rows] } : rows;
       this.rowsProblem = null;
     } catch (problem) {
       this.rowsProblem = problem;
@@ -54,9 +61,11 @@ export class Compare extends Page {
   refused(problem) {
     if (problem.status !== 409) return super.refused(problem);
     const allowed = this.props.params.getAll("allow");
-    return html`<h1>${visible(this.props.a)} and ${visible(this.props.b)}</h1>
+    return html`<${Crumbs} path=${[["runs", link(["runs"])]]} />
+      <h1>${visible(this.props.a)} and ${visible(this.props.b)}</h1>
+      <p class="verdict">Not compared: a difference would not be the policy's alone.</p>
       <${Problem} problem=${problem} />
-      <p>Compare them all the same, although this differs:</p>
+      <p>Compare them all the same, although these differ:</p>
       <p>${problem.kinds.map((kind) => html`<label class="allow"><input type="checkbox" checked=${allowed.includes(kind)} onChange=${(event) => set({ allow: event.target.checked ? [...allowed, kind] : allowed.filter((k) => k !== kind) })} /> ${kind}</label>`)}</p>`;
   }
 
@@ -64,71 +73,74 @@ export class Compare extends Page {
     if (this.state.problem?.status === 409) return null;
     const { a, b, params } = this.props;
     const by = params.get("by") || "";
+    const slices = found.slices.map((row) => ({ label: row.value === null ? "–" : visible(row.value), value: row.difference, low: row.low, high: row.high }));
+    const second = found.with_errors;
+    const readings = second
+      ? [{ label: `errored as ${found.errors_as ?? 0}`, value: second.difference, low: second.low, high: second.high }, { label: "scored only", value: found.difference, low: found.low, high: found.high, strong: true }]
+      : [{ label: "all samples", value: found.difference, low: found.low, high: found.high, strong: true }];
     return html`
-      <h1>${visible(a)} and ${visible(b)}</h1>
-      <p class="verdict ${found.word}" role="status">${visible(found.sentence)}</p>
+      <${Crumbs} path=${[["runs", link(["runs"])]]} />
+      <h1>${visible(b)} <span class="soft">compared with</span> ${visible(a)}</h1>
+      <p class="verdict ${WORDS[found.verdict] || ""}" role="status">${visible(found.sentence)}</p>
+      ${compared.get(a)?.size > 2 ? html`<p class="note yellow">${compared.get(a).size} runs were compared with ${visible(a)} since this page was opened: the best of many looks better than it is.</p>` : null}
       <div class="columns">
         <section>
-          <${Forest} at=${0} rows=${[
-            ...(found.slices || []).map((row) => ({ label: visible(row.value), value: row.difference, low: row.low, high: row.high })),
-            { label: "B − A", value: found.difference, low: found.low, high: found.high, strong: true },
-          ]} />
-          <${Table} rows=${found.means} columns=${[
-            { title: "", cell: (row) => visible(row.label) },
-            { title: "mean", numeric: true, cell: (row) => number(row.mean, { sign: row.sign }) },
-            { title: "95% interval", cell: (row) => interval(row.low, row.high) },
-            { title: "n", numeric: true, cell: (row) => count(row.n) },
-            { title: "errors", numeric: true, cell: (row) => count(row.errors) },
-          ]} />
-          <${Notes} notes=${found.notes} />
-          ${found.keys.length
-            ? html`<p><label>slices by <select value=${by} onChange=${(event) => set({ by: event.target.value })}><option value="">none</option>${found.keys.map((key) => html`<option value=${key}>${key}</option>`)}</select></label></p>`
-            : null}
-          ${found.slices
-            ? html`<${Table} rows=${found.slices} columns=${[
-                { title: by, cell: (row) => visible(row.value) },
-                { title: "n", numeric: true, cell: (row) => count(row.n) },
-                { title: "difference", numeric: true, cell: (row) => number(row.difference, { sign: true }) },
-                { title: "simultaneous 95% interval", cell: (row) => interval(row.low, row.high) },
-                { title: "p (Holm)", numeric: true, cell: (row) => number(row.p) },
-              ]} />`
-            : null}
-          ${this.flips()}
+          <div class="sides">
+            ${[["A", a, found.a], ["B", b, found.b]].map(
+              ([letter, name, side]) => html`<div><span class="letter">${letter}</span><div><a href=${link(["run", name])}>${visible(name)}</a> <span class="soft">${visible(side.model || "")}</span><br /><${Mean} of=${side} /></div></div>`,
+            )}
+          </div>
+          <h2>B − A, ${found.metric}</h2>
+          <${Forest} at=${0} rows=${[...slices, ...readings]} detectable=${found.minimum_detectable} sign=${true} />
+          <p class="toolbar">
+            ${isExport() ? null : html`<${Select} label="metric" value=${params.get("metric") || "reward"} options=${["reward", "passed", ...found.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} />`}
+            ${found.keys.length ? html`<${Select} label="slices by" value=${by} none="no key" options=${found.keys} onChange=${(key) => set({ by: key })} />` : null}
+          </p>
+          <${Blocks} blocks=${found.blocks} />
+          ${found.paired ? this.flips(found) : null}
         </section>
         <aside>
-          <h2>Samples</h2>
-          <div class="tally" aria-hidden="true">${["wins", "ties", "losses"].map((kind) => html`<span class=${kind} style=${{ flexGrow: found[kind] || 0.001 }}></span>`)}</div>
-          <p>B better on ${count(found.wins)}, worse on ${count(found.losses)}, equal on ${count(found.ties)}</p>
-          <h2>What differs</h2>
+          ${found.paired
+            ? html`<h2>Sample by sample</h2>
+                <div class="tally" aria-hidden="true">${["wins", "ties", "losses"].map((kind) => html`<span class=${kind} style=${{ flexGrow: found[kind] || 0.001 }}></span>`)}</div>
+                <p>B is better on <b>${count(found.wins)}</b>, worse on <b>${count(found.losses)}</b>, equal on ${count(found.ties)}.</p>`
+            : null}
+          <h2>What differs in the settings</h2>
           ${found.config.length
-            ? html`<${Table} rows=${found.config} columns=${[
+            ? html`<${Table} label="settings" rows=${found.config} columns=${[
                 { title: "setting", cell: (row) => visible(row.key) },
-                { title: "A", cell: (row) => oneLine(row.a, 60) },
-                { title: "B", cell: (row) => oneLine(row.b, 60) },
+                { title: "A", cell: (row) => oneLine(row.a ?? "–", 60) },
+                { title: "B", cell: (row) => oneLine(row.b ?? "–", 60) },
               ]} />`
-            : html`<p class="soft">Nothing but the answers.</p>`}
+            : html`<p class="soft">Nothing.</p>`}
         </aside>
       </div>`;
   }
 
-  flips() {
+  flips(found) {
     const { a, b } = this.props;
     const kind = this.props.params.get("kind") || "lost";
     const rows = this.rows;
+    const tabs = [["lost", `lost ${count(found.lost)}`, "A passed, B failed"], ["gained", `gained ${count(found.gained)}`, "A failed, B passed"]];
     return html`<h2>Flips</h2>
-      <div class="toolbar">${KINDS.map(([name, label]) => html`<button aria-pressed=${kind === name} onClick=${() => set({ kind: name })}>${label}</button>`)}</div>
+      <div class="toolbar">${tabs.map(([name, label, title]) => html`<button title=${title} aria-pressed=${kind === name} onClick=${() => set({ kind: name })}>${label}</button>`)}
+        <span class="soft">${tabs.find(([name]) => name === kind)?.[2]}</span></div>
       ${this.rowsProblem && this.rowsProblem.status !== 409 ? html`<${Problem} problem=${this.rowsProblem} retry=${() => this.loadRows()} />` : null}
       ${rows
-        ? html`<p class="soft" role="status">${count(rows.total)} samples${rows.total > rows.rows.length ? `, the first ${rows.rows.length} shown` : ""}</p>
-            ${rows.rows.map(
-              (row) => html`<article class="flip">
-                <header><a href=${link(["compare", a, b, "sample"], { id: row.id })}>${visible(row.id)}</a>
-                  <span class="soft">A <${Sign} outcome=${row.a.outcome} /> ${number(row.a.reward)} · B <${Sign} outcome=${row.b.outcome} /> ${number(row.b.reward)}</span></header>
-                <p>${oneLine(row.question, 300)}</p>
-                <p class="soft">target: <code>${oneLine(row.target, 100)}</code></p>
-                <${Diff} before=${row.a.answer} after=${row.b.answer} />
-              </article>`,
-            )}`
+        ? html`${rows.rows.map((row) => this.flip(row, a, b))}
+            ${rows.total === 0 ? html`<p class="soft">None.</p>` : null}
+            ${rows.rows.length < rows.total ? html`<p><button onClick=${() => this.loadRows(true)}>${count(rows.total - rows.rows.length)} more</button></p>` : null}`
         : null}`;
+  }
+
+  flip(row, a, b) {
+    const side = (letter, reward, s) => html`<span>${letter} ${number(reward)}${s.extracted !== undefined ? html` <span class="soft">extracted</span> ${s.extracted === null ? html`<em>nothing</em>` : html`<code>${oneLine(s.extracted, 40)}</code>`}` : ""}</span>`;
+    return html`<article class="flip">
+      <header><a href=${link(["compare", a, b, "sample"], { id: row.id })}>${visible(row.id)}</a>
+        <span class="soft">target <code>${oneLine(row.target ?? "–", 60)}</code></span>${side("A", row.a.reward, row.a)}${side("B", row.b.reward, row.b)}</header>
+      <p class="soft">${oneLine(row.question, 300)}</p>
+      ${row.attempts > 1 ? html`<p class="soft">means of ${row.attempts} attempts; the first is shown</p>` : null}
+      ${row.a.error || row.b.error ? html`<p class="errored">${visible(row.a.error || row.b.error)}</p>` : html`<${Diff} before=${row.a.answer} after=${row.b.answer} />`}
+    </article>`;
   }
 }

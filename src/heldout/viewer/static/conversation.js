@@ -1,57 +1,67 @@
 // A conversation: turns as they were said, reasoning folded, tool calls beside their results.
 
-import { html } from "./vendor/preact-htm.js";
+import { Component, html } from "./vendor/preact-htm.js";
+import { get, isExport } from "./api.js";
 import { Markdown } from "./markdown.js";
 import { count, visible, wordDiff } from "./text.js";
 
-const WINDOW = 200;
-
-/** Text of a message's content, whose parts may be texts, images or anything else. */
-export function contentText(content) {
-  if (typeof content === "string") return content;
-  if (!Array.isArray(content)) return content ? JSON.stringify(content) : "";
-  return content.map((part) => (typeof part === "string" ? part : part.text ?? `[${part.type || "part"}]`)).join("\n");
-}
-
 /** A text with a part of it marked: what the grader extracted. */
 const Marked = ({ text, mark }) =>
-  mark && mark[1] > mark[0] ? html`${visible(text.slice(0, mark[0]))}<mark>${visible(text.slice(mark[0], mark[1]))}</mark>${visible(text.slice(mark[1]))}` : visible(text);
+  mark ? html`${visible(text.slice(0, mark[0]))}<mark title="what the grader extracted">${visible(text.slice(mark[0], mark[1]))}</mark>${visible(text.slice(mark[1]))}` : visible(text);
 
-export const Diff = ({ before, after }) => html`<pre class="said">${wordDiff(visible(before), visible(after)).map(([kind, text]) =>
+/** Words taken away and words added; a sign stands beside the colours. */
+export const Diff = ({ before, after }) => html`<pre class="said diff">${wordDiff(visible(before || ""), visible(after || "")).map(([kind, text]) =>
   kind === "same" ? text : kind === "gone" ? html`<del>${text}</del>` : html`<ins>${text}</ins>`,
 )}</pre>`;
 
-function Call({ call, result }) {
+/** A text of which the server sent the beginning. */
+class Text extends Component {
+  state = { more: "", left: null };
+
+  load = async () => {
+    const { text, more } = this.props;
+    const answer = await get("text", { ...more, offset: text.length + this.state.more.length });
+    this.setState({ more: this.state.more + answer.text, left: answer.left });
+  };
+
+  render() {
+    const { text, left, mark, rendered, more } = this.props;
+    const whole = text + this.state.more;
+    const missing = this.state.left ?? left ?? 0;
+    return html`${rendered && !mark ? html`<${Markdown} text=${whole} />` : html`<pre class="said"><${Marked} text=${whole} mark=${mark} /></pre>`}
+      ${missing ? html`<p class="soft">${count(missing)} more characters ${more && !isExport() ? html`<button onClick=${this.load}>show more</button>` : null}</p>` : null}`;
+  }
+}
+
+function Call({ call, more }) {
   return html`<div class="call">
     <div><span class="soft">calls</span> <code>${visible(call.name)}</code>${call.problem ? html` <span class="errored">${visible(call.problem)}</span>` : ""}</div>
-    <pre>${visible(call.arguments)}</pre>
-    ${result ? html`<details open><summary>result</summary><pre>${visible(contentText(result.content))}</pre></details>` : html`<p class="soft">no result</p>`}
+    <${Text} text=${call.arguments} left=${call.arguments_left} />
+    ${call.result === null ? html`<p class="soft">no result</p>` : html`<div class="result"><span class="soft">result</span><${Text} text=${call.result} left=${call.result_left} more=${more && { ...more, part: `${call.place}` }} /></div>`}
   </div>`;
 }
 
 /**
- * @param {{messages: any[], rendered: boolean, folded: boolean, marks: Record<number, [number, number]>, from: number, onFrom: (from: number) => void}} props
+ * @param {{sample: any, rendered?: boolean, folded?: boolean, onFirst?: (first: number) => void}} props
  */
-export function Conversation({ messages, rendered = false, folded = true, marks = {}, from = 0, onFrom }) {
-  const results = new Map(messages.filter((m) => m.role === "tool" && m.tool_call_id).map((m) => [m.tool_call_id, m]));
-  const paired = new Set(messages.flatMap((m) => (m.tool_calls || []).map((call) => call.id)).filter((id) => results.has(id)));
-  const long = messages.length > 2 * WINDOW;
-  const shown = long ? messages.slice(from, from + WINDOW) : messages;
-  const pager = long
-    ? html`<p class="soft">messages ${count(from + 1)} to ${count(Math.min(messages.length, from + WINDOW))} of ${count(messages.length)}
-        <button disabled=${from === 0} onClick=${() => onFrom(Math.max(0, from - WINDOW))}>earlier</button>
-        <button disabled=${from + WINDOW >= messages.length} onClick=${() => onFrom(from + WINDOW)}>later</button></p>`
-    : null;
-  return html`<div class="conversation">${pager}${shown.map((message, i) => {
-    const index = (long ? from : 0) + i;
-    if (message.role === "tool" && paired.has(message.tool_call_id)) return null;
-    const text = contentText(message.content);
-    return html`<article key=${index} class="turn ${message.role}">
-      <header>${message.role}${message.name ? html` <span class="soft">${visible(message.name)}</span>` : ""}</header>
-      ${message.reasoning ? html`<details class="reasoning" open=${!folded}><summary>reasoning, ${count(message.reasoning.length)} characters</summary><pre class="said">${visible(message.reasoning)}</pre></details>` : null}
-      ${text ? (rendered && !marks[index] ? html`<${Markdown} text=${text} />` : html`<pre class="said"><${Marked} text=${text} mark=${marks[index]} /></pre>`) : null}
-      ${message.cut ? html`<p class="soft">${count(message.cut)} more characters are not shown</p>` : null}
-      ${(message.tool_calls || []).map((call) => html`<${Call} call=${call} result=${results.get(call.id)} />`)}
-    </article>`;
-  })}${pager}</div>`;
+export function Conversation({ sample, rendered = false, folded = true, onFirst }) {
+  const { turns, turns_total: total, turns_first: first } = sample;
+  const source = { name: sample.name, id: sample.id, repeat: sample.repeat };
+  const pager =
+    turns.length < total && onFirst
+      ? html`<p class="soft">turns ${count(first + 1)} to ${count(first + turns.length)} of ${count(total)}
+          <button disabled=${first === 0} onClick=${() => onFirst(Math.max(0, first - turns.length))}>earlier</button>
+          <button disabled=${first + turns.length >= total} onClick=${() => onFirst(first + turns.length)}>later</button></p>`
+      : null;
+  if (!total) return html`<p class="soft">There is no conversation.</p>`;
+  return html`<div class="conversation">${pager}${turns.map(
+    (turn) => html`<article key=${turn.place} class="turn ${turn.role}">
+      <header>${turn.role}</header>
+      ${turn.reasoning
+        ? html`<details class="reasoning" open=${!folded}><summary>reasoning, ${count(turn.reasoning.length + (turn.reasoning_left || 0))} characters</summary><${Text} text=${turn.reasoning} left=${turn.reasoning_left} more=${{ ...source, part: `${turn.place}.reasoning` }} /></details>`
+        : null}
+      ${turn.text ? html`<${Text} text=${turn.text} left=${turn.text_left} mark=${turn.mark} rendered=${rendered} more=${{ ...source, part: `${turn.place}` }} />` : null}
+      ${turn.calls.map((call) => html`<${Call} call=${call} more=${source} />`)}
+    </article>`,
+  )}${pager}</div>`;
 }

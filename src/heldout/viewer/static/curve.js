@@ -1,112 +1,175 @@
 // A training curve, live while it trains; flips between two steps; one sample across steps.
 
-import { html } from "./vendor/preact-htm.js";
-import { follow, get } from "./api.js";
+import { Component, html } from "./vendor/preact-htm.js";
+import { get, isExport } from "./api.js";
 import { Curve as Chart } from "./charts.js";
 import { Conversation, Diff } from "./conversation.js";
 import * as keys from "./keys.js";
-import { Facts, Notes, Page, Problem, Sign, Table } from "./parts.js";
+import { Blocks, Crumbs, Facts, Live, Page, Problem, Select, Sign, Table } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { ago, count, duration, interval, number, oneLine, visible } from "./text.js";
 
-export class Curve extends Page {
-  live = "";
-  flips = null;
+/** Loads when its request changes, and shows what came with `view`. */
+class Part extends Component {
+  state = { data: null, problem: null };
 
-  request = () => ["curve", { name: this.props.name, label: this.props.params.get("label") || "" }];
+  componentDidMount() {
+    this.load();
+  }
+
+  componentDidUpdate() {
+    if (JSON.stringify(this.props.request) !== this.asked) this.load();
+  }
+
+  async load() {
+    const { request } = this.props;
+    this.asked = JSON.stringify(request);
+    try {
+      const data = await get(...request);
+      if (this.asked === JSON.stringify(request)) this.setState({ data, problem: null });
+    } catch (problem) {
+      this.setState({ data: null, problem });
+    }
+  }
+
+  render({ view }, { data, problem }) {
+    return problem ? html`<${Problem} problem=${problem} />` : data ? view(data) : null;
+  }
+}
+
+export class Curve extends Page {
+  request = () => ["curve", { name: this.props.name, label: this.props.params.get("label") || "", metric: this.props.params.get("metric") || "" }];
+
+  follows = () => [this.props.name];
 
   componentDidMount() {
     super.componentDidMount();
-    this.release = keys.use({ Escape: () => go(["runs"]) });
-    this.end = follow(
-      [this.props.name],
-      (event) => (event === "point" || event === "status") && this.load(),
-      (state) => {
-        this.live = state;
-        this.forceUpdate();
-      },
-    );
+    this.release = keys.use({
+      Escape: () => go(["runs"]),
+      "[": () => this.shift(-1),
+      "]": () => this.shift(1),
+    });
+    this.clock = setInterval(() => this.forceUpdate(), 10_000);
   }
 
   componentWillUnmount() {
     super.componentWillUnmount();
     this.release();
-    this.end();
+    clearInterval(this.clock);
   }
 
-  componentDidUpdate() {
-    super.componentDidUpdate();
-    const wanted = `${this.props.params.get("from") || ""} ${this.props.params.get("to") || ""}`;
-    if (wanted !== this.wanted) this.loadFlips(wanted);
-  }
-
-  async loadFlips(wanted) {
-    this.wanted = wanted;
-    const [from, to] = wanted.split(" ");
-    try {
-      this.flips = from && to ? await get("curve-flips", { name: this.props.name, label: this.props.params.get("label") || "", from_step: from, to_step: to }) : null;
-      this.flipsProblem = null;
-    } catch (problem) {
-      this.flips = null;
-      this.flipsProblem = problem;
-    }
-    this.forceUpdate();
+  get chosen() {
+    return ["from", "to"].map((name) => this.props.params.get(name)).filter(Boolean).map(Number);
   }
 
   choose = (step) => {
-    const chosen = ["from", "to"].map((name) => this.props.params.get(name)).filter(Boolean).map(Number);
-    const [from, to] = [...chosen.slice(-1), step].sort((x, y) => x - y);
-    set(chosen.includes(step) ? { from: "", to: "" } : { from, to: to ?? "" });
+    const { chosen } = this;
+    if (chosen.includes(step)) set({ from: "", to: "" });
+    else {
+      const [from, to] = [...chosen.slice(-1), step].sort((x, y) => x - y);
+      set({ from, to: to ?? "" });
+    }
   };
 
+  /** Move the later of the two steps that are compared. */
+  shift(by) {
+    const steps = this.state.data?.points.filter((p) => p.result).map((p) => p.step) || [];
+    const [from = steps[0], to = steps[steps.length - 1]] = this.chosen;
+    const next = steps[steps.indexOf(to) + by];
+    if (this.chosen.length < 2) set({ from, to });
+    else if (next !== undefined && next > from) set({ from, to: next });
+  }
+
   view(curve) {
-    const { params } = this.props;
-    const chosen = ["from", "to"].map((name) => params.get(name)).filter(Boolean).map(Number);
-    if (!curve.points.length) return html`<h1>${visible(curve.name)}</h1><p role="status">No point yet. ${curve.waiting ? visible(curve.waiting) : ""}</p>`;
+    const { params, name } = this.props;
+    const label = params.get("label") || "";
+    const { chosen } = this;
+    const results = curve.points.filter((p) => p.result);
+    const last = curve.points[curve.points.length - 1];
     return html`
-      <h1>${visible(curve.name)} ${this.live ? html`<span class="live ${this.live}" role="status">${this.live}</span>` : null}</h1>
-      <p class="verdict ${curve.verdict?.word || ""}" role="status" aria-live="polite">${visible(curve.verdict?.sentence || "")}</p>
-      ${curve.stop ? html`<p class="errored">Asked to stop: ${visible(curve.stop)}</p>` : null}
-      ${curve.labels.length > 1 ? html`<nav class="tabs" aria-label="evals">${curve.labels.map((label) => html`<a aria-current=${label === curve.label ? "true" : undefined} href=${link(["curve", curve.name], { label })}>${visible(label)}</a>`)}</nav>` : null}
-      <${Chart} points=${curve.points} chosen=${chosen} windows=${curve.verdict?.windows || []} best=${curve.best?.step ?? null} onPoint=${this.choose} />
-      <p class="soft">Choose two points to see what flipped between them. Hollow points have fewer items than the others.</p>
-      <${Facts} rows=${[
-        ["best so far", curve.best && visible(curve.best.sentence)],
-        ["last point", curve.last && html`<span title=${curve.last}>${ago(curve.last)}</span>${curve.every ? `, due every ${curve.every} steps` : ""}`],
-        ["evals took", curve.seconds && duration(curve.seconds)],
-        ["left out", curve.superseded ? `${count(curve.superseded)} points of attempts that a later one superseded` : null],
-      ]} />
-      <${Notes} notes=${curve.notes} />
-      ${this.flipView(chosen)}
+      <${Crumbs} path=${[["runs", link(["runs"])]]} />
+      <h1>${visible(curve.name)} ${curve.live ? html`<${Live} state=${this.state.live || "live"} />` : null}</h1>
+      ${curve.labels.length > 1 ? html`<nav class="tabs" aria-label="evals">${curve.labels.map((other) => html`<a aria-current=${other === curve.label ? "true" : undefined} href=${link(["curve", name], { label: other })}>${visible(other)}</a>`)}</nav>` : null}
+      ${results.length
+        ? html`<p class="verdict ${curve.verdict?.kind || ""}" role="status" aria-live="polite">${visible(curve.verdict?.sentence || (curve.no_verdict ? `no verdict: ${curve.no_verdict}` : "no verdict yet"))}</p>`
+        : html`<p class="verdict" role="status">No point yet.${curve.every ? ` An eval is due every ${curve.every} steps.` : ""}</p>`}
+      ${curve.points.length
+        ? html`<${Chart} points=${curve.points} chosen=${chosen} windows=${curve.metric === "reward" ? curve.verdict?.windows || [] : []} best=${curve.metric === "reward" ? curve.best?.step ?? null : null} onPoint=${this.choose} metric=${curve.metric} every=${curve.every} />`
+        : null}
+      <p class="legend soft"><span class="key line"></span> mean ${curve.metric} with its 95% interval
+        ${curve.verdict?.windows.length ? html`<span class="key window"></span> the two windows of the verdict` : null}
+        ${curve.best && curve.metric === "reward" ? html`<span class="key best"></span> best step` : null}
+        ${results.some((p) => p.fewer) ? html`<span class="key hollow"></span> fewer items than the others` : null}
+        ${curve.points.some((p) => !p.result) ? html`<span class="key skip"></span> skipped or in flight` : null}</p>
+      ${curve.metrics.length ? html`<p><${Select} label="metric" value=${curve.metric} options=${["reward", "pass_rate", ...curve.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} /></p>` : null}
+      <div class="columns">
+        <section>
+          ${curve.best ? html`<p>${visible(curve.best.sentence)}</p>` : null}
+          ${chosen.length === 2
+            ? html`<${Part} request=${["curve-flips", { name, label, from_step: chosen[0], to_step: chosen[1] }]} view=${(flips) => this.flips(flips, chosen, results)} />`
+            : html`<p class="soft">Choose two points to see which samples flipped between them${chosen.length ? `; step ${chosen[0]} is chosen` : ""}.</p>`}
+          ${results.length > 1 ? html`<${Part} request=${["strip", { name, label, points: results.length }]} view=${(strip) => this.strip(strip)} />` : null}
+        </section>
+        <aside>
+          <h2>About this curve</h2>
+          <${Facts} rows=${[
+            ["status", visible(curve.status.line)],
+            ["last point", last && html`step ${last.step}, <time datetime=${last.time}>${ago(last.time)}</time>${curve.every ? `; due every ${curve.every} steps` : ""}`],
+            ["model", curve.model && visible(curve.model)],
+            ["evals took", duration(curve.seconds)],
+            ["superseded", curve.superseded > 0 && `${count(curve.superseded)} results left out: a later attempt went back to before them`],
+            ["last skip", curve.last_skip && visible(curve.last_skip)],
+            ["saved to", html`<code>${visible(curve.path)}</code>`],
+          ]} />
+        </aside>
+      </div>
       <details><summary>All points</summary>
-        <${Table} rows=${[...curve.points].reverse()} columns=${[
-          { title: "step", numeric: true, cell: (p) => p.step },
-          { title: "mean", numeric: true, cell: (p) => number(p.mean) },
+        <${Table} label="points" rows=${[...curve.points].reverse()} columns=${[
+          { title: "step", numeric: true, cell: (p) => (p.saved && !isExport() ? html`<a href=${link(["run", `${name}@${curve.labels.length > 1 ? `${curve.label}:` : ""}${p.step}`])}>${p.step}</a>` : p.step) },
+          { title: curve.metric, numeric: true, cell: (p) => number(p.mean) },
           { title: "95% interval", cell: (p) => interval(p.low, p.high) },
-          { title: "n", numeric: true, cell: (p) => `${count(p.n)}${p.fewer ? ` of ${count(p.of)}` : ""}` },
+          { title: "n", numeric: true, cell: (p) => p.n },
           { title: "errors", numeric: true, cell: (p) => count(p.errors) },
           { title: "took", numeric: true, cell: (p) => duration(p.seconds) },
-          { title: "", cell: (p) => (p.pending ? "in flight" : visible(p.skipped || p.partial || p.word || "")) },
+          { title: "verdict", cell: (p) => p.kind || "–" },
+          { title: "note", cell: (p) => visible(p.note) },
         ]} />
       </details>`;
   }
 
-  flipView(chosen) {
-    if (this.flipsProblem) return html`<${Problem} problem=${this.flipsProblem} />`;
-    const flips = this.flips;
-    if (!flips || chosen.length < 2) return null;
-    const side = (title, rows) => html`<section><h2>${title} <span class="soft">${count(rows.length)}</span></h2>
-      <ul>${rows.slice(0, 200).map((row) => html`<li><a href=${link(["curve", this.props.name, "sample"], { id: row.id, label: this.props.params.get("label") || "", step: chosen[1] })}>${oneLine(row.id, 60)}</a> <span class="soft">${number(row.before)} → ${number(row.after)}</span></li>`)}</ul></section>`;
-    return html`<h2>From step ${chosen[0]} to step ${chosen[1]}</h2>
-      <p>${visible(flips.sentence)} <span class="soft">Picked by looking: the verdict above is what the curve allows one to say.</span></p>
-      <div class="pair">${side("Lost", flips.lost)}${side("Gained", flips.gained)}</div>`;
+  flips(flips, [from, to], results) {
+    const { name, params } = this.props;
+    const saved = results.filter((p) => p.saved).map((p) => p.step);
+    const side = (title, sign, { total, rows }) => html`<section><h3><${Sign} outcome=${sign} /> ${title} <span class="soft">${count(total)}</span></h3>
+      <ul class="plain">${rows.map((row) => html`<li><a href=${link(["curve", name, "sample"], { id: row.id, label: params.get("label") || "", step: to })}>${oneLine(row.id, 60)}</a> <span class="soft">${number(row.before)} → ${number(row.after)}</span></li>`)}</ul>
+      ${total > rows.length ? html`<p class="soft">and ${count(total - rows.length)} more</p>` : null}</section>`;
+    return html`<h2>From step ${from} to step ${to}</h2>
+      <${Blocks} blocks=${flips.notes} />
+      <p class="soft">These two were picked by looking. What the curve allows one to say is the verdict above.${
+        saved.includes(from) && saved.includes(to) && !isExport() ? html` <a href=${link(["compare", `${name}@${from}`, `${name}@${to}`])}>Compare the two evals</a>` : ""
+      }</p>
+      <div class="pair">${side("lost", "failed", flips.lost)}${side("gained", "passed", flips.gained)}</div>`;
+  }
+
+  /** Each sample at each step; those that flipped last come first. */
+  strip(strip) {
+    if (!strip.rows.length) return null;
+    const words = { p: "passed", f: "failed", e: "errored", "-": "missing" };
+    const open = (id, step) => link(["curve", this.props.name, "sample"], { id, label: this.props.params.get("label") || "", step });
+    return html`<h2>Samples by step</h2>
+      <p class="soft">One line per sample, steps ${strip.steps[0]} to ${strip.steps[strip.steps.length - 1]} from left to right, those that flipped last first. <span class="cells"><i class="passed"></i></span> passed <span class="cells"><i class="failed"></i></span> failed <span class="cells"><i class="errored"></i></span> errored</p>
+      <div class="heat" tabindex="0" role="region" aria-label="samples by step">${strip.rows.map(
+        (row) => html`<a href=${open(row.id, "")} title=${row.id} aria-label="${row.id}: ${[...row.cells].filter((c) => c === "p").length} of ${row.cells.length} steps passed">
+          <span class="id">${oneLine(row.id, 24)}</span><span class="cells" aria-hidden="true">${[...row.cells].map((cell) => html`<i class=${words[cell]}></i>`)}</span></a>`,
+      )}</div>
+      ${strip.total > strip.rows.length ? html`<p class="soft">the first ${strip.rows.length} of ${count(strip.total)}</p>` : null}`;
   }
 }
 
 /** One sample at every step of a training run. */
 export class History extends Page {
   rendered = false;
-
+  diff = true;
   request = () => ["history", { name: this.props.name, label: this.props.params.get("label") || "", id: this.props.params.get("id") }];
 
   componentDidMount() {
@@ -114,9 +177,9 @@ export class History extends Page {
     this.release = keys.use({
       "[": () => this.move(-1),
       "]": () => this.move(1),
-      m: () => { this.rendered = !this.rendered; this.forceUpdate(); },
-      d: () => { this.diff = !this.diff; this.forceUpdate(); },
-      Escape: () => go(["curve", this.props.name]),
+      m: () => this.flip("rendered"),
+      d: () => this.flip("diff"),
+      Escape: () => go(["curve", this.props.name], { label: this.props.params.get("label") || "" }),
     });
   }
 
@@ -125,29 +188,57 @@ export class History extends Page {
     this.release();
   }
 
-  move(by) {
-    const steps = this.state.data.steps;
-    const at = steps.findIndex((s) => s.step === this.at(steps).step) + by;
-    if (steps[at]) set({ step: steps[at].step });
+  flip(field) {
+    this[field] = !this[field];
+    this.forceUpdate();
   }
 
-  at(steps) {
-    const step = Number(this.props.params.get("step"));
-    return steps.find((s) => s.step === step) || steps[steps.length - 1];
+  get only() {
+    return this.props.params.get("only") === "changed";
+  }
+
+  get steps() {
+    const { steps } = this.state.data;
+    return this.only ? steps.filter((s) => s.changed) : steps;
+  }
+
+  move(by) {
+    const { steps } = this;
+    const next = steps[steps.indexOf(this.current(steps)) + by];
+    if (next) set({ step: next.step });
+  }
+
+  current(steps) {
+    const step = this.props.params.get("step");
+    return steps.find((s) => String(s.step) === step) || steps[steps.length - 1];
   }
 
   view(data) {
-    if (!data.steps.length) return html`<h1>${visible(data.id)}</h1><p>No eval of this curve has this sample.</p>`;
-    const current = this.at(data.steps);
-    const before = data.steps[data.steps.indexOf(current) - 1];
+    const { steps } = this;
+    const current = this.current(steps);
+    const before = steps[steps.indexOf(current) - 1];
     return html`
-      <h1><a href=${link(["curve", data.name])}>${visible(data.name)}</a> <span class="soft">${visible(data.id)}</span></h1>
-      ${data.target !== null && data.target !== undefined ? html`<p>target: <code>${visible(data.target)}</code></p>` : null}
-      <nav class="strip" aria-label="steps">${data.steps.map(
-        (s) => html`<a class=${s.outcome} aria-current=${s === current ? "true" : undefined} title="step ${s.step}: ${number(s.reward)}" href=${link(["curve", data.name, "sample"], { id: data.id, label: this.props.params.get("label") || "", step: s.step })}><${Sign} outcome=${s.outcome} /><span>${s.step}</span></a>`,
+      <${Crumbs} path=${[["runs", link(["runs"])], [data.name, link(["curve", data.name], { label: this.props.params.get("label") || "" })]]} />
+      <h1>${visible(data.id)} <span class="soft">across steps</span></h1>
+      ${data.question ? html`<p>${visible(data.question)}</p>` : null}
+      ${data.target !== null ? html`<p>target: <code>${visible(data.target)}</code></p>` : null}
+      <nav class="strip" aria-label="steps">${steps.map(
+        (s) => html`<button class=${s.outcome} aria-pressed=${s === current} title="step ${s.step}: reward ${number(s.reward)}" onClick=${() => set({ step: s.step })}><${Sign} outcome=${s.outcome} /><span>${s.step}</span></button>`,
       )}</nav>
-      <p class="soft">step ${current.step}, reward ${number(current.reward)}${current.error ? html` · <span class="errored">${visible(current.error)}</span>` : ""}</p>
-      ${this.diff && before ? html`<h2>Answer, from step ${before.step} to ${current.step}</h2><${Diff} before=${before.answer || ""} after=${current.answer || ""} />` : null}
-      ${current.messages ? html`<${Conversation} messages=${current.messages} marks=${current.marks} rendered=${this.rendered} />` : html`<p class="soft">The conversation of this step is not stored.</p>`}`;
+      <div class="toolbar">
+        <button aria-pressed=${this.only} onClick=${() => set({ only: this.only ? "" : "changed" })}>only where the answer changed</button>
+        <button aria-pressed=${this.diff} onClick=${() => this.flip("diff")}>difference</button>
+        <button aria-pressed=${this.rendered} onClick=${() => this.flip("rendered")}>Markdown</button>
+      </div>
+      <h2>Step ${current.step}: <${Sign} outcome=${current.outcome} /> reward ${number(current.reward)}${current.attempts > 1 ? html` <span class="soft">mean of ${current.attempts} attempts</span>` : ""}</h2>
+      ${current.error ? html`<p class="errored">errored: ${visible(current.error)}</p>` : null}
+      ${this.diff && before && current.answer !== undefined && before.answer !== undefined
+        ? html`<p class="soft">answer, from step ${before.step} to step ${current.step}${current.answer === before.answer ? ": the same" : ""}</p>${current.answer === before.answer ? null : html`<${Diff} before=${before.answer} after=${current.answer} />`}`
+        : null}
+      ${current.run && !isExport()
+        ? html`<${Part} request=${["sample", { name: current.run, id: data.id }]} view=${(sample) => html`<${Conversation} sample=${sample} rendered=${this.rendered} />`} />`
+        : current.answer !== undefined
+          ? html`<pre>${visible(current.answer)}</pre>`
+          : html`<p class="soft">The conversation of this step was not saved.</p>`}`;
   }
 }

@@ -1,34 +1,50 @@
 // One item: the conversation, and beside it what the grader extracted and what it is worth.
 
 import { html } from "./vendor/preact-htm.js";
-import { get } from "./api.js";
+import { get, isExport } from "./api.js";
+import { Strip } from "./charts.js";
 import { Conversation, Diff } from "./conversation.js";
 import * as keys from "./keys.js";
-import { Facts, Page, Sign } from "./parts.js";
-import { go, link } from "./route.js";
+import { Crumbs, Facts, Page, Sign } from "./parts.js";
+import { go, link, set } from "./route.js";
 import { count, duration, number, visible } from "./text.js";
+
+/** What a grader made of an answer. */
+export const Grades = ({ sample }) => html`<h2>Score</h2>
+  <p class="headline"><span class="big">${number(sample.reward)}</span> <span class="soft">reward</span> <${Sign} outcome=${sample.outcome} /> ${sample.outcome}</p>
+  ${sample.metrics.map(
+    (metric) => html`<div class="metric">
+      <div><b>${visible(metric.name)}</b> ${number(metric.value)}${metric.weight ? html` <span class="soft">× ${metric.weight}</span>` : html` <span class="soft">tracked only</span>`}</div>
+      ${metric.has_extracted ? html`<div>extracted: ${metric.extracted === null ? html`<em>nothing</em>` : html`<code>${visible(metric.extracted)}</code>`}</div>` : null}
+      ${metric.note ? html`<div class="soft">${visible(metric.note)}</div>` : null}
+      ${metric.reply ? html`<details><summary>the judge's reply</summary><pre class="said" tabindex="0">${visible(metric.reply)}</pre></details>` : null}
+    </div>`,
+  )}
+  <${Facts} rows=${[
+    ["target", sample.target !== null && html`<code>${visible(sample.target)}</code>`],
+    ["answer", sample.turns_total > 0 && (sample.answer ? html`<span class="clamp">${visible(sample.answer)}</span>` : html`<em>none</em>`)],
+    ["final state", sample.outcome_state && html`<code>${visible(sample.outcome_state)}</code>`],
+  ]} />`;
+
+const ended = ({ ended_by, limit, truncated, finish_reason }) =>
+  [limit ? `limit: ${limit}` : ended_by, truncated ? "last turn truncated" : null, finish_reason ? `finish reason ${finish_reason}` : null].filter(Boolean).join(", ");
 
 export class Sample extends Page {
   rendered = false;
   folded = true;
-  raw = false;
-  from = 0;
+  record = null;
 
   request = () => {
     const { name, params } = this.props;
-    return ["sample", { name, id: params.get("id"), repeat: params.get("repeat") || "" }];
+    return ["sample", { name, id: params.get("id"), repeat: params.get("repeat") || "", first: params.get("first") || "" }];
   };
 
   componentDidMount() {
     super.componentDidMount();
-    const flip = (field) => () => {
-      this[field] = !this[field];
-      this.forceUpdate();
-    };
     this.release = keys.use({
-      m: flip("rendered"),
-      e: flip("folded"),
-      s: flip("raw"),
+      m: () => this.flip("rendered"),
+      e: () => this.flip("folded"),
+      s: () => this.json(),
       n: () => this.step(1),
       p: () => this.step(-1),
       "[": () => this.repeat(-1),
@@ -42,6 +58,25 @@ export class Sample extends Page {
     this.release();
   }
 
+  componentDidUpdate() {
+    if (JSON.stringify(this.request()) !== this.asked) this.record = null;
+    super.componentDidUpdate();
+  }
+
+  flip(field) {
+    this[field] = !this[field];
+    this.forceUpdate();
+  }
+
+  async json() {
+    if (this.record) this.record = null;
+    else {
+      const { name, id, repeat } = { ...this.state.data };
+      this.record = await get("text", { name, id, repeat, part: "record" }).catch((problem) => ({ text: problem.message, left: 0 }));
+    }
+    this.forceUpdate();
+  }
+
   get list() {
     const { params } = this.props;
     return { where: params.get("where") || "", sort: params.get("sort") || "" };
@@ -53,56 +88,57 @@ export class Sample extends Page {
 
   /** To the next row of the list that this one was opened from. */
   async step(by) {
-    const at = Number(this.props.params.get("at") || -1);
-    if (at < 0 || at + by < 0) return;
-    const { rows } = await get("rows", { name: this.props.name, ...this.list, offset: at + by, limit: 1 }).catch(() => ({ rows: [] }));
-    if (rows[0]) go(["run", this.props.name, "sample"], { id: rows[0].id, repeat: rows[0].repeat || "", ...this.list, at: at + by });
+    const at = Number(this.props.params.get("at") || 0) + by;
+    if (at < 0) return;
+    const { rows } = await get("rows", { name: this.props.name, ...this.list, offset: at, limit: 1 }).catch(() => ({ rows: [] }));
+    if (rows[0]) go(["run", this.props.name, "sample"], { id: rows[0].id, repeat: rows[0].repeat || "", ...this.list, at });
   }
 
   repeat(by) {
-    const repeats = this.state.data?.repeats || [];
-    const at = repeats.findIndex((r) => r.repeat === this.state.data.repeat) + by;
-    if (repeats[at]) go(["run", this.props.name, "sample"], { id: this.state.data.id, repeat: repeats[at].repeat || "", ...this.list, at: this.props.params.get("at") || "" });
+    const { repeats, repeat } = this.state.data;
+    const next = repeats[repeats.findIndex((r) => r.repeat === repeat) + by];
+    if (next) set({ repeat: next.repeat || "", first: "" });
   }
 
   view(sample) {
-    const { name } = this.props;
+    const { name, params } = this.props;
+    const toggle = (label, on, act) => html`<button aria-pressed=${on} onClick=${act}>${label}</button>`;
     return html`
-      <h1><a href=${link(["run", name, "samples"], { ...this.list, at: this.props.params.get("at") || "" })}>${visible(name)}</a> <span class="soft">${visible(sample.id)}</span> <${Sign} outcome=${sample.outcome} /></h1>
+      <${Crumbs} path=${[["runs", link(["runs"])], [name, link(["run", name])], ["samples", link(["run", name, "samples"], { ...this.list, at: params.get("at") || "" })]]} />
+      <h1><${Sign} outcome=${sample.outcome} /> ${visible(sample.id)}</h1>
       ${sample.repeats.length > 1
         ? html`<nav class="tabs" aria-label="attempts">${sample.repeats.map(
-            (r) => html`<a aria-current=${r.repeat === sample.repeat ? "true" : undefined} href=${link(["run", name, "sample"], { id: sample.id, repeat: r.repeat || "", ...this.list })}><${Sign} outcome=${r.outcome} /> ${r.repeat + 1}</a>`,
+            (r) => html`<a aria-current=${r.repeat === sample.repeat ? "true" : undefined} href=${link(["run", name, "sample"], { id: sample.id, repeat: r.repeat || "", ...this.list, at: params.get("at") || "" })}><${Sign} outcome=${r.outcome} /> attempt ${r.repeat + 1}</a>`,
           )}</nav>`
         : null}
-      ${sample.error ? html`<div class="problem" role="alert"><p>errored: ${visible(sample.error)}</p><p class="soft">It has no score. What was said is below.</p></div>` : null}
+      ${sample.error !== null ? html`<div class="problem"><p><b>errored:</b> ${visible(sample.error)}</p><p class="soft">It has no score. What was said until then is below.</p></div>` : null}
       <div class="columns">
         <section>
-          <div class="toolbar">
-            <button aria-pressed=${this.rendered} onClick=${() => { this.rendered = !this.rendered; this.forceUpdate(); }}>Markdown</button>
-            <button aria-pressed=${!this.folded} onClick=${() => { this.folded = !this.folded; this.forceUpdate(); }}>reasoning</button>
-            <button aria-pressed=${this.raw} onClick=${() => { this.raw = !this.raw; this.forceUpdate(); }}>JSON</button>
-          </div>
-          ${this.raw ? html`<pre class="said">${visible(JSON.stringify(sample.record, null, 2))}</pre>` : html`<${Conversation} messages=${sample.messages} marks=${sample.marks} rendered=${this.rendered} folded=${this.folded} from=${this.from} onFrom=${(from) => { this.from = from; this.forceUpdate(); }} />`}
+          ${isExport() && !sample.turns_total
+            ? null
+            : html`<div class="toolbar">
+                ${toggle("Markdown", this.rendered, () => this.flip("rendered"))}
+                ${toggle("reasoning", !this.folded, () => this.flip("folded"))}
+                ${isExport() ? null : toggle("JSON", this.record !== null, () => this.json())}
+                <span class="space"></span>
+                ${isExport() ? null : html`<button onClick=${() => this.step(-1)} title="p">← previous</button><button onClick=${() => this.step(1)} title="n">next →</button>`}
+              </div>`}
+          ${this.record
+            ? html`<pre tabindex="0">${visible(this.record.text)}</pre>${this.record.left ? html`<p class="soft">${count(this.record.left)} more characters are in the journal</p>` : null}`
+            : sample.turns_total
+              ? html`<${Conversation} sample=${sample} rendered=${this.rendered} folded=${this.folded} onFirst=${(first) => set({ first: first || "" })} />`
+              : html`<h2>Episode</h2><p class="soft">There is no conversation.</p><${Facts} rows=${Object.entries(sample.input).map(([key, value]) => [visible(key), visible(value ?? "–")])} />`}
         </section>
         <aside>
-          <h2>What the grader read</h2>
-          ${sample.metrics.map(
-            (metric) => html`<div class="metric">
-              <div><b>${visible(metric.name)}</b> ${number(metric.value)}${metric.weight ? html` <span class="soft">× ${number(metric.weight)}</span>` : html` <span class="soft">tracked only</span>`}</div>
-              ${metric.extracted === undefined ? null : html`<div>extracted: ${metric.extracted === null ? html`<em>nothing</em>` : html`<code>${visible(metric.extracted)}</code>`}</div>`}
-              ${metric.note ? html`<div class="soft">${visible(metric.note)}</div>` : null}
-              ${metric.reply ? html`<details><summary>the judge's reply</summary><pre class="said">${visible(metric.reply)}</pre></details>` : null}
-            </div>`,
-          )}
+          <${Grades} sample=${sample} />
+          <h2>How it went</h2>
           <${Facts} rows=${[
-            ["reward", number(sample.reward)],
-            ["target", sample.target !== null && sample.target !== undefined ? html`<code>${visible(sample.target)}</code>` : null],
-            ["answer", sample.answer ? html`<span class="clamp">${visible(sample.answer)}</span>` : html`<em>none</em>`],
-            ["ended by", visible(sample.ended)],
+            ["ended by", visible(ended(sample.stop))],
             ["tokens", sample.tokens && `${count(sample.tokens.prompt)} in, ${count(sample.tokens.completion)} out`],
-            ["took", duration(sample.seconds)],
+            ["token trace", sample.trace && html`<${Strip} parts=${sample.trace} />`],
+            ["took", sample.seconds !== null && duration(sample.seconds)],
             ["requests", sample.requests],
-            ...Object.entries(sample.metadata).map(([key, value]) => [visible(key), visible(typeof value === "string" ? value : JSON.stringify(value))]),
+            ...Object.entries(sample.metadata).map(([key, value]) => [visible(key), visible(value ?? "–")]),
           ]} />
         </aside>
       </div>`;
@@ -115,7 +151,7 @@ export class Pair extends Page {
 
   componentDidMount() {
     super.componentDidMount();
-    this.release = keys.use({ Escape: () => history.back() });
+    this.release = keys.use({ Escape: () => go(["compare", this.props.a, this.props.b]), d: () => { this.plain = !this.plain; this.forceUpdate(); } });
   }
 
   componentWillUnmount() {
@@ -124,17 +160,21 @@ export class Pair extends Page {
   }
 
   view({ a, b }) {
+    const sides = [["A", this.props.a, a], ["B", this.props.b, b]];
     return html`
-      <h1><a href=${link(["compare", this.props.a, this.props.b])}>${visible(this.props.a)} and ${visible(this.props.b)}</a> <span class="soft">${visible(a.id)}</span></h1>
+      <${Crumbs} path=${[["runs", link(["runs"])], [`${this.props.a} and ${this.props.b}`, link(["compare", this.props.a, this.props.b])]]} />
+      <h1>${visible(a.id)}</h1>
+      <p>${visible(a.question || "")}</p>
       <p>target: <code>${visible(a.target ?? "–")}</code></p>
+      <h2>Answer, from A to B</h2>
+      <${Diff} before=${a.answer} after=${b.answer} />
       <div class="pair">
-        ${[["A", this.props.a, a], ["B", this.props.b, b]].map(
-          ([letter, name, side]) => html`<section><h2>${letter}: ${visible(name)} <${Sign} outcome=${side.outcome} /> ${number(side.reward)}</h2>
-            ${side.error ? html`<p class="errored">${visible(side.error)}</p>` : null}
-            <${Conversation} messages=${side.messages} marks=${side.marks} /></section>`,
+        ${sides.map(
+          ([letter, name, side]) => html`<section><h2>${letter}: <a href=${link(["run", name, "sample"], { id: side.id })}>${visible(name)}</a> <${Sign} outcome=${side.outcome} /> ${number(side.reward)}</h2>
+            ${side.repeats.length > 1 ? html`<p class="soft">attempt 1 of ${side.repeats.length}</p>` : null}
+            ${side.error !== null ? html`<p class="errored">errored: ${visible(side.error)}</p>` : null}
+            <${Conversation} sample=${side} /></section>`,
         )}
-      </div>
-      <h2>Answers, from A to B</h2>
-      <${Diff} before=${a.answer} after=${b.answer} />`;
+      </div>`;
   }
 }

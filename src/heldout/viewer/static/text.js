@@ -4,12 +4,22 @@
 export function number(value, { sign = false } = {}) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  const text = size === 0 || (size >= 1e-3 && size < 1e6) ? value.toFixed(3) : short(value);
-  return sign && value > 0 ? `+${text}` : text;
+  const text = size === 0 || (size >= 1e-3 && size < 1e6) ? fixed(size) : short(size);
+  return (value < 0 ? "-" : sign && value > 0 ? "+" : "") + text;
 }
 
-function short(value) {
-  const [digits, power] = value.toExponential(2).split("e");
+/** Python rounds a tie to the even digit, toFixed and toExponential to the larger number. */
+function fixed(size) {
+  const [whole, digits] = size.toFixed(20).split(".");
+  const even = (digits.charCodeAt(2) - 48) % 2 === 0;
+  return even && /^50*$/.test(digits.slice(3)) ? `${whole}.${digits.slice(0, 3)}` : size.toFixed(3);
+}
+
+function short(size) {
+  const exact = size.toExponential(20);
+  const tie = /^\d\.\d[02468]50*e/.test(exact);
+  const [digits, power] = (tie ? exact.slice(0, 4) + exact.slice(exact.indexOf("e")) : size.toExponential(2)).split("e");
+  if (power === "-4") return `0.000${Number(digits.replace(".", ""))}`.replace(/0+$/, "");
   return `${Number(digits)}e${power[0]}${power.slice(1).padStart(2, "0")}`;
 }
 
@@ -92,3 +102,6 @@ export function wordDiff(before, after) {
   push("same", a.slice(a.length - end).join(""));
   return out;
 }
+
+/** A field or value of a filter. */
+export const quoted = (text) => (/^[^\s"\\:=<>!-][^\s"\\:=<>!]*$/.test(text) ? text : JSON.stringify(text));
