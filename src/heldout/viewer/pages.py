@@ -685,11 +685,16 @@ def plain_blocks(blocks: Iterable[Block]) -> list[Plain]:
     plain: list[Plain] = []
     for block in blocks:
         if isinstance(block, Line):
-            style = block.style or next((p.style for p in block.parts if isinstance(p, Span)), "")
+            only = block.parts[0] if len(block.parts) == 1 else ""
+            style = block.style or (only.style if isinstance(only, Span) else "")
             plain.append({"line": "".join(map(_cell_text, block.parts)), "style": style})
         elif isinstance(block, TextTable):
             columns = [
-                {"title": _cell_text(column.heading), "numeric": column.align == "right"}
+                {
+                    "title": _cell_text(column.heading),
+                    "numeric": column.align == "right",
+                    "wrap": column.wrap,
+                }
                 for column in block.columns
             ]
             plain.append(

@@ -47,6 +47,7 @@ class App extends Component {
 
   componentDidMount() {
     addEventListener("hashchange", () => this.setState({ route: here() }));
+    addEventListener("resize", () => this.forceUpdate());
     keys.use({
       "?": () => this.setState({ help: !this.state.help }),
       "g r": () => go(["runs"]),
@@ -75,7 +76,6 @@ class App extends Component {
     return html`
       <a class="skip" href="#main" onClick=${(event) => { event.preventDefault(); document.getElementById("main").focus(); }}>to the content</a>
       <header class="top"><a class="brand" href=${link(["runs"])}>heldout</a>
-        <nav><a href=${link(["runs"])}>runs</a></nav>
         <span class="space"></span>
         ${copied ? html`<span role="status">copied</span>` : null}
         <button class="plain" onClick=${() => this.theme()} aria-label="light or dark">◐</button>

@@ -16,6 +16,9 @@ export function ticks(low, high, most = 5) {
   return out;
 }
 
+/** Width of a chart in CSS pixels, so that its text keeps its size on every screen. */
+const room = (most) => Math.max(300, Math.min(most, document.documentElement.clientWidth - 40));
+
 const scale = (low, high, from, to) => (value) => from + ((value - low) / (high - low || 1)) * (to - from);
 
 /** An interval in a table's cell, on an axis that all rows share. */
@@ -41,20 +44,20 @@ export const Forest = ({ rows, at = null, detectable = null, sign = false }) => 
   if (!values.length) return null;
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const pad = (high - low || 0.1) * 0.06;
-  const left = 150;
-  const width = 640;
+  const width = room(720);
+  const left = width < 500 ? 96 : 150;
   const height = rows.length * 24 + 34;
   const x = scale(low - pad, high + pad, left, width - 12);
-  return html`<svg class="forest" viewBox="0 0 ${width} ${height}" aria-hidden="true">
-    ${ticks(low - pad, high + pad).map(
-      (t) => html`<line class="grid" x1=${x(t)} x2=${x(t)} y1="6" y2=${height - 24} />
+  return html`<svg class="forest" viewBox="0 0 ${width} ${height}" width=${width} aria-hidden="true">
+    ${ticks(low - pad, high + pad, width < 500 ? 3 : 5).map(
+      (t) => html`<line class="rule" x1=${x(t)} x2=${x(t)} y1="6" y2=${height - 24} />
         <text class="tick" x=${x(t)} y=${height - 8} text-anchor="middle">${number(t, { sign })}</text>`,
     )}
     ${detectable === null ? null : html`<rect class="undetected" x=${x(-detectable)} width=${x(detectable) - x(-detectable)} y="6" height=${height - 30}><title>smaller true differences are detected with less than 80% power</title></rect>`}
     ${at === null ? null : html`<line class="zero" x1=${x(at)} x2=${x(at)} y1="6" y2=${height - 24} />`}
     ${rows.map((row, i) => {
       const y = 18 + i * 24;
-      return html`<text class="label ${row.strong ? "strong" : ""}" x=${left - 10} y=${y + 4} text-anchor="end">${row.label.length > 20 ? `${row.label.slice(0, 19)}…` : row.label}</text>
+      return html`<text class="label ${row.strong ? "strong" : ""}" x=${left - 10} y=${y + 4} text-anchor="end">${row.label.length > left / 7 ? `${row.label.slice(0, left / 7 - 1)}…` : row.label}</text>
         ${row.low === null || row.low === undefined ? null : html`<line class="whisker" x1=${x(row.low)} x2=${x(row.high)} y1=${y} y2=${y} />`}
         ${row.value === null || row.value === undefined ? null : html`<circle class="dot ${row.strong ? "strong" : ""}" cx=${x(row.value)} cy=${y} r=${row.strong ? 5 : 4} />`}`;
     })}
@@ -69,7 +72,7 @@ export const Histogram = ({ histogram }) => {
   return html`<svg class="histogram" viewBox="0 0 400 120" aria-hidden="true">
     ${counts.map((n, i) => {
       const height = (n / most) * 86;
-      return html`<rect x=${x(edges[i]) + 0.5} width=${Math.max(1, x(edges[i + 1]) - x(edges[i]) - 1)} y=${96 - height} height=${height}><title>${number(edges[i])} to ${number(edges[i + 1])}: ${n}</title></rect>`;
+      return html`<rect class="column" x=${x(edges[i]) + 0.5} width=${Math.max(1, x(edges[i + 1]) - x(edges[i]) - 1)} y=${96 - height} height=${height}><title>${number(edges[i])} to ${number(edges[i + 1])}: ${n}</title></rect>`;
     })}
     <line class="axis" x1="10" x2="390" y1="96" y2="96" />
     ${ticks(edges[0], edges[edges.length - 1]).map((t) => html`<text class="tick" x=${x(t)} y="112" text-anchor="middle">${number(t)}</text>`)}
@@ -86,7 +89,7 @@ export const Sparkline = ({ points }) => {
   const band = [...points.map((p) => `${x(p[0])},${y(p[3] ?? p[1])}`), ...[...points].reverse().map((p) => `${x(p[0])},${y(p[2] ?? p[1])}`)];
   return html`<svg class="spark" viewBox="0 0 120 23" width="120" height="23" aria-hidden="true">
     <polygon class="band" points=${band.join(" ")} />
-    <polyline class="line" points=${points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ")} />
+    <polyline class="mean" points=${points.map((p) => `${x(p[0])},${y(p[1])}`).join(" ")} />
   </svg>`;
 };
 
@@ -95,6 +98,8 @@ export const Sparkline = ({ points }) => {
  * @param {{points: any[], metric: string, chosen: number[], windows: number[][], best: number | null, onPoint: (step: number) => void}} props
  */
 export const Curve = ({ points, chosen, windows, best, onPoint }) => {
+  const width = room(1240);
+  const right = width - 14;
   const shown = points.filter((p) => p.mean !== null && p.mean !== undefined);
   const steps = points.map((p) => p.step);
   if (!steps.length) return null;
@@ -102,7 +107,7 @@ export const Curve = ({ points, chosen, windows, best, onPoint }) => {
   const [bottom, top] = values.length ? [Math.min(...values), Math.max(...values)] : [0, 1];
   const pad = (top - bottom || 0.1) * 0.08;
   const [first, last] = [Math.min(...steps), Math.max(...steps)];
-  const x = scale(first, last === first ? first + 1 : last, 58, 868);
+  const x = scale(first, last === first ? first + 1 : last, 58, right);
   const y = scale(bottom - pad, top + pad, 292, 12);
   const stretches = [];
   for (const p of shown) {
@@ -110,27 +115,27 @@ export const Curve = ({ points, chosen, windows, best, onPoint }) => {
     if (open && open[open.length - 1].session === p.session) open.push(p);
     else stretches.push([p]);
   }
-  return html`<svg class="curve" viewBox="0 0 880 330" role="group" aria-label="Mean by training step; the table below has the numbers">
+  return html`<svg class="curve" viewBox="0 0 ${width} 330" width=${width} role="group" aria-label="Mean by training step; the table below has the numbers">
     ${ticks(bottom - pad, top + pad).map(
-      (t) => html`<line class="grid" x1="58" x2="868" y1=${y(t)} y2=${y(t)} /><text class="tick" x="50" y=${y(t) + 4} text-anchor="end">${number(t)}</text>`,
+      (t) => html`<line class="rule" x1="58" x2=${right} y1=${y(t)} y2=${y(t)} /><text class="tick" x="50" y=${y(t) + 4} text-anchor="end">${number(t)}</text>`,
     )}
-    ${ticks(first, last, 8).map((t) => html`<text class="tick" x=${x(t)} y="312" text-anchor="middle">${t}</text>`)}
-    <text class="tick" x="868" y="327" text-anchor="end">training step</text>
+    ${ticks(first, last, width / 110).map((t) => html`<text class="tick" x=${x(t)} y="312" text-anchor="middle">${t}</text>`)}
+    <text class="tick" x=${right} y="327" text-anchor="end">training step</text>
     ${windows.map(([from, to]) => html`<rect class="window" x=${x(from) - 6} width=${x(to) - x(from) + 12} y="12" height="280" />`)}
     ${stretches.map((line) => {
       const band = line.filter((p) => p.low !== null && p.low !== undefined);
       const outline = [...band.map((p) => `${x(p.step)},${y(p.high)}`), ...[...band].reverse().map((p) => `${x(p.step)},${y(p.low)}`)];
-      return html`<polygon class="band" points=${outline.join(" ")} /><polyline class="line" points=${line.map((p) => `${x(p.step)},${y(p.mean)}`).join(" ")} />`;
+      return html`<polygon class="band" points=${outline.join(" ")} /><polyline class="mean" points=${line.map((p) => `${x(p.step)},${y(p.mean)}`).join(" ")} />`;
     })}
     ${points.filter((p) => p.mean === null || p.mean === undefined).map(
-      (p) => html`<line class="skip ${p.pending ? "pending" : ""}" x1=${x(p.step)} x2=${x(p.step)} y1="284" y2="292"><title>step ${p.step}: ${p.pending ? "in flight" : p.skipped}</title></line>`,
+      (p) => html`<line class="missed ${p.pending ? "pending" : ""}" x1=${x(p.step)} x2=${x(p.step)} y1="284" y2="292"><title>step ${p.step}: ${p.note}</title></line>`,
     )}
     ${shown.map(
       (p) => html`${p.low === null || p.low === undefined ? null : html`<line class="whisker" x1=${x(p.step)} x2=${x(p.step)} y1=${y(p.low)} y2=${y(p.high)} />`}
         <circle class="dot ${p.fewer ? "hollow" : ""} ${chosen.includes(p.step) ? "chosen" : ""} ${p.step === best ? "best" : ""}" cx=${x(p.step)} cy=${y(p.mean)} r=${p.step === best ? 6 : 4}
           tabindex="0" role="button" aria-label="step ${p.step}, mean ${number(p.mean)}" onClick=${() => onPoint(p.step)}
           onKeyDown=${(event) => event.key === "Enter" && onPoint(p.step)}>
-          <title>step ${p.step}: ${number(p.mean)} (${number(p.low)} … ${number(p.high)}), n=${p.n}${p.fewer ? `, of ${p.of}` : ""}</title>
+          <title>step ${p.step}: ${number(p.mean)} (${number(p.low)} … ${number(p.high)}), n ${p.n}${p.errors ? `, ${p.errors} errored; ${number(p.mean_scored)} without them` : ""}</title>
         </circle>`,
     )}
   </svg>`;

@@ -5,7 +5,7 @@ import { get, isExport } from "./api.js";
 import { Forest } from "./charts.js";
 import { Diff } from "./conversation.js";
 import * as keys from "./keys.js";
-import { Blocks, Crumbs, Mean, Page, Problem, Select, Table } from "./parts.js";
+import { Blocks, Crumbs, Mean, Page, Problem, Select } from "./parts.js";
 import { go, link, set } from "./route.js";
 import { count, interval, number, oneLine, visible } from "./text.js";
 
@@ -96,7 +96,7 @@ export class Compare extends Page {
             ${isExport() ? null : html`<${Select} label="metric" value=${params.get("metric") || "reward"} options=${["reward", "passed", ...found.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} />`}
             ${found.keys.length ? html`<${Select} label="slices by" value=${by} none="no key" options=${found.keys} onChange=${(key) => set({ by: key })} />` : null}
           </p>
-          <${Blocks} blocks=${found.blocks} />
+          <${Blocks} blocks=${found.blocks.slice(2)} />
           ${found.paired ? this.flips(found) : null}
         </section>
         <aside>
@@ -107,11 +107,7 @@ export class Compare extends Page {
             : null}
           <h2>What differs in the settings</h2>
           ${found.config.length
-            ? html`<${Table} label="settings" rows=${found.config} columns=${[
-                { title: "setting", cell: (row) => visible(row.key) },
-                { title: "A", cell: (row) => oneLine(row.a ?? "–", 60) },
-                { title: "B", cell: (row) => oneLine(row.b ?? "–", 60) },
-              ]} />`
+            ? html`<dl class="settings">${found.config.map((row) => html`<dt>${visible(row.key)}</dt><dd><span class="letter">A</span> ${oneLine(row.a ?? "–", 120)}<br /><span class="letter">B</span> ${oneLine(row.b ?? "–", 120)}</dd>`)}</dl>`
             : html`<p class="soft">Nothing.</p>`}
         </aside>
       </div>`;

@@ -96,11 +96,11 @@ export class Curve extends Page {
       ${curve.points.length
         ? html`<${Chart} points=${curve.points} chosen=${chosen} windows=${curve.metric === "reward" ? curve.verdict?.windows || [] : []} best=${curve.metric === "reward" ? curve.best?.step ?? null : null} onPoint=${this.choose} metric=${curve.metric} every=${curve.every} />`
         : null}
-      <p class="legend soft"><span class="key line"></span> mean ${curve.metric} with its 95% interval
+      <p class="legend soft"><span class="key mean"></span> mean ${curve.metric} with its 95% interval
         ${curve.verdict?.windows.length ? html`<span class="key window"></span> the two windows of the verdict` : null}
         ${curve.best && curve.metric === "reward" ? html`<span class="key best"></span> best step` : null}
         ${results.some((p) => p.fewer) ? html`<span class="key hollow"></span> fewer items than the others` : null}
-        ${curve.points.some((p) => !p.result) ? html`<span class="key skip"></span> skipped or in flight` : null}</p>
+        ${curve.points.some((p) => !p.result) ? html`<span class="key tick"></span> skipped or in flight` : null}</p>
       ${curve.metrics.length ? html`<p><${Select} label="metric" value=${curve.metric} options=${["reward", "pass_rate", ...curve.metrics]} onChange=${(metric) => set({ metric: metric === "reward" ? "" : metric })} /></p>` : null}
       <div class="columns">
         <section>
@@ -132,7 +132,7 @@ export class Curve extends Page {
           { title: "errors", numeric: true, cell: (p) => count(p.errors) },
           { title: "took", numeric: true, cell: (p) => duration(p.seconds) },
           { title: "verdict", cell: (p) => p.kind || "–" },
-          { title: "note", cell: (p) => visible(p.note) },
+          { title: "note", wrap: true, cell: (p) => visible(p.note) },
         ]} />
       </details>`;
   }
@@ -141,7 +141,7 @@ export class Curve extends Page {
     const { name, params } = this.props;
     const saved = results.filter((p) => p.saved).map((p) => p.step);
     const side = (title, sign, { total, rows }) => html`<section><h3><${Sign} outcome=${sign} /> ${title} <span class="soft">${count(total)}</span></h3>
-      <ul class="plain">${rows.map((row) => html`<li><a href=${link(["curve", name, "sample"], { id: row.id, label: params.get("label") || "", step: to })}>${oneLine(row.id, 60)}</a> <span class="soft">${number(row.before)} → ${number(row.after)}</span></li>`)}</ul>
+      <ul class="flips">${rows.map((row) => html`<li><a href=${link(["curve", name, "sample"], { id: row.id, label: params.get("label") || "", step: to })}>${oneLine(row.id, 60)}</a> <span class="soft">${number(row.before)} → ${number(row.after)}</span></li>`)}</ul>
       ${total > rows.length ? html`<p class="soft">and ${count(total - rows.length)} more</p>` : null}</section>`;
     return html`<h2>From step ${from} to step ${to}</h2>
       <${Blocks} blocks=${flips.notes} />

@@ -31,7 +31,7 @@ export const Facts = ({ rows }) => html`<dl class="facts">${rows
 export const Blocks = ({ blocks }) => blocks.map((block) => (block.line === undefined ? html`<${TextTable} table=${block} />` : html`<p class="note ${block.style}">${visible(block.line)}</p>`));
 
 export const TextTable = ({ table, caption, onRow }) => html`<${Table} caption=${caption} onRow=${onRow} rows=${[...table.rows, ...table.totals]}
-  columns=${table.columns.map((column, i) => ({ title: column.title, numeric: column.numeric, cell: (row) => visible(row[i]) }))} />`;
+  columns=${table.columns.map((column, i) => ({ title: column.title, numeric: column.numeric, wrap: column.wrap, cell: (row) => visible(row[i]) }))} />`;
 
 export const Problem = ({ problem, retry }) => html`<div class="problem" role="alert">
   <p>${visible(problem.message)}</p>
@@ -47,7 +47,7 @@ export const Table = ({ caption, columns, rows, onRow, label }) => html`<div cla
     (row) => html`<tr class=${onRow ? "opens" : ""} tabindex=${onRow ? 0 : undefined}
       onClick=${onRow ? () => onRow(row) : undefined}
       onKeyDown=${onRow ? (event) => event.key === "Enter" && onRow(row) : undefined}>
-      ${columns.map((column) => html`<td class=${column.numeric ? "num" : ""}>${column.cell(row)}</td>`)}
+      ${columns.map((column) => html`<td class=${column.numeric ? "num" : column.wrap ? "wrap" : ""}>${column.cell(row)}</td>`)}
     </tr>`,
   )}</tbody>
 </table></div>`;

@@ -113,7 +113,7 @@ export class Run extends Page {
             ]} />
             ${slices.total > slices.rows.length ? html`<p class="soft">the first ${slices.rows.length} of ${count(slices.total)} values</p>` : null}
             ${slices.rows.length > 1 ? html`<p class="soft">${slices.rows.length} slices looked at: some will stand out by chance. Two runs compared by slices are corrected for that.</p>` : null}
-            <${Blocks} blocks=${slices.notes} />`
+            <${Blocks} blocks=${slices.notes.filter((note) => !run.notes.some((known) => known.line === note.line))} />`
         : null}`;
   }
 }
