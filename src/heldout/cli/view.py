@@ -22,6 +22,23 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
               help="A name this machine is reached by; needed with --host.")  # fmt: skip
 @click.option("--no-token", is_flag=True, help="Answer everybody who can reach the port.")
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser.")
+@click.option(
+    "--export",
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="FILE",
+    help="Write one HTML file with these runs instead, which opens without a server.",
+)
+@click.option(
+    "--samples",
+    default="failures",
+    show_default=True,
+    metavar="all|failures|N",
+    help="With --export: whose conversations are inside.",
+)
+@click.option(
+    "--redact", multiple=True, metavar="KEY", help="With --export: leave out the values of a key."
+)
+@click.option("--with-secrets", is_flag=True, help="With --export: let texts like keys through.")
 def command(
     runs: tuple[str, ...],
     port: int,
@@ -29,11 +46,25 @@ def command(
     allow_hosts: tuple[str, ...],
     no_token: bool,
     no_browser: bool,
+    export: Path | None,
+    samples: str,
+    redact: tuple[str, ...],
+    with_secrets: bool,
 ) -> None:
     """Show RUNs in a browser: run directories, or folders of them. Default: outputs/evals.
 
     Nothing leaves this machine, and nothing can be changed from the page.
     """
+    if export is not None:
+        from heldout.store.run_dir import replace_file
+        from heldout.viewer.export import export_runs
+
+        page = export_runs(
+            find_roots(runs), samples=samples, redact=redact, allow_secrets=with_secrets
+        )
+        replace_file(export, page)
+        click.echo(printable(f"Wrote {export}, {len(page) / 1e6:.1f} MB."))
+        return
     from heldout.viewer.pages import Pages
     from heldout.viewer.server import serve
 

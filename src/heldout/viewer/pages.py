@@ -491,7 +491,7 @@ class Pages:
                 continue
             step = _describe_outcomes(outcomes, run.pass_threshold) | {"step": point.step}
             with suppress(HeldoutError):
-                result = _find_in_journal(find_step(path, point.step, label=label), id)
+                result = _find_in_journal(_saved_step(path, point), id)
                 answer = result.trajectory.answer
                 step |= {
                     "run": f"{name}@{label}:{point.step}" if several else f"{name}@{point.step}",
@@ -1171,6 +1171,14 @@ def _describe_outcomes(outcomes: Sequence[Outcome], threshold: float) -> Plain:
         outcome = "truncated"
     error = next((o.error for o in outcomes if o.error), None)
     return {"outcome": outcome, "reward": reward, "error": error, "attempts": len(outcomes)}
+
+
+def _saved_step(path: Path, point: CurvePoint) -> Path:
+    """Find where the eval of a point is saved; the name in the curve is only compared."""
+    name = re.fullmatch("steps/([0-9]+(?:-[0-9]+)?)", point.run or "")
+    if name is None or not RunDir(path / "steps" / name[1]).exists():
+        raise RunDirectoryError(f"the conversations of step {point.step} were not saved")
+    return path / "steps" / name[1]
 
 
 def _find_in_journal(path: Path, id: str) -> EvalResult:

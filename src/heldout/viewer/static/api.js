@@ -2,6 +2,24 @@
 
 const TOKEN = "heldout-token";
 
+/** What is kept between visits; a sandboxed frame keeps nothing. */
+export const stored = {
+  get(name) {
+    try {
+      return localStorage.getItem(name);
+    } catch {
+      return null;
+    }
+  },
+  set(name, value) {
+    try {
+      localStorage.setItem(name, value);
+    } catch {
+      // It lasts as long as the page, then.
+    }
+  },
+};
+
 /** What an export has inside: answers by request, or null where there is a server. */
 let embedded = null;
 
@@ -9,7 +27,7 @@ let embedded = null;
 export function takeToken() {
   const match = /^#token=([\w-]+)(.*)$/.exec(location.hash);
   if (!match) return;
-  localStorage.setItem(TOKEN, match[1]);
+  stored.set(TOKEN, match[1]);
   history.replaceState(null, "", location.pathname + location.search + "#" + (match[2] || "/runs"));
 }
 
@@ -32,28 +50,51 @@ export class Refused extends Error {
   }
 }
 
-/** The address of a request, parameters in order of their names: an export is keyed by it. */
-export function address(path, params = {}) {
-  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "");
+/** Parameters that have a value, as pairs in order of their names. */
+function pairs(params) {
+  const given = Object.entries(params).filter(([, value]) => value !== undefined && value !== null && value !== "" && value !== 0);
   given.sort(([a], [b]) => (a < b ? -1 : a > b ? 1 : 0));
-  const query = new URLSearchParams();
-  for (const [name, value] of given) for (const one of [value].flat()) query.append(name, String(one));
-  const text = query.toString();
+  return given.flatMap(([name, value]) => [value].flat().map((one) => [name, String(one)]));
+}
+
+export function address(path, params = {}) {
+  const text = new URLSearchParams(pairs(params)).toString();
   return text ? `${path}?${text}` : path;
 }
 
+/** The answer that an exported file has: by the request, and of rows those that the page asks for. */
+function fromExport(path, params) {
+  if (path === "rows") return rowsOf(embedded[`rows\nname=${params.name}`], params);
+  const answer = embedded[[path, ...pairs(params).map((pair) => pair.join("="))].join("\n")];
+  if (answer === undefined) throw new Refused({ error: "This is not in the exported file.", hint: "`heldout view` shows all of it." }, 404);
+  return answer;
+}
+
+/** Rows of an exported file: an outcome, or words that a row has. */
+function rowsOf(table, { where = "", sort = "", offset, limit }) {
+  const words = where.toLowerCase().split(/\s+/).filter(Boolean);
+  const holds = (row, word) => (word === `${row.outcome}:yes` || (word === "truncated:yes" && row.truncated)) || (!word.endsWith(":yes") && JSON.stringify(row).toLowerCase().includes(word));
+  let rows = table.rows.filter((row) => words.every((word) => holds(row, word)));
+  if (sort) {
+    const name = sort.replace(/^-/, "");
+    const value = (row) => (table.extra.includes(name) ? row.extra[table.extra.indexOf(name)] : row[name]);
+    const order = (a, b) => (a === b ? 0 : a === null || a === undefined ? 1 : b === null || b === undefined ? -1 : (a < b) === !sort.startsWith("-") ? -1 : 1);
+    rows = [...rows].sort((a, b) => order(value(a), value(b)));
+  }
+  const count = (test) => rows.filter(test).length;
+  const counts = { failed: count((r) => r.outcome === "failed" || r.outcome === "truncated"), errored: count((r) => r.outcome === "errored"), truncated: count((r) => r.truncated) };
+  return { ...table, total: rows.length, counts, mean: words.length ? null : table.mean, picked: words.length ? "outcome" : "all", rows: rows.slice(offset, offset + limit) };
+}
+
 const headers = () => {
-  const token = localStorage.getItem(TOKEN);
+  const token = stored.get(TOKEN);
   return token ? { Authorization: `Bearer ${token}` } : {};
 };
 
 /** Get the answer to a request. Throws Refused with the server's own sentence. */
 export async function get(path, params = {}, signal = undefined) {
+  if (embedded) return fromExport(path, params);
   const request = address(path, params);
-  if (embedded) {
-    if (request in embedded) return embedded[request];
-    throw new Refused({ error: "This is not in the exported file.", hint: "`heldout view` shows all of it." }, 404);
-  }
   let response;
   try {
     response = await fetch(`api/${request}`, { headers: headers(), signal });

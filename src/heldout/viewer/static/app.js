@@ -1,11 +1,11 @@
 // The frame of all pages: which one is shown, the theme, the keys that work everywhere.
 
 import { Component, html, render } from "./vendor/preact-htm.js";
-import { embed, isExport, takeToken } from "./api.js";
+import { embed, isExport, stored, takeToken } from "./api.js";
 import { Compare } from "./compare.js";
 import { Curve, History } from "./curve.js";
 import * as keys from "./keys.js";
-import { go, here, link } from "./route.js";
+import { go, here, link, onChange } from "./route.js";
 import { Run } from "./run.js";
 import { Runs } from "./runs.js";
 import { Pair, Sample } from "./sample.js";
@@ -46,7 +46,7 @@ class App extends Component {
   state = { route: here(), help: false, copied: false };
 
   componentDidMount() {
-    addEventListener("hashchange", () => this.setState({ route: here() }));
+    onChange(() => this.setState({ route: here() }));
     addEventListener("resize", () => this.forceUpdate());
     keys.use({
       "?": () => this.setState({ help: !this.state.help }),
@@ -63,7 +63,7 @@ class App extends Component {
     const now = document.documentElement.dataset.theme || (dark ? "dark" : "light");
     const next = now === "dark" ? "light" : "dark";
     document.documentElement.dataset.theme = next;
-    localStorage.setItem(THEME, next);
+    stored.set(THEME, next);
   }
 
   async copy() {
@@ -97,7 +97,7 @@ async function readEmbedded(element) {
   embed(JSON.parse(await new Response(stream).text()));
 }
 
-const theme = localStorage.getItem(THEME);
+const theme = stored.get(THEME);
 if (theme) document.documentElement.dataset.theme = theme;
 takeToken();
 const data = document.getElementById("data");

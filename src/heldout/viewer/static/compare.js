@@ -66,7 +66,7 @@ export class Compare extends Page {
       <p class="verdict">Not compared: a difference would not be the policy's alone.</p>
       <${Problem} problem=${problem} />
       <p>Compare them all the same, although these differ:</p>
-      <p>${problem.kinds.map((kind) => html`<label class="allow"><input type="checkbox" checked=${allowed.includes(kind)} onChange=${(event) => set({ allow: event.target.checked ? [...allowed, kind] : allowed.filter((k) => k !== kind) })} /> ${kind}</label>`)}</p>`;
+      <p>${[...new Set([...allowed, ...problem.kinds])].map((kind) => html`<label class="allow"><input type="checkbox" checked=${allowed.includes(kind)} onChange=${(event) => set({ allow: event.target.checked ? [...allowed, kind] : allowed.filter((k) => k !== kind) })} /> ${kind}</label>`)}</p>`;
   }
 
   view(found) {

@@ -35,20 +35,21 @@ class Text extends Component {
 
 function Call({ call, more }) {
   return html`<div class="call">
-    <div><span class="soft">calls</span> <code>${visible(call.name)}</code>${call.problem ? html` <span class="errored">${visible(call.problem)}</span>` : ""}</div>
-    <${Text} text=${call.arguments} left=${call.arguments_left} />
+    <div><span class="soft">tool call</span>${call.problem ? html` <span class="errored">${visible(call.problem)}</span>` : ""}</div>
+    <${Text} text=${`${call.name}(${call.arguments})`} left=${call.arguments_left} />
     ${call.result === null ? html`<p class="soft">no result</p>` : html`<div class="result"><span class="soft">result</span><${Text} text=${call.result} left=${call.result_left} more=${more && { ...more, part: `${call.place}` }} /></div>`}
   </div>`;
 }
 
 /**
- * @param {{sample: any, rendered?: boolean, folded?: boolean, onFirst?: (first: number) => void}} props
+ * @param {{sample: any, without?: number, rendered?: boolean, folded?: boolean, onFirst?: (first: number) => void}} props
  */
-export function Conversation({ sample, rendered = false, folded = true, onFirst }) {
-  const { turns, turns_total: total, turns_first: first } = sample;
+export function Conversation({ sample, rendered = false, folded = true, without = 0, onFirst }) {
+  const { turns_total: total, turns_first: first } = sample;
+  const turns = sample.turns.slice(without);
   const source = { name: sample.name, id: sample.id, repeat: sample.repeat };
   const pager =
-    turns.length < total && onFirst
+    sample.turns.length < total && onFirst
       ? html`<p class="soft">turns ${count(first + 1)} to ${count(first + turns.length)} of ${count(total)}
           <button disabled=${first === 0} onClick=${() => onFirst(Math.max(0, first - turns.length))}>earlier</button>
           <button disabled=${first + turns.length >= total} onClick=${() => onFirst(first + turns.length)}>later</button></p>`

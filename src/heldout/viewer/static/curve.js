@@ -18,15 +18,19 @@ class Part extends Component {
   }
 
   componentDidUpdate() {
-    if (JSON.stringify(this.props.request) !== this.asked) this.load();
+    if (this.wanted() !== this.asked) this.load();
+  }
+
+  wanted() {
+    return JSON.stringify([this.props.request, this.props.version]);
   }
 
   async load() {
     const { request } = this.props;
-    this.asked = JSON.stringify(request);
+    const asked = (this.asked = this.wanted());
     try {
       const data = await get(...request);
-      if (this.asked === JSON.stringify(request)) this.setState({ data, problem: null });
+      if (this.asked === asked) this.setState({ data, problem: null });
     } catch (problem) {
       this.setState({ data: null, problem });
     }
@@ -108,7 +112,7 @@ export class Curve extends Page {
           ${chosen.length === 2
             ? html`<${Part} request=${["curve-flips", { name, label, from_step: chosen[0], to_step: chosen[1] }]} view=${(flips) => this.flips(flips, chosen, results)} />`
             : html`<p class="soft">Choose two points to see which samples flipped between them${chosen.length ? `; step ${chosen[0]} is chosen` : ""}.</p>`}
-          ${results.length > 1 ? html`<${Part} request=${["strip", { name, label, points: results.length }]} view=${(strip) => this.strip(strip)} />` : null}
+          ${results.length > 1 ? html`<${Part} request=${["strip", { name, label }]} version=${results.length} view=${(strip) => this.strip(strip)} />` : null}
         </section>
         <aside>
           <h2>About this curve</h2>

@@ -1,12 +1,14 @@
 // Keys: what the page on top understands, then what every page does. Never inside a field.
 
+import { stored } from "./api.js";
+
 const OFF = "heldout-keys-off";
 /** @type {Array<Record<string, (event: KeyboardEvent) => void>>} */
 const layers = [];
 let pending = "";
 
-export const isOff = () => localStorage.getItem(OFF) === "1";
-export const turn = (on) => localStorage.setItem(OFF, on ? "0" : "1");
+export const isOff = () => stored.get(OFF) === "1";
+export const turn = (on) => stored.set(OFF, on ? "0" : "1");
 
 /** @returns {() => void} takes them away again */
 export function use(keys) {

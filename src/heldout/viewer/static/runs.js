@@ -5,7 +5,7 @@ import { isExport } from "./api.js";
 import { Bar, Sparkline } from "./charts.js";
 import * as keys from "./keys.js";
 import { Live, Page, Sign } from "./parts.js";
-import { go, link, set } from "./route.js";
+import { go, jump, link, set } from "./route.js";
 import { ago, count, interval, number, oneLine, visible } from "./text.js";
 
 const target = (run) => (run.kind === "curve" ? link(["curve", run.name]) : link(["run", run.name]));
@@ -28,7 +28,7 @@ export class Runs extends Page {
       ArrowUp: () => this.move(-1),
       Home: () => this.move(-this.shown.length),
       End: () => this.move(this.shown.length),
-      Enter: () => this.shown[this.at] && !this.shown[this.at].problem && (location.hash = target(this.shown[this.at])),
+      Enter: () => this.shown[this.at] && !this.shown[this.at].problem && jump(target(this.shown[this.at])),
       x: () => this.mark(this.shown[this.at]),
       c: () => this.compare(),
     });
@@ -82,7 +82,7 @@ export class Runs extends Page {
     if (run.problem)
       return html`<tr class=${css}><td></td><td>${visible(run.name)}</td><td colspan="8" class="errored">${oneLine(run.problem)}${run.repair ? html` <code>${run.repair}</code>` : null}</td></tr>`;
     const curve = run.kind === "curve";
-    return html`<tr class=${css} onClick=${(event) => !event.target.closest("a, input, label") && (location.hash = target(run))}>
+    return html`<tr class=${css} onClick=${(event) => !event.target.closest("a, input, label") && jump(target(run))}>
       <td>${curve ? null : html`<input type="checkbox" aria-label="mark ${run.name}" checked=${this.marked.includes(run.name)} onChange=${() => this.mark(run)} />`}</td>
       <td><a href=${target(run)}>${visible(run.name)}</a>${curve ? html` <span class="soft">curve</span>` : run.kind === "episodes" ? html` <span class="soft">episodes</span>` : ""}</td>
       <td class="soft">${oneLine(run.model, 40)}</td>

@@ -151,7 +151,7 @@ export class Pair extends Page {
 
   componentDidMount() {
     super.componentDidMount();
-    this.release = keys.use({ Escape: () => go(["compare", this.props.a, this.props.b]), d: () => { this.plain = !this.plain; this.forceUpdate(); } });
+    this.release = keys.use({ Escape: () => go(["compare", this.props.a, this.props.b]) });
   }
 
   componentWillUnmount() {
@@ -161,6 +161,8 @@ export class Pair extends Page {
 
   view({ a, b }) {
     const sides = [["A", this.props.a, a], ["B", this.props.b, b]];
+    let same = 0;
+    while (same < a.turns.length && JSON.stringify(a.turns[same]) === JSON.stringify(b.turns[same])) same++;
     return html`
       <${Crumbs} path=${[["runs", link(["runs"])], [`${this.props.a} and ${this.props.b}`, link(["compare", this.props.a, this.props.b])]]} />
       <h1>${visible(a.id)}</h1>
@@ -168,12 +170,13 @@ export class Pair extends Page {
       <p>target: <code>${visible(a.target ?? "–")}</code></p>
       <h2>Answer, from A to B</h2>
       <${Diff} before=${a.answer} after=${b.answer} />
+      ${same ? html`<details><summary>${same === 1 ? "the first turn is" : `the first ${same} turns are`} the same in both</summary><${Conversation} sample=${{ ...a, turns: a.turns.slice(0, same) }} /></details>` : null}
       <div class="pair">
         ${sides.map(
           ([letter, name, side]) => html`<section><h2>${letter}: <a href=${link(["run", name, "sample"], { id: side.id })}>${visible(name)}</a> <${Sign} outcome=${side.outcome} /> ${number(side.reward)}</h2>
             ${side.repeats.length > 1 ? html`<p class="soft">attempt 1 of ${side.repeats.length}</p>` : null}
             ${side.error !== null ? html`<p class="errored">errored: ${visible(side.error)}</p>` : null}
-            <${Conversation} sample=${side} /></section>`,
+            <${Conversation} sample=${side} without=${same} /></section>`,
         )}
       </div>`;
   }

@@ -125,11 +125,9 @@ export class Samples extends Component {
     return html`
       <${Crumbs} path=${[["runs", link(["runs"])], [name, link(["run", name])]]} />
       <h1>Samples</h1>
-      ${isExport()
-        ? null
-        : html`<div class="toolbar">${this.filter(head, problem)}
+      ${html`<div class="toolbar">${this.filter(head, problem)}
             ${CHIPS.map(([label, term]) => html`<button aria-pressed=${terms.includes(term)} onClick=${() => this.toggle(term)}><${Sign} outcome=${label} /> ${label}${head ? html` <span class="soft">${count(head.counts[label])}</span>` : null}</button>`)}
-            ${head && head.fields.length ? this.chooser(head) : null}
+            ${head && head.fields.length && !isExport() ? this.chooser(head) : null}
           </div>`}
       ${problem
         ? problem.at === undefined
