@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Trajectory,
         Usage,
     )
+    from heldout.viewer.notebook import view
 
 __version__ = "0.1.0"
 
@@ -49,6 +50,7 @@ _HOME = {
         "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",
         "TokenTrace", "ToolCall", "ToolSpec", "Trajectory", "Usage",
     ),
+    "heldout.viewer.notebook": ("view",),
 }  # fmt: skip
 __all__ = [
     "Completion",
@@ -77,6 +79,7 @@ __all__ = [
     "rescore",
     "rollout_batch",
     "rollout_one",
+    "view",
 ]
 
 

@@ -66,11 +66,11 @@ DEPTH = 3
 LONGEST_TEXT = 65_536
 """Characters of one text of a conversation that are sent at once."""
 LONGEST_CELL = 300
-LONGEST_ANSWER = 6_000
+LONGEST_ANSWER = 2_000
 """Characters of an answer in a list of flips or steps."""
 TURNS = 200
 """Turns of a conversation that are sent at once, where it has more than twice as many."""
-ANSWER_BUDGET = 400_000
+ANSWER_BUDGET = 140_000
 """Characters of one conversation that are sent at once."""
 FLIPS = 50
 VALUES = 50
@@ -332,7 +332,7 @@ class Pages:
                 raise UnknownRun(f"there is no message {position!r:.40}")
             message = messages[int(position)]
             text = (message.reasoning or "") if field == "reasoning" else content_text(message)
-        more = text[offset : offset + 8 * LONGEST_TEXT]
+        more = text[offset : offset + 2 * LONGEST_TEXT]
         return {"text": more, "left": max(0, len(text) - offset - len(more))}
 
     def _result(self, name: str, id: str, repeat: int) -> EvalResult:
@@ -896,8 +896,8 @@ def describe_result(result: EvalResult, outcome: str, first: int = 0) -> Plain:
         "trace": _describe_trace(trajectory),
         "seconds": timing and timing.seconds,
         "requests": timing and timing.requests,
-        "input": {key: _limit(_text_or_none(v)) for key, v in [*result.sample.input.items()][:30]},
-        "metadata": {key: _limit(_text_or_none(v)) for key, v in [*result.metadata.items()][:100]},
+        "input": _short_values(result.sample.input),
+        "metadata": _short_values(result.metadata),
     }
 
 
@@ -989,8 +989,11 @@ def _text_or_none(value: Any) -> str | None:
     return msgspec.json.encode(value).decode()
 
 
-def _limit(text: str | None) -> str | None:
-    longest = 8_000
+def _short_values(values: Mapping[str, Any]) -> dict[str, str | None]:
+    return {key: _limit(_text_or_none(value), 1_000) for key, value in [*values.items()][:100]}
+
+
+def _limit(text: str | None, longest: int = 8_000) -> str | None:
     if text is None or len(text) <= longest:
         return text
     return f"{text[:longest]}… ({len(text) - longest:,} more characters)"
@@ -1200,7 +1203,10 @@ def _find_in_journal(path: Path, id: str) -> EvalResult:
 
 def _shorten_answers(steps: Sequence[Plain]) -> None:
     longest = LONGEST_ANSWER
-    while longest > 100 and sum(min(len(s.get("answer") or ""), longest) for s in steps) > 500_000:
+    while (
+        longest > 100
+        and sum(min(len(s.get("answer") or ""), longest) for s in steps) > ANSWER_BUDGET
+    ):
         longest //= 2
     for step in steps:
         if "answer" in step:

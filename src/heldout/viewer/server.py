@@ -52,6 +52,8 @@ TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 15.0
 MOST_CONNECTIONS = 32
+LARGEST = 1 << 20
+"""Bytes of an answer: everything large is sent in pieces."""
 
 
 class Asset(NamedTuple):
@@ -240,6 +242,8 @@ def _error(status: int, message: str, hint: str = "", **more: Any) -> web.Respon
 
 def _json(request: web.Request, body: Any) -> web.Response:
     encoded = msgspec.json.encode(body)
+    if len(encoded) > LARGEST:
+        return _error(507, f"the answer has {len(encoded):,} bytes, and {LARGEST:,} are the most")
     headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
     if len(encoded) > 1024 and "gzip" in request.headers.get("Accept-Encoding", ""):
         encoded, headers["Content-Encoding"] = gzip.compress(encoded, 5, mtime=0), "gzip"
@@ -263,7 +267,7 @@ def _whole(values: list[str]) -> int:
 
 
 def _limit(values: list[str]) -> int:
-    return min(500, _whole(values))
+    return min(200, _whole(values))
 
 
 def _texts(values: list[str]) -> list[str]:

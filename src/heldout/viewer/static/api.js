@@ -73,7 +73,7 @@ function fromExport(path, params) {
 /** Rows of an exported file: an outcome, or words that a row has. */
 function rowsOf(table, { where = "", sort = "", offset, limit }) {
   const words = where.toLowerCase().split(/\s+/).filter(Boolean);
-  const holds = (row, word) => (word === `${row.outcome}:yes` || (word === "truncated:yes" && row.truncated)) || (!word.endsWith(":yes") && JSON.stringify(row).toLowerCase().includes(word));
+  const holds = (row, word) => (word === `${row.outcome}:yes` || (word === "failed:yes" && row.outcome === "truncated") || (word === "truncated:yes" && row.truncated)) || (!word.endsWith(":yes") && JSON.stringify(row).toLowerCase().includes(word));
   let rows = table.rows.filter((row) => words.every((word) => holds(row, word)));
   if (sort) {
     const name = sort.replace(/^-/, "");
