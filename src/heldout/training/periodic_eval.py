@@ -430,6 +430,11 @@ class PeriodicEval:
         """Points of this attempt of the training run; `points` has those before it, too."""
         return [] if self._history is None else self._history.attempt
 
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import curve_html
+
+        return curve_html(self.points)
+
     @property
     def points(self) -> list[CurvePoint]:
         """The curve as it stands, by step, earlier attempts included."""

@@ -1,8 +1,8 @@
 """Reports, comparisons and curves in notebooks: tables and pictures without script.
 
-`_repr_html_` of `EvalReport`, `Comparison` and `PeriodicEval` is made here: the tables and sentences
-of the command line and a small SVG, which also show where a notebook is not trusted. `heldout.view`
-gives the whole viewer in a sandboxed frame, with no port and no server.
+`_repr_html_` of `EvalReport`, `Comparison` and `PeriodicEval` is made here: the tables and
+sentences of the command line and a small SVG, which also show where a notebook is not trusted.
+`heldout.view` gives the whole viewer in a sandboxed frame, with no port and no server.
 """
 
 from __future__ import annotations
@@ -60,10 +60,8 @@ def comparison_html(comparison: Comparison) -> str:
         around = part.simultaneous_interval
         ends = (around.low, around.high) if around else (None, None)
         marks.append((slice_name(comparison.by, part.label), part.difference.difference, *ends))
-    for label, reading in (
-        ("errored counted", comparison.with_errors),
-        ("B - A", comparison.overall),
-    ):
+    readings = {"errored counted": comparison.with_errors, "B - A": comparison.overall}
+    for label, reading in readings.items():
         if reading is not None:
             around = reading.interval
             ends = (around.low, around.high) if around else (None, None)
@@ -199,8 +197,8 @@ def curve_svg(points: Sequence[CurvePoint]) -> str:
     line = " ".join(place(step, reward) for step, reward, _ in known)
     parts.append(f'<polyline points="{line}" fill="none" stroke="{BLUE}" opacity="0.7"/>')
     for step, reward, _ in known:
-        x, y = place(step, reward).split(",")
-        parts.append(f'<circle cx="{x}" cy="{y}" r="3" fill="{BLUE}"/>')
+        across_at, up_at = place(step, reward).split(",")
+        parts.append(f'<circle cx="{across_at}" cy="{up_at}" r="3" fill="{BLUE}"/>')
     return _svg(216, parts)
 
 

@@ -1202,12 +1202,7 @@ def _find_in_journal(path: Path, id: str) -> EvalResult:
 
 
 def _shorten_answers(steps: Sequence[Plain]) -> None:
-    longest = LONGEST_ANSWER
-    while (
-        longest > 100
-        and sum(min(len(s.get("answer") or ""), longest) for s in steps) > ANSWER_BUDGET
-    ):
-        longest //= 2
+    longest = min(LONGEST_ANSWER, ANSWER_BUDGET // len(steps))
     for step in steps:
         if "answer" in step:
             step["answer"] = step["answer"][:longest]
