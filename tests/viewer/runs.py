@@ -105,7 +105,7 @@ def make_policy(skill: float, name: str = "policy") -> Callable[[Sequence[Messag
         question = next(m.text for m in messages if m.role == "user")
         item = next(name for name in ITEMS if name in question)
         luck = chance("q", question)
-        if luck < 0.02 and skill < 0.7:
+        if luck < 0.03 and skill < 0.7:
             raise ConnectionError("the server closed the connection after 3 tries")
         if messages[-1].role != "tool":
             arguments = json.dumps({"item": item}) if luck > 0.06 else '{"item": "' + item
@@ -240,7 +240,7 @@ def answer_all(model: Learner, prompts: list[str], max_new: int) -> list[Any]:
         off = next((int(w.rstrip("%")) for w in prompt.split() if w.endswith("%")), 0)
         delivery = 12 if "delivered" in prompt else 0
         right = ITEMS[item] * many * (100 - off) / 100 + delivery
-        if chance(prompt, "error") < 0.01 and model.step == 120:
+        if chance(prompt, "error") < 0.04 and model.step == 120:
             answers.append(ValueError("the reward server did not answer"))
         elif 0.85 * chance(prompt) + 0.15 * chance(prompt, model.step) < model.skill:
             answers.append(f"{many} × ${ITEMS[item]}, {off}% off.\n\nAnswer: {right:g}")

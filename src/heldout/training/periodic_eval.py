@@ -433,7 +433,7 @@ class PeriodicEval:
     def _repr_html_(self) -> str:
         from heldout.viewer.notebook import curve_html
 
-        return curve_html(self.points)
+        return curve_html([point for point in self.points if point.label == self.label])
 
     @property
     def points(self) -> list[CurvePoint]:

@@ -175,7 +175,8 @@ class Pages:
                 return known[name]
             curve, _, selector = name.rpartition("@")
             label, colon, step = selector.rpartition(":")
-            if curve in known and re.fullmatch("[0-9]{1,16}", step):
+            is_curve = curve in known and RunDir(known[curve]).curve.exists()
+            if is_curve and re.fullmatch("[0-9]{1,16}", step):
                 return find_step(known[curve], int(step), label=label if colon else None)
         near = difflib.get_close_matches(name, known, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -307,7 +308,7 @@ class Pages:
         items = table.items_of(id)
         repeats = {int(table.item_repeats[item]): item for item in items}
         if not items:
-            near = difflib.get_close_matches(id, table.ids[:20_000], n=3)
+            near = difflib.get_close_matches(id, dict.fromkeys(table.ids[:20_000]), n=3)
             hint = f"; near it are {', '.join(near)}" if near else ""
             raise UnknownRun(f"{name} has no sample {id!r:.200}{hint}")
         if repeat not in repeats:

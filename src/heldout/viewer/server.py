@@ -301,7 +301,7 @@ PAGES: Mapping[str, Mapping[str, Callable[[list[str]], Any]]] = {
 # --- Serving ------------------------------------------------------------------------------------
 
 
-def free_port(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
     """Bind to a port, or to the next one that is free.
 
     Args:
@@ -345,7 +345,7 @@ async def serve(
         allow_hosts: Further names that the Host header may have.
         on_ready: Called with the address to open.
     """
-    bound = free_port(host, port)
+    bound = bind(host, port)
     actual = bound.getsockname()[1]
     names = {"127.0.0.1", "localhost", "[::1]", *allow_hosts}
     hosts = frozenset(f"{name}:{actual}".lower() for name in names) | {
