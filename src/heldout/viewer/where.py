@@ -34,7 +34,7 @@ _TERM = re.compile(
     r"""(?P<minus>-)?(?:(?P<field>"(?:[^"\\]|\\.)*"|[^\s:=<>!"]+)(?P<op>:|<=|>=|!=|=|<|>))?"""
     r"""(?P<value>"(?:[^"\\]|\\.)*"|[^\s"]+)"""
 )
-_OPEN = re.compile(r"[^\s:=<>!]+(?::|<=|>=|!=|=|<|>)")
+_OPEN = re.compile(r"-?[^\s:=<>!]+(?::|<=|>=|!=|=|<|>)")
 """A field whose value is still to be typed."""
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     ":": operator.eq,
@@ -103,8 +103,8 @@ def parse(text: str) -> list[Term]:
         match = _TERM.match(text, at)
         if match is None or (match.end() < len(text) and not text[match.end()].isspace()):
             raise BadFilter(f"cannot read {text[at : at + 40]!r}: close the quotes", at)
-        if match["field"] is None and _OPEN.fullmatch(match["value"]):
-            raise BadFilter(f"{match['value']} has no value", at)
+        if _OPEN.fullmatch(match[0]):
+            raise BadFilter(f"{match[0]} has no value", at)
         field, op = match["field"] or "text", match["op"] or ":"
         negated = match["minus"] is not None
         terms.append(Term(_unquote(field), op, _unquote(match["value"]), negated, at))
