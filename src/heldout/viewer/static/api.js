@@ -102,9 +102,9 @@ export async function get(path, params = {}, signal = undefined) {
     if (problem.name === "AbortError") throw problem;
     throw new Refused({ error: "The server does not answer.", hint: "Is `heldout view` still running?", kind: "gone" }, 0);
   }
+  if (response.ok) return response.json();
   const body = await response.json().catch(() => ({ error: `HTTP ${response.status}` }));
-  if (!response.ok) throw new Refused(body, response.status);
-  return body;
+  throw new Refused(body, response.status);
 }
 
 /**

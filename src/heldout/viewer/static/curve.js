@@ -110,9 +110,9 @@ export class Curve extends Page {
         <section>
           ${curve.best ? html`<p>${visible(curve.best.sentence)}</p>` : null}
           ${chosen.length === 2
-            ? html`<${Part} request=${["curve-flips", { name, label, from_step: chosen[0], to_step: chosen[1] }]} view=${(flips) => this.flips(flips, chosen, results)} />`
+            ? html`<${Part} key="flips" request=${["curve-flips", { name, label, from_step: chosen[0], to_step: chosen[1] }]} view=${(flips) => this.flips(flips, chosen, results)} />`
             : html`<p class="soft">Choose two points to see which samples flipped between them${chosen.length ? `; step ${chosen[0]} is chosen` : ""}.</p>`}
-          ${results.length > 1 ? html`<${Part} request=${["strip", { name, label }]} version=${results.length} view=${(strip) => this.strip(strip)} />` : null}
+          ${results.length > 1 ? html`<${Part} key="strip" request=${["strip", { name, label }]} version=${results.length} view=${(strip) => this.strip(strip)} />` : null}
         </section>
         <aside>
           <h2>About this curve</h2>

@@ -40,7 +40,7 @@ export const Problem = ({ problem, retry }) => html`<div class="problem" role="a
 </div>`;
 
 /** A table of plain values; `numeric` columns are set to the right. */
-export const Table = ({ caption, columns, rows, onRow, label }) => html`<div class="scroll" tabindex="0" role="region" aria-label=${caption || label || "table"}><table>
+export const Table = ({ caption, columns, rows, onRow, label }) => html`<div class="scroll" tabindex="0" role="group" aria-label=${caption || label || "table"}><table>
   ${caption ? html`<caption>${caption}</caption>` : null}
   <thead><tr>${columns.map((column) => html`<th scope="col" class=${column.numeric ? "num" : ""}>${column.title || html`<span class="hidden">name</span>`}</th>`)}</tr></thead>
   <tbody>${rows.map(

@@ -55,13 +55,13 @@ export class Samples extends Component {
   }
 
   load = async () => {
-    this.asked = this.query();
+    const asked = (this.asked = this.query());
     this.abort?.abort();
     const abort = (this.abort = new AbortController());
     try {
       const head = await this.rows(0, 100, abort.signal);
       if (head.picked === "metadata") looked.set(this.props.name, (looked.get(this.props.name) || new Set()).add(this.where));
-      this.setState({ head, problem: null, fresh: 0 });
+      this.setState({ head, version: `${asked} ${head.generation}`, problem: null, fresh: 0 });
       if (head.running && !this.end) this.end = follow([this.props.name], "", (event, data) => this.setState({ fresh: data.lines }), () => {});
     } catch (problem) {
       // What was shown stays: the filter is being typed.
@@ -119,7 +119,7 @@ export class Samples extends Component {
 
   render() {
     const { name } = this.props;
-    const { head, problem, fresh } = this.state;
+    const { head, version, problem, fresh } = this.state;
     const terms = this.where.split(/\s+/);
     const at = Number(this.props.params.get("at") || 0);
     return html`
@@ -141,7 +141,7 @@ export class Samples extends Component {
               ${head.picked === "metadata" && looked.get(name).size > 1 ? html` · <span class="soft">${looked.get(name).size} slices looked at: some stand out by chance</span>` : null}
               ${head.excluded ? html` · <span class="soft">${visible(head.excluded)}</span>` : null}
               ${fresh > head.of ? html` · <button onClick=${this.load}>${count(fresh - head.of)} new rows</button>` : null}</p>
-            <${Grid} label="samples" columns=${this.columns(head)} total=${head.total} version=${`${name} ${this.asked} ${head.generation}`} selected=${Math.min(at, Math.max(0, head.total - 1))}
+            <${Grid} label="samples" columns=${this.columns(head)} total=${head.total} version=${`${name} ${version}`} selected=${Math.min(at, Math.max(0, head.total - 1))}
               load=${async (offset, limit, signal) => (offset === 0 ? head.rows : (await this.rows(offset, limit, signal)).rows)}
               onSelect=${(row) => set({ at: row })}
               onOpen=${(row, index) => go(["run", name, "sample"], { id: row.id, repeat: row.repeat || "", where: this.where, sort: this.sort, at: index })}
