@@ -22,7 +22,10 @@ function inField(target) {
 
 addEventListener("keydown", (event) => {
   if (isOff() || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (inField(event.target) && event.key !== "Escape") return;
+  if (inField(event.target)) {
+    if (event.key === "Escape") event.target.blur();
+    return;
+  }
   const typed = pending ? `${pending} ${event.key}` : event.key;
   pending = "";
   for (const layer of [...layers].reverse()) {
