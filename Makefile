@@ -5,6 +5,7 @@
 #   make test    the whole test suite
 #   make check   lint and types
 #   make bench   the benchmarks; their table is BENCHMARKS.md
+#   make screenshots   the pictures of docs/view.md; wants a Chromium
 
 PYTHON ?= python3
 # Where the index has a CPU build of its own, name it here: make demo TORCH="torch==2.13.0+cpu"
@@ -24,7 +25,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test check format bench environments clean
+.PHONY: demo test check format bench screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -70,6 +71,9 @@ format: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python bench/run.py
+
+screenshots: .venv/dev
+	$(BIN)/python -m tests.viewer.browser.screenshots docs/images
 
 clean:
 	rm -rf .venv .venv-trackers .cache .bench outputs
