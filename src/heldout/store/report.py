@@ -155,6 +155,11 @@ class EvalReport:
         numbers = {key: self.summary.get(key) for key in ("n", "n_errors", "mean")}
         return f"EvalReport({numbers}, status={self.status!r}{where})"
 
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import report_html
+
+        return report_html(self)
+
     @classmethod
     def load(cls, path: str | Path) -> EvalReport:
         """Open a run directory. Runs no code from it and follows no path in it (clause 19).
