@@ -10,6 +10,7 @@ not. The clauses named here are those of docs/semantics.md.
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -55,7 +56,7 @@ from heldout.rollout import (
 )
 from heldout.store.journal import JournalWriter
 from heldout.store.report import EvalReport, finish
-from heldout.store.resume import Ledger, as_stored
+from heldout.store.resume import Ledger, decode_sample, encode_sample
 from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
     Completion,
@@ -133,7 +134,10 @@ class Item:
 
     index: int
     sample: Sample
+    """A copy of its own: the functions may write into it."""
     repeat: int
+    content: bytes
+    """The sample as JSON, as its line of the journal has it."""
 
 
 Outcome = tuple[EvalResult, BaseException | None]
@@ -183,6 +187,7 @@ class Run:
         self.described = {**described, "experiment_name": name}
         self.functions = functions
         self.progress = RunProgress(config.repeats)
+        self.shows_progress = config.progress and sys.stderr.isatty()
         self.ledger = Ledger()
         self.item_count = 0
         """Items so far, those of an earlier attempt at this run included."""
@@ -200,11 +205,12 @@ class Run:
         self.run_id = ""
         self._yielded_at = time.perf_counter()
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         """Run one item.
 
         Args:
             item: What to run.
+            timer: The worker's cancel scope, which a timeout may be set on.
 
         Returns:
             Its result, scored or errored, and what was raised.
@@ -283,7 +289,7 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with show_progress(self.progress, self.dir.path.name, wanted=self.config.progress):
+            with show_progress(self.progress, self.dir.path.name, wanted=self.shows_progress):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure
@@ -395,33 +401,55 @@ class Run:
         self, items: Iterator[Item], journal: JournalWriter, scope: anyio.CancelScope
     ) -> None:
         with self._ending_all(scope):
-            for item in items:
-                self.progress.in_flight += 1
-                result, problem = await self.run_item(item)
-                self.progress.in_flight -= 1
-                self._record(item, result, problem, journal)
-                # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
-                # every timeout that was ever set kept in memory.
-                if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
-                    await anyio.lowlevel.checkpoint()
-                    self._yielded_at = time.perf_counter()
+            while True:
+                late = None
+                # One for many items, until one has timed out: to open it takes a tenth of an item.
+                with anyio.CancelScope() as timer:
+                    late = await self._work_until_late(items, journal, timer)
+                if late is None:
+                    return
+                await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
+                self._record(*late, journal)
 
-    def _admit_samples(self) -> Iterator[tuple[int, Sample]]:
+    async def _work_until_late(
+        self, items: Iterator[Item], journal: JournalWriter, timer: anyio.CancelScope
+    ) -> tuple[Item, EvalResult, BaseException | None] | None:
+        """Run items to the last, or to one that times out, which is returned."""
+        for item in items:
+            self.progress.in_flight += 1
+            result, problem = await self.run_item(item, timer)
+            self.progress.in_flight -= 1
+            if timer.cancel_called:
+                return item, result, problem
+            self._record(item, result, problem, journal)
+            # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
+            # every timeout that was ever set kept in memory.
+            if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
+                await anyio.lowlevel.checkpoint()
+                self._yielded_at = time.perf_counter()
+        return None
+
+    def _admit_samples(self) -> Iterator[tuple[int, bytes]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
-            self.ledger.admit(index, sample)
-            self.progress.has_copies = self.ledger.copies > 0
-            yield index, sample
+            content = self.ledger.admit(index, sample)
+            if self.shows_progress and not self.progress.has_copies:
+                self.progress.has_copies = self.ledger.is_copy(sample)
+            yield index, content
 
     def _items(self) -> Iterator[Item]:
         """Yield what is left to do. All workers pull from this one generator."""
-        is_checked = isinstance(self.samples, Sequence)
-        stream = enumerate(islice(self.samples, self.config.max_samples))
-        for index, sample in stream if is_checked else self._admit_samples():
-            stored = as_stored(sample)
+        if isinstance(self.samples, Sequence):  # all are admitted already
+            contents: Iterable[tuple[int, bytes]] = enumerate(
+                map(encode_sample, islice(self.samples, self.config.max_samples))
+            )
+        else:
+            contents = self._admit_samples()
+        for index, content in contents:
             for repeat in range(self.config.repeats):
                 self.item_count += 1
+                sample = decode_sample(content)
                 if not self.ledger.is_finished(sample.id, repeat):
-                    yield Item(index, stored, repeat)
+                    yield Item(index, sample, repeat, content)
         self.exhausted = True
         self.progress.total = self.item_count  # known at last, where it was not
 
@@ -435,7 +463,7 @@ class Run:
             The file, which need not exist.
         """
         path = self.turns_dir / f"{item.index}-{item.repeat}.json"
-        return TurnFile(path, self.run_id, item.sample)
+        return TurnFile(path, self.run_id, decode_sample(item.content))
 
     def _record(
         self,
@@ -446,11 +474,11 @@ class Run:
     ) -> None:
         """Write the item's line, count it, and end the run where going on makes no sense."""
         try:
-            journal.append(item.index, result)
+            journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
             result = error_result(item, f"store: {printable_error(refused)}")
-            journal.append(item.index, result)
+            journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
@@ -504,17 +532,20 @@ class Evaluation(Run):
         described = config_to_dict(config, endpoint.describe())
         super().__init__(definition.samples, config, described, functions)
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         """Roll out and score one item. Whatever goes wrong becomes its error (clause 5).
 
         Args:
             item: What to run.
+            timer: The worker's cancel scope, which the timeout is set on.
 
         Returns:
             Its result, and what was raised where it errored.
         """
         turn_file = self.turn_file(item) if self.config.save_turns else None
-        return await attempt_item(item, self.definition, self.config, self.endpoint, turn_file)
+        return await attempt_item(
+            item, self.definition, self.config, self.endpoint, timer, turn_file
+        )
 
 
 def error_result(item: Item, error: str) -> EvalResult:
@@ -536,6 +567,7 @@ async def attempt_item(
     definition: EvalDefinition,
     config: EvalConfig,
     endpoint: Endpoint,
+    timer: anyio.CancelScope,
     turn_file: TurnFile | None = None,
 ) -> Outcome:
     """Roll out and score one item, in whatever process it runs.
@@ -545,6 +577,7 @@ async def attempt_item(
         definition: The functions; its samples are not looked at.
         config: How to run it.
         endpoint: Makes the model turns.
+        timer: The cancel scope that this runs in, which the timeout is set on.
         turn_file: Where to save the turns as they are made.
 
     Returns:

@@ -167,7 +167,7 @@ class _ClusterEvaluation(Evaluation):
         self._pool = pool
         pool.compare_functions(self.functions)
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         return await self._pool.run_item(item)
 
 
@@ -325,7 +325,7 @@ class WorkerPool:
             ClusterLost: There is no worker any more.
         """
         number = next(self._numbers)
-        content = encode(Job(number, item.index, item.repeat, item.sample))
+        content = encode(Job(number, item.index, item.repeat, msgspec.Raw(item.content)))
         job = _Job(number, item, content, anyio.Event())
         self._waiting.append(job)
         self._work.set()

@@ -82,7 +82,6 @@ def run_remote(
     Raises:
         SystemExit: With the script's exit code, once it has ended.
         InvalidInput: The script is no file, there is no cluster at the address, or no such GPU.
-        EvalFailed: Its run directories could not be brought home.
     """
     script = Path(script_path)
     if not script.is_file():
@@ -161,11 +160,11 @@ def submit(
             `--resume` is one of the arguments.
 
     Returns:
-        Its exit code; 130 where it was stopped by Ctrl-C.
+        Its exit code; 130 where it was stopped by Ctrl-C; 1 where it was 0 and the run directories
+        could not be brought home.
 
     Raises:
         InvalidInput: There is no cluster at the address, or no such GPU.
-        EvalFailed: The run directories could not be brought home.
     """
     client = _connect(address or default_address() or DASHBOARD)
     where = _find_gpu(client, gpu_id)
@@ -193,7 +192,11 @@ def submit(
         client.stop_job(name)
         _wait(client, name, STOP_SECONDS)
         code = 130
-    _bring_home(client, name)
+    try:
+        _bring_home(client, name)
+    except EvalFailed as problem:
+        print(f"Error: {problem}", file=sys.stderr)  # noqa: T201
+        return code or 1
     return code
 
 
@@ -202,12 +205,14 @@ def submit(
 
 def _connect(address: str) -> Any:
     try:
+        from ray.exceptions import AuthenticationError
         from ray.job_submission import JobSubmissionClient
     except ImportError as missing:
         raise InvalidInput(
             f"running a script remotely needs Ray ({missing.name} is missing): "
             "pip install 'heldout[ray]'"
         ) from None
+    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload and connection
     url = address if "://" in address else f"http://{address}"
     parts = urllib.parse.urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
@@ -219,10 +224,22 @@ def _connect(address: str) -> Any:
     try:
         socket.create_connection((parts.hostname, port), PROBE_SECONDS).close()
         with _without_ray_address():
-            return JobSubmissionClient(url)
+            return JobSubmissionClient(url, headers=_auth_headers())
+    except AuthenticationError as problem:
+        raise InvalidInput(f"{url} refuses this user: {' '.join(str(problem).split())}") from None
     except (OSError, RuntimeError) as problem:
         reason = " ".join(str(problem).split())
         raise InvalidInput(f"there is no Ray dashboard at {url}: {reason[:300]}") from None
+
+
+def _auth_headers() -> dict[str, str] | None:
+    """Return the token of a cluster that asks for one: Ray reads it only where it is told to."""
+    token = os.environ.get("RAY_AUTH_TOKEN", "")
+    if not token:
+        default = Path.home() / ".ray" / "auth_token"
+        with suppress(OSError):
+            token = Path(os.environ.get("RAY_AUTH_TOKEN_PATH", default)).read_text().strip()
+    return {"Authorization": f"Bearer {token}"} if token else None
 
 
 @contextmanager
@@ -240,10 +257,13 @@ def _find_gpu(client: Any, gpu_id: str | None) -> dict[str, Any]:
     """Return what to ask of Ray to get a GPU."""
     if gpu_id is None:
         return {}
-    from ray.util.state import list_nodes
+    from ray.util.state import StateApiClient
+    from ray.util.state.common import ListApiOptions, StateResource
 
+    options = ListApiOptions(limit=10_000, filters=[("state", "=", "ALIVE")])
     with _without_ray_address():
-        nodes = list_nodes(client.get_address(), filters=[("state", "=", "ALIVE")], limit=10_000)
+        state = StateApiClient(client.get_address(), headers=_auth_headers())
+        nodes = state.list(StateResource.NODES, options, raise_on_missing_output=False)
     with_gpu = [node for node in nodes if node.resources_total.get("GPU", 0) >= 1]
     if gpu_id == "any" and with_gpu:
         return {"entrypoint_num_gpus": 1}

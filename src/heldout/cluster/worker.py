@@ -18,6 +18,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import anyio
+import anyio.lowlevel
 import msgspec
 
 import heldout
@@ -37,7 +38,7 @@ from heldout.models import Endpoint, open_endpoint
 from heldout.models.cache import open_cached
 from heldout.rollout import EvalDefinition, root_of
 from heldout.store.journal import Record, encode_result, plain_value
-from heldout.types import Sample
+from heldout.store.resume import decode_sample
 
 COLLECT_SECONDS = 5.0
 """How long `collect` waits for a first result."""
@@ -77,7 +78,7 @@ class Job(msgspec.Struct, array_like=True):
     number: int
     index: int
     repeat: int
-    sample: Sample
+    sample: msgspec.Raw
 
 
 class Finished(msgspec.Struct, array_like=True):
@@ -237,14 +238,19 @@ class _ItemLoop:
                 await self._endpoint.close()
 
     async def _run(self, job: Job) -> None:
-        item = Item(job.index, job.sample, job.repeat)
-        result, problem = await attempt_item(item, self._definition, self._config, self._endpoint)
+        content = bytes(job.sample)
+        item = Item(job.index, decode_sample(content), job.repeat, content)
+        with anyio.CancelScope() as timer:
+            result, problem = await attempt_item(
+                item, self._definition, self._config, self._endpoint, timer
+            )
+        await anyio.lowlevel.checkpoint_if_cancelled()  # the run may have been, too
         try:
-            line = encode_result(job.index, result)
+            line = encode_result(job.index, result, content)
         except InvalidInput as refused:  # as the engine does where a journal refuses it
             problem = refused
             error = f"store: {printable_error(refused)}"
-            line = encode_result(job.index, error_result(item, error))
+            line = encode_result(job.index, error_result(item, error), content)
         kind, message = _classify(problem)
         self._finished.put(encode((job.number, msgspec.Raw(line.rstrip()), kind, message)))
 

@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
@@ -87,6 +87,9 @@ class Record(msgspec.Struct, omit_defaults=True):
 # garbage collector need not walk them (`gc=False`): it would take a third of the time.
 
 
+NOTHING = msgspec.Raw()
+
+
 class Key(msgspec.Struct, kw_only=True, gc=False):
     """What orders a record."""
 
@@ -100,14 +103,15 @@ class SampleHead(msgspec.Struct, gc=False):
 
     id: str
     metadata: dict[str, Any] = {}
-    input: dict[str, Any] | None = msgspec.field(default_factory=dict)
-    ground_truth: Any = None
+    input: msgspec.Raw = NOTHING
+    ground_truth: msgspec.Raw = NOTHING
     content: int = 0
 
     def hash_content(self) -> None:
         """Hash what may be large, and forget it: rows wait by the thousand."""
-        self.content = content_hash(self.id, self.input, self.ground_truth)
-        self.input = self.ground_truth = None
+        input, ground_truth = bytes(self.input), bytes(self.ground_truth)
+        self.content = hash_json(self.id, input or b"{}", ground_truth or b"null")
+        self.input = self.ground_truth = NOTHING
 
 
 class MetricHead(msgspec.Struct, gc=False):
@@ -223,9 +227,14 @@ def content_hash(id: str, input: Any, ground_truth: Any) -> int:
     Returns:
         64 bits, with a sign, as Parquet has them; never 0, which stands for "not known yet".
     """
-    if ground_truth is None and not input:
+    return hash_json(id, _encoder.encode(input), _encoder.encode(ground_truth))
+
+
+def hash_json(id: str, input: bytes, ground_truth: bytes) -> int:
+    """Hash what a sample asks and what is right, as `content_hash`, of JSON with sorted keys."""
+    if ground_truth == b"null" and input == b"{}":
         return id_hash(id) or 1
-    return _hash(_encoder.encode((input, ground_truth))) or 1
+    return _hash(b"[%b,%b]" % (input, ground_truth)) or 1
 
 
 def id_hash(id: str) -> int:
@@ -289,26 +298,29 @@ class JournalWriter(LineWriter):
         """`new`: the journal must not be there yet (FileExistsError)."""
         super().__init__(path, JOURNAL, new=new)
 
-    def append(self, index: int, result: EvalResult) -> None:
+    def append(self, index: int, result: EvalResult, sample: bytes | None = None) -> None:
         """Append a result.
 
         Args:
             index: The number of its sample in the dataset, from 0.
             result: The result.
+            sample: Its sample as JSON, as it was before anything could write into it; without it
+                the sample is taken from the result.
 
         Raises:
             InvalidInput: It holds a value that JSON cannot, or that could not be read back.
             RunDirectoryError: It cannot be written; what was written before is readable.
         """
-        self.append_line(encode_result(index, result))
+        self.append_line(encode_result(index, result, sample))
 
 
-def encode_result(index: int, result: EvalResult) -> bytes:
+def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
     """Encode a result as its line of a journal.
 
     Args:
         index: The number of its sample in the dataset, from 0.
         result: The result.
+        sample: Its sample, if that is encoded already.
 
     Returns:
         The line.
@@ -316,8 +328,11 @@ def encode_result(index: int, result: EvalResult) -> bytes:
     Raises:
         InvalidInput: It holds a value that JSON cannot, or that could not be read back.
     """
+    record = Record.of(index, result)
+    if sample is not None:
+        record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
     try:
-        line = _encoder.encode(Record.of(index, result)) + b"\n"
+        line = _encoder.encode(record) + b"\n"
     except UNENCODABLE as problem:
         raise InvalidInput(
             f"the result of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"

@@ -22,6 +22,7 @@ import anyio
 
 from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
 from heldout.chat.tool_calls import next_call_number
+from heldout.datasets import copy_sample
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
 from heldout.rendering.segments import (
@@ -232,7 +233,7 @@ def rollout_batch(
 
         try:
             attempt = await Attempt(
-                samples[index],
+                copy_sample(samples[index]),
                 policy,
                 prepare_messages=prepare_messages,
                 environment_factory=environment_factory,
