@@ -43,6 +43,7 @@ from heldout.errors import (
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
 from heldout.models.cache import open_cached
+from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
     Conversation,
@@ -186,7 +187,8 @@ class Run:
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
         self.functions = functions
-        self.progress = RunProgress(config.repeats)
+        price = described.get("price")
+        self.progress = RunProgress(config.repeats, Price(**price) if price else None)
         self.shows_progress = config.progress and sys.stderr.isatty()
         self.ledger = Ledger()
         self.item_count = 0
@@ -253,7 +255,7 @@ class Run:
                 journal.clear()  # of errors only, which are run again
             info = RunInfo.new(self.described, self.functions, self.progress.total)
             if self.previous is not None:
-                info.started, info.id = self.previous.started, self.previous.id
+                info.keep_origin(self.previous)
             self.dir.write_info(info)
             self.run_id = info.id or ""
             if self.config.save_turns:
@@ -289,7 +291,8 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with show_progress(self.progress, self.dir.path.name, wanted=self.shows_progress):
+            name = self.described["experiment_name"].partition("/")[0]
+            with show_progress(self.progress, name, wanted=self.shows_progress):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure
@@ -544,7 +547,13 @@ class Evaluation(Run):
         """
         turn_file = self.turn_file(item) if self.config.save_turns else None
         return await attempt_item(
-            item, self.definition, self.config, self.endpoint, timer, turn_file
+            item,
+            self.definition,
+            self.config,
+            self.endpoint,
+            timer,
+            self.progress,
+            turn_file,
         )
 
 
@@ -568,6 +577,7 @@ async def attempt_item(
     config: EvalConfig,
     endpoint: Endpoint,
     timer: anyio.CancelScope,
+    progress: RunProgress,
     turn_file: TurnFile | None = None,
 ) -> Outcome:
     """Roll out and score one item, in whatever process it runs.
@@ -578,6 +588,7 @@ async def attempt_item(
         config: How to run it.
         endpoint: Makes the model turns.
         timer: The cancel scope that this runs in, which the timeout is set on.
+        progress: Counts the tokens.
         turn_file: Where to save the turns as they are made.
 
     Returns:
@@ -587,7 +598,7 @@ async def attempt_item(
     conversation = Conversation()
     with taking_part(endpoint, item.index, item.repeat) as item_endpoint:
         sampling = config.sampling.for_item(sample.id, item.repeat)
-        policy = EndpointPolicy(item_endpoint, sampling, config.retries, conversation)
+        policy = EndpointPolicy(item_endpoint, sampling, config.retries, conversation, progress)
         attempt = Attempt(
             sample,
             policy,
@@ -626,7 +637,7 @@ async def attempt_item(
 class EndpointPolicy:
     """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("conversation", "endpoint", "last_failure", "retries", "sampling")
+    __slots__ = ("conversation", "endpoint", "last_failure", "progress", "retries", "sampling")
 
     def __init__(
         self,
@@ -634,6 +645,7 @@ class EndpointPolicy:
         sampling: Sampling,
         retries: int,
         conversation: Conversation,
+        progress: RunProgress,
     ) -> None:
         """Make the policy.
 
@@ -642,9 +654,10 @@ class EndpointPolicy:
             sampling: The attempt's own settings.
             retries: Times a request is tried again after a transient failure.
             conversation: The attempt's own, where turns and requests are counted.
+            progress: The run's, where tokens are counted.
         """
         self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
-        self.conversation = conversation
+        self.conversation, self.progress = conversation, progress
         self.last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
@@ -670,6 +683,7 @@ class EndpointPolicy:
         try:
             completion = await self.endpoint.complete(messages, sampling, tools)
             self.conversation.requests -= completion.cached  # then there was none
+            self.progress.add_turn(completion.usage)
             return completion
         except TransientError as problem:
             self.last_failure = problem

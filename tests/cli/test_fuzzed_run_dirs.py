@@ -68,7 +68,7 @@ def test_what_stands_in_place_of_run_json_is_said_in_one_line(
         outcome = heldout(*command.split())
         assert outcome.code == code, command
         assert outcome.err.startswith("Error: "), command
-        assert "outputs/evals/six/run.json" in outcome.err, command
+        assert f"{RUN}/run.json" in outcome.err, command
         assert outcome.err.count("\n") == 1, command
 
 

@@ -87,7 +87,7 @@ def test_what_passed_is_shown_too_since_a_grader_may_be_wrong_that_way(heldout: 
         ("--passes", "1", "--cluster", "topic"): "--cluster is for the report, --passes prints",
     }.items():
         found = heldout("show", "six-rescored", *arguments)
-        assert found.code == 1
+        assert found.code == 2
         assert said in found.err
 
 

@@ -29,7 +29,8 @@ from heldout.errors import (
 from heldout.store import run_dir
 from heldout.store.columns import slice_keys
 from heldout.store.journal import JournalWriter, Row, in_order, lines, repair, superseded
-from heldout.store.run_dir import RunDir, RunInfo, find_run
+from heldout.store.run_dir import RunDir, RunInfo
+from heldout.store.runs import find_run
 from tests.conftest import RunEval, make_samples
 
 

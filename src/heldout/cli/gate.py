@@ -1,8 +1,8 @@
 """`heldout gate RUN`: may it replace the baseline? For CI: the exit code is the verdict.
 
-0 passes, 1 fails, 3 is inconclusive; 2 is no verdict at all (see `cli/main.py`). With --markdown,
-that there is no verdict is printed as Markdown, too, or the job summary of a refused run would be
-empty.
+0 passes, 1 fails, 3 is inconclusive; 2 and 4 are no verdict at all (see `cli/main.py`). With
+--markdown, that there is no verdict is printed as Markdown, too, or the job summary of a refused
+run would be empty.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from heldout._format import count, number, percent
+from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
     Column,
@@ -43,6 +44,7 @@ from heldout.cli.compare import (
     slice_count,
     slice_name,
 )
+from heldout.cli.show import in_order
 
 if TYPE_CHECKING:
     from heldout.analysis import Check, Gate, Reading
@@ -111,9 +113,10 @@ def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
 @click.option("--min-mean", type=float, metavar="MEAN", help="The minimum mean.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The maximum mean.")
 @click.option("--lower-is-better", is_flag=True, help="Of a metric such as a loss: more is worse.")
-@click.option(
-    "--slice",
+@renamed_option(
+    "--by",
     "by",
+    formerly=["--slice"],
     multiple=True,
     metavar="KEY",
     help="Check every slice by this metadata key, too; several combine.",
@@ -130,7 +133,7 @@ def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
     "--flips",
     type=click.IntRange(1),
     metavar="N",
-    help="List N samples gained, and N lost.",
+    help="List N samples gained, and N lost, with question, target and both answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
@@ -158,8 +161,8 @@ def command(
     (RUN@LABEL:STEP, where a run has curves of several labels).
 
     Exits with 0: passes. 1: fails. 3: inconclusive, there are too few samples. 2: no verdict, since
-    the command was not understood, or the runs cannot be read or compared, or it depends on what
-    errored items count as.
+    the command was not understood, or the runs cannot be read or compared. 4: no verdict, since it
+    depends on what errored items count as.
     """
     from heldout.analysis import gate
     from heldout.cli._load import load_report
@@ -168,7 +171,7 @@ def command(
     refuse_json_and_markdown(as_json, as_markdown)
     has_mean = min_mean is not None or max_mean is not None
     _check_options(baseline, no_worse_than, by, slice_no_worse_than, has_mean=has_mean)
-    with name_options_in_errors(allow, by, "--slice"):
+    with name_options_in_errors(allow, by, "--by"):
         verdict = gate(
             baseline=None if baseline is None else load_report(baseline),
             run=load_report(run),
@@ -215,9 +218,9 @@ def _check_options(
             "--max-mean MEAN, or several"
         )
     if by and no_worse_than is None:
-        raise click.UsageError("--slice needs --no-worse-than and --baseline")
+        raise click.UsageError("--by needs --no-worse-than and --baseline")
     if slice_no_worse_than is not None and not by:
-        raise click.UsageError("--slice-no-worse-than needs --slice KEY")
+        raise click.UsageError("--slice-no-worse-than needs --by KEY")
 
 
 def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
@@ -254,8 +257,6 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
 
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
-    from heldout.cli.slice import in_order
-
     slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
     ordered = [slices[label] for label in in_order(slices)] if slices else []
     before = [check for check in gate.checks if check.kind == "overall"]

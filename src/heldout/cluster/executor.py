@@ -168,7 +168,9 @@ class _ClusterEvaluation(Evaluation):
         pool.compare_functions(self.functions)
 
     async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
-        return await self._pool.run_item(item)
+        result, problem = await self._pool.run_item(item)
+        self.progress.add_turn(result.trajectory.usage)
+        return result, problem
 
 
 # --- The pool -----------------------------------------------------------------------------------

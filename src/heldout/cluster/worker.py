@@ -24,6 +24,7 @@ import msgspec
 import heldout
 from heldout._aio import contain_exits, waker
 from heldout._fingerprint import describe_callable
+from heldout._progress import RunProgress
 from heldout.cluster.travel import Reference, load_reference, unpack_folder
 from heldout.config import EvalConfig
 from heldout.engine import Item, attempt_item, error_result
@@ -181,6 +182,7 @@ class _ItemLoop:
 
     def __init__(self, definition: EvalDefinition, config: EvalConfig, endpoint: Endpoint) -> None:
         self._definition, self._config, self._endpoint = definition, config, endpoint
+        self._progress = RunProgress(config.repeats)  # the driver shows its own
         self._arrived: deque[Job] = deque()
         self._finished: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._stopping = False
@@ -242,7 +244,7 @@ class _ItemLoop:
         item = Item(job.index, decode_sample(content), job.repeat, content)
         with anyio.CancelScope() as timer:
             result, problem = await attempt_item(
-                item, self._definition, self._config, self._endpoint, timer
+                item, self._definition, self._config, self._endpoint, timer, self._progress
             )
         await anyio.lowlevel.checkpoint_if_cancelled()  # the run may have been, too
         try:

@@ -1,6 +1,6 @@
 """Models that answer: anything with `complete(messages, sampling, tools) -> Completion`.
 
-`EvalConfig.endpoint`, a judge's `endpoint` and `heldout run --endpoint` take one of these forms:
+`EvalConfig.endpoint`, a judge's `endpoint` and `heldout run --model` take one of these forms:
 
     openai:MODEL                  a model of OpenAI, or of the server in OPENAI_BASE_URL (http.py)
     openai:MODEL@http://host/v1   a model of any OpenAI-compatible server (http.py)

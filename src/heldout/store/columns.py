@@ -12,6 +12,7 @@ for the same results, so a run that was killed and resumed ends in the files of 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -304,7 +305,66 @@ def parts(rows: Iterable[Row]) -> Iterator[Part]:
 # --- The journal to a summary and a Parquet file --------------------------------------------------
 
 
-def derive(run: RunDir, *, n: int, repeats: int, pass_threshold: float) -> tuple[Summary, str]:
+class RunUsage(msgspec.Struct, frozen=True):
+    """What the model turns of a run took.
+
+    Attributes:
+        n: Attempts that reported their tokens, which are those of these attempts alone.
+        prompt_tokens: Tokens that the model read.
+        completion_tokens: Tokens that it wrote.
+        cost: What these tokens cost, those of cached turns included; None where the model has no
+            price.
+    """
+
+    n: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+class UsageCounter:
+    """Counts what attempts took while their rows pass."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.usage = RunUsage()
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Pass rows on; after the last, `usage` is that of these.
+
+        Args:
+            rows: The rows.
+
+        Yields:
+            The rows.
+        """
+        n = prompt = completion = 0
+        for row in rows:
+            if (usage := row.trajectory.usage) is not None:
+                n += 1
+                prompt += usage.prompt_tokens
+                completion += usage.completion_tokens
+            yield row
+        self.usage = RunUsage(n, prompt, completion)
+
+
+def count_usage(rows: Iterable[Row]) -> RunUsage:
+    """Count what attempts took.
+
+    Args:
+        rows: The rows of the attempts.
+
+    Returns:
+        The sums, without a cost.
+    """
+    counter = UsageCounter()
+    deque(counter.watch(rows), maxlen=0)
+    return counter.usage
+
+
+def derive(
+    run: RunDir, *, n: int, repeats: int, pass_threshold: float
+) -> tuple[Summary, RunUsage, str]:
     """Summarize the journal of a complete run, and write its results.parquet.
 
     Args:
@@ -314,7 +374,7 @@ def derive(run: RunDir, *, n: int, repeats: int, pass_threshold: float) -> tuple
         pass_threshold: The reward from which an item counts as passed.
 
     Returns:
-        The summary; and a hash of the Parquet file, "" where there is none.
+        The summary; the usage; and a hash of the Parquet file, "" where there is none.
 
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
@@ -322,12 +382,16 @@ def derive(run: RunDir, *, n: int, repeats: int, pass_threshold: float) -> tuple
     if run.is_point and n < PARQUET_FROM:
         with suppress(FileNotFoundError):
             run.columns.unlink()
-        return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), ""
-    tally = Tally(pass_threshold)
-    written = write_parquet(lambda: in_order(run.journal, repeats), run.columns, tally=tally)
+        summary = summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold)
+        return summary, count_usage(in_order(run.journal, repeats)), ""
+    tally, counter = Tally(pass_threshold), UsageCounter()
+    written = write_parquet(
+        lambda: counter.watch(in_order(run.journal, repeats)), run.columns, tally=tally
+    )
     if tally.scattered:
-        return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), written
-    return tally.summary(), written
+        summary = summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold)
+        return summary, counter.usage, written
+    return tally.summary(), counter.usage, written
 
 
 def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:

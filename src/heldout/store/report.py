@@ -5,7 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, overload
@@ -14,10 +15,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout._providers import model_name
 from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
+    RunUsage,
     Selection,
+    count_usage,
     derive,
     make_table_batch,
     rows_of,
@@ -29,11 +34,14 @@ from heldout.store.columns import (
 )
 from heldout.store.journal import (
     JournalWriter,
+    Row,
     decode_key,
     decode_result,
     has_writer,
+    in_order,
     lines,
     refuse_unknown,
+    row_of,
 )
 from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
@@ -50,6 +58,7 @@ class SummaryFile(msgspec.Struct):
     format: str
     version: int
     summary: dict[str, Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | float | bool | None]
+    usage: RunUsage | None = None
 
 
 class Results(Sequence[EvalResult]):
@@ -243,6 +252,23 @@ class EvalReport:
         """The reward from which an item counts as passed."""
         return threshold_of(self.config)
 
+    @property
+    def usage(self) -> RunUsage:
+        """What the model turns took: tokens and, where the model has a price, cost.
+
+        A judge's own tokens are not part of it.
+        """
+        if self.path is not None and self.selection is None:
+            run = RunDir(self.path)
+            info = run.read_info()
+            stored = _read_summary_file(run) if run.derived_are_current(info) else None
+            if stored is not None and stored.usage is not None:
+                return add_cost(stored.usage, info.config)
+            rows: Iterable[Row] = in_order(run.journal, repeats_of(info.config))
+        else:
+            rows = (row_of(0, result, 0) for result in self.results)
+        return add_cost(count_usage(rows), self.config)
+
     def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
         """A summary for each value of these metadata keys (each combination, if several)."""
         if not by:
@@ -270,7 +296,7 @@ class EvalReport:
 
 def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     """Derive what is derived from a journal that has every item, and call the run complete."""
-    summary, columns = derive(
+    summary, usage, columns = derive(
         run,
         n=asked,
         repeats=repeats_of(info.config),
@@ -281,7 +307,7 @@ def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
             "changed from outside?"
         )
-    content = SummaryFile(FORMAT, VERSION, summary)
+    content = SummaryFile(FORMAT, VERSION, summary, add_cost(usage, info.config))
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
     info.journal_bytes = run.journal.stat().st_size
@@ -290,11 +316,35 @@ def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
     return summary
 
 
+def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
+    """Add what tokens cost.
+
+    Args:
+        usage: The tokens.
+        config: The run's, as run.json has it: with the price at the time, if there was one.
+
+    Returns:
+        The usage with its cost: at the price of the run or else at that of the user's file of
+        prices. None where there is no price, or no attempt reported its tokens.
+    """
+    price = None
+    stored, endpoint = config.get("price"), config.get("endpoint")
+    if isinstance(stored, Mapping):
+        with suppress(TypeError, InvalidInput):  # a run directory may come from anywhere
+            price = Price(**stored)
+    elif isinstance(endpoint, Mapping) and (model := model_name(endpoint)) is not None:
+        price = find_price(model)
+    if price is None or usage.n == 0:
+        return usage
+    cost = price.cost(usage.prompt_tokens, usage.completion_tokens)
+    return msgspec.structs.replace(usage, cost=cost)
+
+
 def _summary(run: RunDir, info: RunInfo) -> Summary:
     if run.derived_are_current(info):
-        stored = _stored_summary(run)
+        stored = _read_summary_file(run)
         if stored is not None:
-            return stored
+            return stored.summary
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
     summary = summarize_journal(
@@ -305,7 +355,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
     return {**summary, "complete": False, "n_asked": info.asked}
 
 
-def _stored_summary(run: RunDir) -> Summary | None:
+def _read_summary_file(run: RunDir) -> SummaryFile | None:
     """summary.json, if it is one: it is derived, so whatever else stands there is passed over."""
     try:
         raw = read_whole(run.summary)
@@ -320,7 +370,7 @@ def _stored_summary(run: RunDir) -> Summary | None:
     # Counts have to be there; whatever else there is may be null.
     counts = all(type(summary.get(k)) is int for k, v in EMPTY_SUMMARY.items() if v is not None)
     whole = found.version == VERSION and counts and set(EMPTY_SUMMARY) <= set(summary)
-    return summary if whole else None
+    return found if whole else None
 
 
 # A run directory may come from anywhere, so its config is not taken at its word.

@@ -483,7 +483,7 @@ class PeriodicEval:
 
     @property
     def stop_requested(self) -> str | None:
-        """Why training should stop, if the monitor or `heldout stop` said so.
+        """Why training should stop, if the monitor or `heldout curve stop` said so.
 
         With `across="all"` it is the same in every process, as of the last eval that was due.
         Otherwise the first process alone knows what its monitor said: where several train, a loop
@@ -805,7 +805,7 @@ class PeriodicEval:
             self.curve.mark_complete()
 
     def _write_stop(self, reason: str) -> None:
-        """Ask to stop where `heldout watch` looks: the line of the point is written already."""
+        """Ask to stop where `heldout curve` looks: the line of the point is written already."""
         try:
             request_stop(self.run_dir, reason[:2000])
         except (RunDirectoryError, InvalidInput) as problem:
