@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,13 +32,26 @@ def _quiet_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
 @pytest.fixture(scope="module")
 def cluster(_quiet_ray: None) -> Iterator[Any]:
     """Three nodes of two CPUs; this process is connected to them."""
     import ray
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    nodes = Cluster(
+        initialize_head=True,
+        head_node_args={
+            **NODE,
+            "include_dashboard": False,
+            "ray_client_server_port": free_port(),
+        },
+    )
     for _ in range(2):
         nodes.add_node(**NODE)
     ray.init(nodes.address, logging_level=logging.WARNING, log_to_driver=False)

@@ -6,8 +6,11 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -236,7 +239,7 @@ config = EvalConfig(
     resume=Path({out!r}, "run").exists(),
 )
 samples = evals.make_samples(100)
-executor = RayExecutor({address!r}, workers=2)
+executor = RayExecutor(sys.argv[1], workers=2)
 anyio.run(partial(evaluate, samples, config, evals.exact, executor=executor))
 """
 
@@ -246,13 +249,18 @@ def test_a_driver_that_is_killed_is_resumed_without_repeating_an_item(
 ) -> None:
     script = tmp_path / "driver.py"
     places = {"root": str(EVALS.parents[2]), "folder": str(EVALS.parent), "out": str(out)}
-    script.write_text(SCRIPT.format(**places, address=cluster.address))
+    script.write_text(SCRIPT.format(**places))
     journal = out / "run" / "results.jsonl"
-    first = subprocess.Popen([sys.executable, script])
+    first = subprocess.Popen([sys.executable, script, cluster.address])
     before = evals.wait_for(journal, 30)
     first.kill()
     first.wait()
-    assert subprocess.run([sys.executable, script], check=False).returncode == 0
+    host = cluster.address.rpartition(":")[0]
+    client = f"ray://{host}:{cluster.head_node._ray_params.ray_client_server_port}"
+    resumed = subprocess.run(
+        [sys.executable, script, client], capture_output=True, text=True, check=False
+    )
+    assert resumed.returncode == 0, resumed.stderr
     report = EvalReport.load(out / "run")
     assert report.summary["n"] == 100
     assert journal.read_text().splitlines()[: len(before)] == before
@@ -270,6 +278,43 @@ def test_a_worker_whose_model_is_another_one_is_not_used(caplog: pytest.LogCaptu
 
 
 # --- Bad input ----------------------------------------------------------------------------------
+
+
+def test_an_address_without_a_cluster_is_refused_at_once(
+    out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    began = time.monotonic()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        other = threading.Thread(target=lambda: listening.accept()[0].sendall(b"220 mail ready"))
+        other.start()
+        with pytest.raises(InvalidInput, match=f"no Ray cluster at 127.0.0.1:{port}: .*is no Ray"):
+            run(evals.make_samples(2), out, executor=RayExecutor(f"127.0.0.1:{port}"))
+        other.join()
+    with pytest.raises(InvalidInput, match="no Ray cluster at .*Connection refused"):
+        run(evals.make_samples(2), out, executor=RayExecutor(f"ray://127.0.0.1:{port}"))
+    with pytest.raises(InvalidInput, match="no Ray cluster on this machine.*ray start --head"):
+        run(evals.make_samples(2), out, executor=RayExecutor("auto"))
+    with pytest.raises(InvalidInput, match="is HOST:PORT, ray://HOST:PORT, auto or local"):
+        run(evals.make_samples(2), out, executor=RayExecutor("somewhere"))
+    assert time.monotonic() - began < 10
+
+
+def test_without_ray_the_extra_is_named(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InvalidInput, match=r"needs Ray.*pip install 'heldout\[ray\]'"):
+        run(evals.make_samples(2), out)
+
+
+def test_another_cluster_than_this_process_is_connected_to_is_refused(
+    cluster: Any, out: Path
+) -> None:
+    with pytest.raises(InvalidInput, match=f"connected to the Ray cluster at {cluster.address}"):
+        run(evals.make_samples(2), out, executor=RayExecutor("127.0.0.1:1"))
 
 
 @pytest.mark.usefixtures("cluster")

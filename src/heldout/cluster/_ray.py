@@ -59,6 +59,12 @@ def connected(address: str | None) -> Iterator[Any]:
     """
     ray = import_ray()
     if ray.is_initialized():
+        own = ray.get_runtime_context().gcs_address
+        if address is not None and ":" in address and "://" not in address and address != own:
+            raise InvalidInput(
+                f"this process is connected to the Ray cluster at {own}, not {address}: "
+                "ray.shutdown() first, or leave the address out"
+            )
         yield ray
         return
     address = address or "auto"
