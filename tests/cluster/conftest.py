@@ -6,6 +6,8 @@ import logging
 import secrets
 import socket
 import sys
+import tempfile
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,9 +20,14 @@ NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80 * 2**20}
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _quiet_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keep Ray's token out of the home directory, and its processes from calling home."""
-    with pytest.MonkeyPatch.context() as patch:
+def _quiet_ray() -> Iterator[None]:
+    """Keep Ray's files out of the places it shares with others, and its processes quiet."""
+    # Not below pytest's: names of sockets must be short.
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        tempfile.TemporaryDirectory(prefix="h-", ignore_cleanup_errors=True) as folder,
+    ):
+        patch.setenv("RAY_TMPDIR", folder)
         patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DEDUP_LOGS", "0")
@@ -44,14 +51,10 @@ def cluster(_quiet_ray: None) -> Iterator[Any]:
     import ray
     from ray.cluster_utils import Cluster
 
-    nodes = Cluster(
-        initialize_head=True,
-        head_node_args={
-            **NODE,
-            "include_dashboard": False,
-            "ray_client_server_port": free_port(),
-        },
-    )
+    head = {**NODE, "include_dashboard": False, "ray_client_server_port": free_port()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # of files that Ray leaves open
+        nodes = Cluster(initialize_head=True, head_node_args=head)
     for _ in range(2):
         nodes.add_node(**NODE)
     ray.init(nodes.address, logging_level=logging.WARNING, log_to_driver=False)

@@ -149,7 +149,7 @@ class Welcome(msgspec.Struct):
 class News(msgspec.Struct):
     """What has happened on the node since it was last asked."""
 
-    answer: msgspec.Raw | None = None
+    answer: msgspec.Raw = msgspec.Raw(b"null")
     log: str = ""
     """What was printed."""
     gone: str | None = None
@@ -222,7 +222,8 @@ class Relay:
         news = News()
         try:
             content = self._process.receive_bytes()
-            news.answer = None if content is None else msgspec.Raw(content)
+            if content is not None:
+                news.answer = msgspec.Raw(content)
         except WorkerGone as problem:
             news.gone = str(problem)
         with (self._run_dir / LOG).open("rb") as log:
@@ -361,9 +362,10 @@ class _NodeProcess:
                 log.write(news.log)
         if news.gone is not None:
             raise WorkerGone(f"{news.gone} (on node {self._welcome.node})")
-        if news.answer is None:
+        content = bytes(news.answer)
+        if content == b"null":
             return None
-        answer = decode_answer(bytes(news.answer))
+        answer = decode_answer(content)
         if answer.number != number:
             return None
         return self._bring_home(answer) if isinstance(answer, Ended) else answer

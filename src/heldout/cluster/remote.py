@@ -395,7 +395,7 @@ class Receiver:
         """
         self._folder = folder
         self._start: FileStart | None = None
-        self._file: Any = None
+        self._target = folder
         self._digest = hashlib.sha256()
         self._inflate = zlib.decompressobj()
         self._files = 0
@@ -413,7 +413,8 @@ class Receiver:
         if not line.startswith("{"):
             content = self._inflate.decompress(base64.b64decode(line))
             self._digest.update(content)
-            self._file.write(content)
+            with self._target.open("ab") as file:
+                file.write(content)
             return
         self._finish_file()
         header = _decode_header(line)
@@ -423,15 +424,13 @@ class Receiver:
         path = PurePosixPath(header.path)
         if path.is_absolute() or ".." in path.parts:
             raise EvalFailed(f"{header.path!r} is not below the folder of the job")
-        target = self._folder / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        self._start, self._file = header, target.open("wb")
+        self._start, self._target = header, self._folder / path
+        self._target.parent.mkdir(parents=True, exist_ok=True)
         self._digest, self._inflate = hashlib.sha256(), zlib.decompressobj()
 
     def _finish_file(self) -> None:
         if self._start is None:
             return
-        self._file.close()
         if self._digest.hexdigest() != self._start.sha256:
             raise EvalFailed(f"{self._start.path} arrived with another hash than it was sent with")
         self._files += 1
