@@ -142,7 +142,9 @@ def measure_inspect(browser: Any, peers: Path, folder: Path, quick: bool) -> Non
             try:
                 seconds = meter.time_until(lambda: meter.page.goto(page), "text=q00", limit)
             except Exception as problem:  # noqa: BLE001
-                say(f"inspect view with {count:,} samples showed no row in {limit} s: {problem!r:.100}")
+                say(
+                    f"inspect view with {count:,} samples showed no row in {limit} s: {problem!r:.100}"
+                )
                 meter.page.close()
                 continue
             emit(f"inspect view: rows of {count:,} samples on screen", seconds, "s")

@@ -303,25 +303,41 @@ class JournalWriter(LineWriter):
             InvalidInput: It holds a value that JSON cannot, or that could not be read back.
             RunDirectoryError: It cannot be written; what was written before is readable.
         """
-        record = Record.of(index, result)
-        if sample is not None:
-            record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
+        self.append_line(encode_result(index, result, sample))
+
+
+def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
+    """Encode a result as its line of a journal.
+
+    Args:
+        index: The number of its sample in the dataset, from 0.
+        result: The result.
+        sample: Its sample, if that is encoded already.
+
+    Returns:
+        The line.
+
+    Raises:
+        InvalidInput: It holds a value that JSON cannot, or that could not be read back.
+    """
+    record = Record.of(index, result)
+    if sample is not None:
+        record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
+    try:
+        line = _encoder.encode(record) + b"\n"
+    except UNENCODABLE as problem:
+        raise InvalidInput(
+            f"the result of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
+        ) from None
+    if not has_plain_types(result):
         try:
-            line = _encoder.encode(record) + b"\n"
-        except UNENCODABLE as problem:
+            # One line that cannot be read would make the whole journal damaged.
+            _record_decoder.decode(line)
+        except (*UNREADABLE, InvalidInput) as problem:
             raise InvalidInput(
-                f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
-                f"{problem}"
+                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
             ) from None
-        if not has_plain_types(result):
-            try:
-                # One line that cannot be read would make the whole journal damaged.
-                _record_decoder.decode(line)
-            except (*UNREADABLE, InvalidInput) as problem:
-                raise InvalidInput(
-                    f"the result of sample {result.sample_id!r} could not be read back: {problem}"
-                ) from None
-        self.append_line(line)
+    return line
 
 
 TEXT_OR_NONE = (str, type(None))
