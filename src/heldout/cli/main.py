@@ -41,6 +41,7 @@ COMMANDS = {
     "show": ("show", "Print the report of a run, its slices, or a training curve."),
     "compare": ("compare", "Compare two runs: is one better than the other?"),
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
+    "view": ("view", "Look at runs, comparisons and live curves in a browser."),
     "power": ("power", "Plan how many samples it takes to detect a difference."),
     "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
     "sql": ("sql", "Query the results of a run in SQL."),

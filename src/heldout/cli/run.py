@@ -27,6 +27,7 @@ import msgspec
 
 import heldout.examples
 from heldout._format import count
+from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
@@ -36,6 +37,7 @@ from heldout.store.run_dir import RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
+    from heldout.engine import Executor
     from heldout.store.report import EvalReport
 
 NAMES_COMPARED = 10_000
@@ -173,6 +175,7 @@ class _RunCommand(click.Command):
 @click.option("--cache", is_flag=True, help="Take model turns from the cache (docs/models.md).")
 @click.option("--repair", is_flag=True, help="With --resume: move damaged journal lines aside.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
+@cluster_options
 def command(
     file: Path,
     config_file: Path | None,
@@ -186,6 +189,7 @@ def command(
     as_json: bool,
     tags: tuple[str, ...],
     name: str | None,
+    elsewhere: Elsewhere,
     **options: Any,
 ) -> None:
     """Run the eval in FILE and print its report.
@@ -201,6 +205,9 @@ def command(
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     if repair and not resume:
         raise click.UsageError("--repair goes with --resume, which runs moved lines again")
+    elsewhere.check()
+    if elsewhere.remote is not None:
+        run_as_job(elsewhere, file)
     options |= {
         "experiment_name": name,
         "tags": tags or None,
@@ -213,7 +220,16 @@ def command(
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
         config = apply_settings(eval_file.config, stored, settings, given)
         dataset |= parse_key_values(parameters, "-T")
-        report = _run_eval(eval_file, config, dataset, ids, repair=repair, overwrite=overwrite)
+        report = _run_eval(
+            eval_file,
+            config,
+            dataset,
+            ids,
+            repair=repair,
+            overwrite=overwrite,
+            executor=elsewhere.executor,
+        )
+    elsewhere.copy(report.path)
     if config.cache:
         _print_cache_use(report)
     print_run(report, as_json)
@@ -227,6 +243,7 @@ def _run_eval(
     *,
     repair: bool,
     overwrite: bool,
+    executor: Executor | None = None,
 ) -> EvalReport:
     """Run an eval file in a run directory of its own."""
     import asyncio
@@ -249,6 +266,7 @@ def _run_eval(
                 eval_file.score_fn,
                 eval_file.prepare_messages,
                 eval_file.environment_factory,
+                executor=executor,
             )
         )
     if overwrite and earlier:
