@@ -26,11 +26,10 @@ import numpy as np
 from heldout.analysis import Comparison, compare
 from heldout.analysis.passes import summarize_report
 from heldout.cli import compare as compare_text
-from heldout.cli import flips as flips_text
 from heldout.cli._load import find_step
 from heldout.cli._tables import Block, Line, Span
 from heldout.cli._tables import Table as TextTable
-from heldout.cli.curve import (
+from heldout.cli._curves import (
     CORRECTED_EVALS,
     describe_point,
     describe_status,
@@ -38,13 +37,15 @@ from heldout.cli.curve import (
     group_by_label,
     read_curve,
 )
-from heldout.cli.show import build_report, build_slices, describe_model
-from heldout.cli.slice import in_order as order_slices
+from heldout.cli.curve import describe_flips, has_passes, point_at
+from heldout.cli.show import build_report, build_slices
+from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.store.columns import as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
 from heldout.store.run_dir import RunDir
+from heldout.store.runs import describe_model
 from heldout.training.curve import (
     CurvePoint,
     Outcome,
@@ -197,7 +198,7 @@ class Pages:
         table = self.table(name)
         report, info = table.report, table.info
         summary = summarize_report(report)
-        blocks = build_report(report, summary, reason=info.reason).blocks
+        blocks = build_report(report, summary, info=info).blocks
         config = report.config
         # The title is the page's own; what is not wrapped is a path or a command.
         lines = [b for b in blocks[1:] if isinstance(b, Line) and b.wrap]
@@ -441,11 +442,11 @@ class Pages:
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
-        before = flips_text._point_at(results, from_step, default=0)
-        after = flips_text._point_at(results, to_step, default=-1)
-        threshold = run.pass_threshold if flips_text._has_passes(before, after) else None
+        before = point_at(results, from_step, default=0)
+        after = point_at(results, to_step, default=-1)
+        threshold = run.pass_threshold if has_passes(before, after) else None
         changes = flips(before, after, threshold)
-        blocks = flips_text._report(before, after, changes, threshold).blocks
+        notes = describe_flips(before, after, changes, threshold)
         listed = {
             kind: {
                 "total": len(changed),
@@ -456,7 +457,7 @@ class Pages:
             }
             for kind, changed in (("gained", changes.gained), ("lost", changes.lost))
         }
-        return {"notes": plain_blocks([b for b in blocks[1:] if isinstance(b, Line)]), **listed}
+        return {"notes": plain_blocks(notes), **listed}
 
     def strip(self, name: str, label: str, where: str) -> Plain:
         """Give what became of each sample at each step, those that flipped last first."""
