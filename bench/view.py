@@ -19,8 +19,9 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
-from common import emit, options, peer, say, scratch
 from playwright.sync_api import Page, sync_playwright
+
+from common import emit, options, peer, say, scratch
 from reports import write
 
 FILTERS = ('kind:"kind 2"', "reward<0.5", 'subject:"subject 7" reward:1', "length>90", "id:9999")

@@ -26,9 +26,6 @@ import numpy as np
 from heldout.analysis import Comparison, compare
 from heldout.analysis.passes import summarize_report
 from heldout.cli import compare as compare_text
-from heldout.cli._load import find_step
-from heldout.cli._tables import Block, Line, Span
-from heldout.cli._tables import Table as TextTable
 from heldout.cli._curves import (
     CORRECTED_EVALS,
     describe_point,
@@ -37,6 +34,9 @@ from heldout.cli._curves import (
     group_by_label,
     read_curve,
 )
+from heldout.cli._load import find_step
+from heldout.cli._tables import Block, Line, Span
+from heldout.cli._tables import Table as TextTable
 from heldout.cli.curve import describe_flips, has_passes, point_at
 from heldout.cli.show import build_report, build_slices
 from heldout.cli.show import in_order as order_slices
