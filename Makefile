@@ -6,6 +6,7 @@
 #   make check   lint and types
 #   make bench   the benchmarks; their table is BENCHMARKS.md
 #   make dist    wheel and sdist in dist/, checked: contents, a clean install, a first run
+#   make screenshots   the pictures of docs/view.md; wants a Chromium
 
 PYTHON ?= python3
 # Where the index has a CPU build of its own, name it here: make demo TORCH="torch==2.13.0+cpu"
@@ -25,7 +26,7 @@ TRACKER_TESTS := tests/training/loggers tests/integration/test_tinker.py tests/s
 TRACKER_PAGES := docs/loggers.md docs/tinker.md
 PAGE_TEST := tests/test_docs.py::test_the_code_blocks_of_a_page_run
 
-.PHONY: demo test check format bench dist environments clean
+.PHONY: demo test check format bench dist screenshots environments clean
 .DEFAULT_GOAL := demo
 
 # The CPU build of torch comes first: resolved later, it would bring gigabytes of CUDA along.
@@ -53,6 +54,8 @@ demo: .venv/local
 	@$(BIN)/heldout run heldout.examples.capitals
 	@$(BIN)/heldout show capitals --by difficulty
 
+# Two test processes with a thread each: with more, torch's threads wait for one another on two cores.
+test: export OMP_NUM_THREADS := 1
 test: environments
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(addprefix --ignore=,$(TRACKER_TESTS)) \
 		$(foreach page,$(TRACKER_PAGES),"--deselect=$(PAGE_TEST)[$(page)]")
@@ -74,6 +77,9 @@ dist: .venv/dev
 	rm -rf dist
 	$(BIN)/python -m build
 	HF_HUB_OFFLINE=0 $(BIN)/python tests/check_dist.py .venv-dist "$(TORCH)"
+
+screenshots: .venv/dev
+	$(BIN)/python -m tests.viewer.browser.screenshots docs/images
 
 clean:
 	rm -rf .venv .venv-trackers .venv-dist .cache .bench dist outputs

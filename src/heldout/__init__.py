@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         Trajectory,
         Usage,
     )
+    from heldout.viewer.notebook import view
 
 __version__ = "0.1.0"
 
@@ -53,6 +54,7 @@ _HOME = {
         "Completion", "EvalResult", "Message", "Metric", "Sample", "Score", "Stop", "Timing",
         "TokenTrace", "ToolCall", "ToolSpec", "Trajectory", "Usage",
     ),
+    "heldout.viewer.notebook": ("view",),
 }  # fmt: skip
 __all__ = [
     "Completion",
@@ -83,6 +85,7 @@ __all__ = [
     "rollout_batch",
     "rollout_one",
     "run",
+    "view",
 ]
 
 

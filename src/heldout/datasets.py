@@ -22,8 +22,7 @@ from typing import Any, TypedDict, Unpack, overload
 
 import msgspec
 
-from heldout.errors import DuplicateSampleId, InvalidInput
-from heldout.store.jsonl import UNREADABLE
+from heldout.errors import UNREADABLE, DuplicateSampleId, InvalidInput
 from heldout.types import Sample
 
 Rows = Iterator[tuple[str, Mapping[str, Any]]]

@@ -176,7 +176,9 @@ def test_where_what_errored_items_count_as_decides_there_is_no_verdict(heldout: 
     outcome = heldout("gate", "after", "--min-mean", "0.9")
     assert (outcome.code, outcome.err) == (4, "")
     assert [row[0] for row in rows(outcome.out) if row[0][0] == "!"] == ["! errored"]
-    assert "\nThe numbers leave out errored items.\n" in outcome.out
+    assert (
+        "\nThe table leaves out errored items, which the rewards above count as 0.\n" in outcome.out
+    )
     said = "mean at least 0.9: without errored items: pass; with them: fail, 0.750 (0."
     assert f"\n{said}" in outcome.out
     last = (

@@ -375,7 +375,7 @@ def test_an_engine_that_returns_too_few_rows_is_refused() -> None:
     def generate(prompts: list[list[int]], limits: list[int]) -> list[Generated]:
         return [Generated([END])]
 
-    with pytest.raises(Exception, match="given 2 prompts and returned 1 rows"):
+    with pytest.raises(Exception, match="got 2 prompts and returned 1 rows"):
         rollout_batch([sample("a"), sample("b")], None, render, generate, 1, 30, **TOY)
 
 

@@ -28,7 +28,7 @@ def messages_of(input: Mapping[str, Any], where: str = "input") -> list[Message]
         value = input.get(key)
         if isinstance(value, str):
             return [Message("user", value)]
-        if isinstance(value, Sequence) and value:
+        if value and isinstance(value, Sequence):
             return [message_of(m, f"{where}[{key!r}]") for m in value]
         if value is not None and not isinstance(value, Sequence):
             raise InvalidInput(

@@ -4,6 +4,7 @@ RUN              a run directory, or a name under outputs/evals: the latest run 
 RUN@3            the third run of that name; RUN@2026-11-15 the latest of that day
 RUN@STEP         the eval of a curve at this step; RUN@last is the last one
 RUN@LABEL:STEP   the same, where evals of several labels share a run directory
+URL              a run directory that fsspec reads, such as s3://bucket/run
 module:name      an object of a module, those of the working directory included
 file.py:name     an object of a file; loading either runs its code
 """
@@ -47,16 +48,18 @@ def load_report(run: str) -> EvalReport:
         run: RUN, RUN@3, RUN@STEP or RUN@last.
 
     Returns:
-        The report. An eval of a curve is named as it was given: the name of its own directory is a
-        step, which does not say of which curve.
+        The report. An eval of a curve, or one of several runs of a name, is named as it was given:
+        its own directory is named by a step, or a time.
     """
     from heldout.store.report import EvalReport
+    from heldout.store.runs import ROOT, TIMESTAMP
 
     path = find_run_directory(run)
     report = EvalReport.load(path)
-    if path.parent.name != "steps":
+    if path.parent.name != "steps" and not TIMESTAMP.fullmatch(path.name):
         return report
-    return replace(report, config={**report.config, "experiment_name": run})
+    name = str(Path(run).relative_to(ROOT)) if Path(run).is_relative_to(ROOT) else run
+    return replace(report, config={**report.config, "experiment_name": name})
 
 
 def find_run_directory(run: str) -> Path:
@@ -74,6 +77,7 @@ def find_run_directory(run: str) -> Path:
     """
     from heldout.store.runs import ROOT, find_run
 
+    run = _to_local(run)
     # A directory may have an @ in its name.
     exists = Path(run).exists() or (Path(ROOT) / run).exists()
     name, at, selector = run.partition("@")
@@ -107,12 +111,24 @@ def find_curve(run: str | Path) -> Path | None:
     from heldout.store.runs import ROOT
     from heldout.training.curve import CURVE_NAME
 
+    run = _to_local(str(run))
     for path in (Path(run), Path(ROOT) / run):
         if (path / CURVE_NAME).exists():
             return path
         if RunDir(path).exists():
             return None
     return None
+
+
+def _to_local(run: str) -> str:
+    """Copy a run that is named by a URL to this machine; RUN@STEP stays as it is."""
+    if "://" not in run:
+        return run
+    from heldout.store.remote import fetch_run
+
+    folder, _, last = run.rstrip("/").rpartition("/")
+    name, at, selector = last.partition("@")
+    return f"{fetch_run(f'{folder}/{name}')}{at}{selector}"
 
 
 def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:

@@ -27,6 +27,7 @@ import msgspec
 
 import heldout.examples
 from heldout._format import count
+from heldout.cli._cluster import Elsewhere, cluster_options, run_as_job
 from heldout.cli._load import add_working_directory, describe_error, load_module
 from heldout.cli._options import bind_parameters, parse_key_values, parse_value, renamed_option
 from heldout.config import EvalConfig, Sampling, base_config
@@ -36,6 +37,7 @@ from heldout.store.run_dir import RunDir
 from heldout.types import Sample
 
 if TYPE_CHECKING:
+    from heldout.engine import Executor
     from heldout.store.report import EvalReport
 
 NAMES_COMPARED = 10_000
@@ -96,9 +98,11 @@ def explain_foreign_option(name: str) -> str | None:
         name: The option, such as "--num_fewshot".
 
     Returns:
-        The advice; None if no program is known to have it.
+        The advice; None if no program is known to have it, or one much like it.
     """
-    return next((text for names, text in FOREIGN_OPTIONS.items() if name in names), None)
+    advice = {known: text for names, text in FOREIGN_OPTIONS.items() for known in names}
+    near = difflib.get_close_matches(name, advice, n=1, cutoff=0.85)
+    return advice[near[0]] if near else None
 
 
 class _RunCommand(click.Command):
@@ -114,6 +118,7 @@ class _RunCommand(click.Command):
     "run",
     cls=_RunCommand,
     epilog="Options win over --set, --set over --config, and that over the config in FILE. "
+    "model, limit, epochs and name are endpoint, max_samples, repeats and experiment_name; "
     "temperature is short for sampling.temperature. sampling.stop takes a comma-separated list, or "
     "a JSON list of strings.",
 )
@@ -170,6 +175,7 @@ class _RunCommand(click.Command):
 @click.option("--cache", is_flag=True, help="Take model turns from the cache (docs/models.md).")
 @click.option("--repair", is_flag=True, help="With --resume: move damaged journal lines aside.")
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as one line of JSON.")
+@cluster_options
 def command(
     file: Path,
     config_file: Path | None,
@@ -183,6 +189,7 @@ def command(
     as_json: bool,
     tags: tuple[str, ...],
     name: str | None,
+    elsewhere: Elsewhere,
     **options: Any,
 ) -> None:
     """Run the eval in FILE and print its report.
@@ -198,6 +205,9 @@ def command(
         raise click.UsageError("--resume continues the latest run, --overwrite removes it")
     if repair and not resume:
         raise click.UsageError("--repair goes with --resume, which runs moved lines again")
+    elsewhere.check()
+    if elsewhere.remote is not None:
+        run_as_job(elsewhere, file)
     options |= {
         "experiment_name": name,
         "tags": tags or None,
@@ -210,7 +220,16 @@ def command(
         stored, dataset = ({}, {}) if config_file is None else read_settings_file(config_file)
         config = apply_settings(eval_file.config, stored, settings, given)
         dataset |= parse_key_values(parameters, "-T")
-        report = _run_eval(eval_file, config, dataset, ids, repair=repair, overwrite=overwrite)
+        report = _run_eval(
+            eval_file,
+            config,
+            dataset,
+            ids,
+            repair=repair,
+            overwrite=overwrite,
+            executor=elsewhere.executor,
+        )
+    elsewhere.copy(report.path)
     if config.cache:
         _print_cache_use(report)
     print_run(report, as_json)
@@ -224,6 +243,7 @@ def _run_eval(
     *,
     repair: bool,
     overwrite: bool,
+    executor: Executor | None = None,
 ) -> EvalReport:
     """Run an eval file in a run directory of its own."""
     import asyncio
@@ -246,6 +266,7 @@ def _run_eval(
                 eval_file.score_fn,
                 eval_file.prepare_messages,
                 eval_file.environment_factory,
+                executor=executor,
             )
         )
     if overwrite and earlier:
@@ -660,8 +681,12 @@ def _find_setting(key: str, option: str) -> tuple[Owner, str]:
             return owner, key.removeprefix(prefix)
     known = [*_field_types(EvalConfig)]
     known += [SAMPLING_PREFIX + other for other in _field_types(Sampling)]
-    near = [other for other in known if other.startswith(key)]  # sampling.temp
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    bare = {name.removeprefix(SAMPLING_PREFIX): name for name in known}
+    near = [name for name in known if name.startswith(key)]  # sampling.temp
+    near = near or [
+        bare.get(name, name)
+        for name in difflib.get_close_matches(key, [*known, *bare], n=1, cutoff=0.6)
+    ]
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     raise InvalidInput(f"{option} {key}: there is no such setting; {hint}")
 

@@ -5,7 +5,7 @@ the dataset and turns them into columns: NumPy arrays for the summary, and, wher
 enough for that to pay, `results.parquet`, which DuckDB writes and reads. Both are the same bytes
 for the same results, so a run that was killed and resumed ends in the files of one that was not.
 
-    derive(run, n=…)         the summary, and results.parquet
+    derive(run, …)           the summary, and results.parquet
     table_of(report, keys)   every item of a report as columns: from Parquet, journal or memory
 """
 
@@ -26,7 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError
 from heldout.stats import Floats, Ints
 from heldout.stats.summary import (
     BATCH,
@@ -46,7 +46,7 @@ from heldout.store.journal import (
     row_of,
 )
 from heldout.store.parquet import ColumnType, Kind, ParquetFile, ParquetWriter, hash_of_file
-from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunDir, RunInfo
 from heldout.types import EvalResult, weighted_mean
 
 if TYPE_CHECKING:
@@ -79,9 +79,8 @@ MAX_NAMED_KEYS = 20
 METRIC, METADATA = "metric.", "metadata."
 
 PARQUET_FROM = 10_000
-"""Results from which a point of a training run has a Parquet file: training should not wait for
-DuckDB at every eval, and so few results are read from the journal quickly. Other runs always have
-one."""
+"""`parquet_from` of the points of a training run: training should not wait for DuckDB at every
+eval, and fewer results are read from the journal quickly."""
 MAX_COLUMNS = 512
 """Columns of a Parquet file: metadata with a key of its own for every sample makes none."""
 
@@ -240,7 +239,7 @@ def as_text(value: Any, *, mixed: bool) -> str | None:
 def _reads_as_json(text: str) -> bool:
     try:
         msgspec.json.decode(text)
-    except (msgspec.MsgspecError, RecursionError):
+    except UNREADABLE:
         return False
     return True
 
@@ -362,13 +361,13 @@ def count_usage(rows: Iterable[Row]) -> RunUsage:
 
 
 def derive(
-    run: RunDir, *, n: int, repeats: int, pass_threshold: float
+    run: RunDir, *, parquet: bool, repeats: int, pass_threshold: float
 ) -> tuple[Summary, RunUsage, str]:
     """Summarize the journal of a complete run, and write its results.parquet.
 
     Args:
         run: The run directory.
-        n: Results that it is known to have.
+        parquet: Whether to write results.parquet; False removes one that is there.
         repeats: How often each sample was run.
         pass_threshold: The reward from which an item counts as passed.
 
@@ -378,25 +377,39 @@ def derive(
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
     """
-    if run.is_point and n < PARQUET_FROM:
+    counter = UsageCounter()
+    if not parquet:
         with suppress(FileNotFoundError):
             run.columns.unlink()
-        summary = summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold)
-        return summary, count_usage(in_order(run.journal, repeats)), ""
-    tally, counter = Tally(pass_threshold), UsageCounter()
+        summary = summarize_journal(run, repeats, pass_threshold, counter)
+        return summary, counter.usage, ""
+    tally = Tally(pass_threshold)
     written = write_parquet(
         lambda: counter.watch(in_order(run.journal, repeats)), run.columns, tally=tally
     )
     if tally.scattered:
-        summary = summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold)
+        summary = summarize_journal(run, repeats, pass_threshold)
         return summary, counter.usage, written
     return tally.summary(), counter.usage, written
 
 
-def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
-    """Summarize what the journal holds now, complete or not."""
+def summarize_journal(
+    run: RunDir, repeats: int, pass_threshold: float, counter: UsageCounter | None = None
+) -> Summary:
+    """Summarize what the journal holds now, complete or not.
+
+    Args:
+        run: Whose journal.
+        repeats: Attempts per sample.
+        pass_threshold: The reward from which an item counts as passed.
+        counter: Counts the usage on the way.
+
+    Returns:
+        The summary.
+    """
     tally = Tally(pass_threshold)
-    for part in parts(in_order(run.journal, repeats)):
+    rows = in_order(run.journal, repeats)
+    for part in parts(rows if counter is None else counter.watch(rows)):
         tally.add(part.batch())
     if not tally.scattered:
         return tally.summary()
@@ -488,17 +501,24 @@ def _arrays(part: Part, columns: Mapping[str, ColumnType]) -> dict[str, NDArray[
 
 
 @contextmanager
-def current_parquet(run: RunDir) -> Iterator[ParquetFile | None]:
-    """Open results.parquet, if it is the file that was made of the journal as it is now."""
-    if not _has_current_parquet(run):
+def current_parquet(run: RunDir, info: RunInfo | None = None) -> Iterator[ParquetFile | None]:
+    """Open results.parquet, if it is the file that was made of the journal as it is now.
+
+    Args:
+        run: The run directory.
+        info: Its run.json, where it was read already.
+
+    Yields:
+        The file; None where there is none, or it is of another journal.
+    """
+    if not _has_current_parquet(run, info or run.read_info()):
         yield None
         return
     with closing(ParquetFile(run.columns)) as file:
         yield file
 
 
-def _has_current_parquet(run: RunDir) -> bool:
-    info = run.read_info()
+def _has_current_parquet(run: RunDir, info: RunInfo) -> bool:
     if not info.columns_hash or not run.derived_are_current(info):
         return False
     try:
@@ -675,14 +695,19 @@ def table_of(
 
     if report.path is None or not isinstance(report.results, Results):
         return table_of_results(report.results, keys, item_keys=item_keys)
-    table = _table_of_run(RunDir(report.path), keys, item_keys, repeats_of(report.config))
+    run, repeats = RunDir(report.path), repeats_of(report.config)
+    table = _table_of_run(run, report.info, keys, item_keys, repeats)
     return table if report.selection is None else pick_items(table, report.selection.items)
 
 
 def _table_of_run(
-    run: RunDir, keys: Sequence[str], item_keys: Sequence[str], repeats: int
+    run: RunDir,
+    info: RunInfo | None,
+    keys: Sequence[str],
+    item_keys: Sequence[str],
+    repeats: int,
 ) -> Table:
-    with current_parquet(run) as file:
+    with current_parquet(run, info) as file:
         if file is not None:
             table = _table_from_parquet(run, file, keys, item_keys, repeats)
             if not has_duplicates(table.id_hash):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout._providers import model_name
-from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError, RunExists
 from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
@@ -44,7 +44,7 @@ from heldout.store.journal import (
     refuse_unknown,
     row_of,
 )
-from heldout.store.jsonl import UNREADABLE, open_to_read, read_whole
+from heldout.store.jsonl import open_to_read, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
 from heldout.store.runs import find_run
 from heldout.types import EvalResult
@@ -147,11 +147,18 @@ class EvalReport:
     status: str = "complete"
     selection: Selection | None = field(default=None, compare=False)
     """Which results of the run these are, where `where` has picked some."""
+    info: RunInfo | None = field(default=None, compare=False)
+    """What run.json said when the report was loaded."""
 
     def __repr__(self) -> str:
         where = f", path={str(self.path)!r}" if self.path is not None else ""
         numbers = {key: self.summary.get(key) for key in ("n", "n_errors", "mean")}
         return f"EvalReport({numbers}, status={self.status!r}{where})"
+
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import report_html
+
+        return report_html(self)
 
     @classmethod
     def load(cls, path: str | Path) -> EvalReport:
@@ -181,10 +188,20 @@ class EvalReport:
             info = run.read_info()  # it may have finished just now
             if info.status == "running":
                 info.status = "interrupted"  # kill -9 leaves no time to write that down
-        return cls(Results(run), _summary(run, info), info.config, run.path, info.status)
+        summary = _summary(run, info)
+        return cls(Results(run), summary, info.config, run.path, info.status, info=info)
 
-    def save(self, path: str | Path) -> None:
-        """Write the run directory at `path`; nothing to do where the report already is."""
+    def save(self, path: str | Path, *, parquet_from: int = 0) -> None:
+        """Write a run directory; nothing is done where the report already is.
+
+        Args:
+            path: The directory.
+            parquet_from: Results from which it gets a results.parquet.
+
+        Raises:
+            RunDirectoryError: It cannot be written.
+            RunExists: It holds a run already.
+        """
         target = RunDir(Path(path))
         if self.path is not None and target.path.resolve() == self.path.resolve():
             return
@@ -205,7 +222,7 @@ class EvalReport:
             journal.append(index[result.sample_id], result)
         journal.close()
         info = RunInfo.new(self.config, {})
-        finish(target, info, journal.written)
+        finish(target, info, journal.written, parquet_from)
         if self.summary.get("complete") is False:
             info.status, info.asked = "interrupted", self.summary.get("n_asked")
             target.write_info(info)
@@ -378,11 +395,24 @@ class EvalReport:
         return to_arrow(self)
 
 
-def finish(run: RunDir, info: RunInfo, asked: int) -> Summary:
-    """Derive what is derived from a journal that has every item, and call the run complete."""
+def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Summary:
+    """Derive what is derived from a journal that has every item, and call the run complete.
+
+    Args:
+        run: The run directory.
+        info: Its run.json, which is replaced.
+        asked: The items that the journal should have.
+        parquet_from: Results from which there is a results.parquet.
+
+    Returns:
+        The summary.
+
+    Raises:
+        RunDirectoryError: The journal does not have them, or a file cannot be written.
+    """
     summary, usage, columns = derive(
         run,
-        n=asked,
+        parquet=asked >= parquet_from,
         repeats=repeats_of(info.config),
         pass_threshold=threshold_of(info.config),
     )
@@ -431,9 +461,7 @@ def _summary(run: RunDir, info: RunInfo) -> Summary:
             return stored.summary
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
-    summary = summarize_journal(
-        run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config)
-    )
+    summary = summarize_journal(run, repeats_of(info.config), threshold_of(info.config))
     if info.asked == summary["n"] and info.status == "complete":
         return summary
     return {**summary, "complete": False, "n_asked": info.asked}
