@@ -185,16 +185,15 @@ class Pages:
     def table(self, name: str) -> RunTable:
         """Open a run as it is now."""
         path = self.path(name)
+        if RunDir(path).curve.exists():
+            raise InvalidInput(f"{name} is a curve of many evals; name one, {name}@STEP")
         return self._tables.get((path, stamp(path)), lambda: RunTable(path))
 
     # --- One run ---
 
     def run(self, name: str) -> Plain:
         """Give the summary of a run."""
-        path, state = self.path(name), self.state([name])
-        if RunDir(path).curve.exists():
-            raise InvalidInput(f"{name} is a curve of many evals")
-        table = self.table(name)
+        state, table = self.state([name]), self.table(name)
         report, info = table.report, table.info
         summary = summarize_report(report)
         blocks = build_report(report, summary, reason=info.reason).blocks
@@ -217,7 +216,7 @@ class Pages:
             "sampling": _describe_sampling(config.get("sampling")),
             "started": info.started,
             "finished": info.finished,
-            "path": str(path),
+            "path": str(report.path),
             "config": config,
             "functions": info.functions,
             "versions": info.versions,
@@ -356,7 +355,7 @@ class Pages:
         report = compare_text._report(comparison, None, markdown=False)
         overall = comparison.overall
         around = overall.interval
-        side_a, side_b = self._report_of(a), self._report_of(b)
+        side_a, side_b = self.table(a), self.table(b)
         return {
             "a": {"name": a, **_describe_side(comparison.a.report)},
             "b": {"name": b, **_describe_side(comparison.b.report)},
@@ -392,7 +391,7 @@ class Pages:
         comparison = self._compare(a, b, "", metric, allow)
         changes = comparison.gained if kind == "gained" else comparison.lost
         shown = changes[offset : offset + FLIPS]
-        tables = self._report_of(a), self._report_of(b)
+        tables = self.table(a), self.table(b)
         rows = []
         for change in shown:
             results = [_first_attempt(table, change.id) for table in tables]
@@ -409,7 +408,7 @@ class Pages:
         return {"total": len(changes), "rows": rows}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
-        tables = self._report_of(a), self._report_of(b)
+        tables = self.table(a), self.table(b)
         key = (a, b, by, metric, tuple(allow), *(table.stamp for table in tables))
         named = [_named(table.report, name) for table, name in zip(tables, (a, b), strict=True)]
         return self._comparisons.get(
@@ -418,11 +417,6 @@ class Pages:
                 *named, by=[by] if by else [], metric=metric or "reward", allow=list(allow)
             ),
         )
-
-    def _report_of(self, name: str) -> RunTable:
-        if RunDir(self.path(name)).curve.exists():
-            raise InvalidInput(f"{name} is a curve of many evals; compare {name}@STEP")
-        return self.table(name)
 
     # --- Curves ---
 
