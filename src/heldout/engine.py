@@ -9,7 +9,9 @@ not. The clauses named here are those of docs/semantics.md.
 
 from __future__ import annotations
 
+import math
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
@@ -18,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -42,6 +44,7 @@ from heldout.errors import (
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
 from heldout.models.cache import open_cached
+from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
     Conversation,
@@ -55,7 +58,7 @@ from heldout.rollout import (
 )
 from heldout.store.journal import JournalWriter
 from heldout.store.report import EvalReport, finish
-from heldout.store.resume import Ledger, as_stored
+from heldout.store.resume import Ledger, decode_sample, encode_sample
 from heldout.store.run_dir import RunDir, RunInfo, now, unused_name
 from heldout.types import (
     Completion,
@@ -81,6 +84,9 @@ async def evaluate(
     score_fn: ScoreFn | None = None,
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
+    *,
+    executor: Executor | None = None,
+    parquet_from: int = 0,
 ) -> EvalReport:
     """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
 
@@ -93,6 +99,10 @@ async def evaluate(
         score_fn: Scores a trajectory.
         prepare_messages: Makes a sample's opening messages; without it the sample's input does.
         environment_factory: Makes a sample's environment; without it there is one model turn.
+        executor: Runs the items elsewhere, as `heldout.cluster.RayExecutor` does; without it they
+            run in this process.
+        parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth of
+            a second; of fewer it is made when a query needs it.
 
     Returns:
         The report, as it is saved.
@@ -110,11 +120,15 @@ async def evaluate(
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
+    if executor is not None:
+        return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
     if config.cache:
         endpoint = open_cached(endpoint, config.endpoint, config.cache)
     try:
-        return await Evaluation(definition, config, endpoint).run()
+        evaluation = Evaluation(definition, config, endpoint)
+        evaluation.parquet_from = parquet_from
+        return await evaluation.run()
     finally:
         if endpoint is not config.endpoint:  # an endpoint object is its owner's to close
             with anyio.CancelScope(shield=True):
@@ -127,11 +141,30 @@ class Item:
 
     index: int
     sample: Sample
+    """A copy of its own: the functions may write into it."""
     repeat: int
+    content: bytes
+    """The sample as JSON, as its line of the journal has it."""
 
 
 Outcome = tuple[EvalResult, BaseException | None]
 """A result, and what was raised where it errored."""
+
+
+class Executor(Protocol):
+    """Runs the items of an eval elsewhere than in this process."""
+
+    async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
+        """Run an eval as `evaluate` does.
+
+        Args:
+            definition: The samples and functions.
+            config: How to run them.
+
+        Returns:
+            The report, as it is saved.
+        """
+        ...
 
 
 class Run:
@@ -160,7 +193,9 @@ class Run:
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
         self.functions = functions
-        self.progress = RunProgress(config.repeats)
+        price = described.get("price")
+        self.progress = RunProgress(config.repeats, Price(**price) if price else None)
+        self.shows_progress = config.progress and sys.stderr.isatty()
         self.ledger = Ledger()
         self.item_count = 0
         """Items so far, those of an earlier attempt at this run included."""
@@ -176,13 +211,15 @@ class Run:
         self.turns_dir = self.dir.path / "turns"
         """Holds the turns of items in flight, if they are saved."""
         self.run_id = ""
+        self.parquet_from = 0
         self._yielded_at = time.perf_counter()
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         """Run one item.
 
         Args:
             item: What to run.
+            timer: The worker's cancel scope, which a timeout may be set on.
 
         Returns:
             Its result, scored or errored, and what was raised.
@@ -225,7 +262,7 @@ class Run:
                 journal.clear()  # of errors only, which are run again
             info = RunInfo.new(self.described, self.functions, self.progress.total)
             if self.previous is not None:
-                info.started, info.id = self.previous.started, self.previous.id
+                info.keep_origin(self.previous)
             self.dir.write_info(info)
             self.run_id = info.id or ""
             if self.config.save_turns:
@@ -261,7 +298,8 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with show_progress(self.progress, self.dir.path.name, wanted=self.config.progress):
+            name = self.described["experiment_name"].partition("/")[0]
+            with show_progress(self.progress, name, wanted=self.shows_progress):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure
@@ -275,7 +313,8 @@ class Run:
                 )
             self._check_errors()
             journal.sync()
-            await _run_in_thread_to_end(finish, self.dir, info, self.item_count)
+            arguments = self.dir, info, self.item_count, self.parquet_from
+            await _run_in_thread_to_end(finish, *arguments)
             if self._changed_nothing(info):
                 assert self.previous is not None
                 self.dir.write_info(self.previous)
@@ -373,33 +412,56 @@ class Run:
         self, items: Iterator[Item], journal: JournalWriter, scope: anyio.CancelScope
     ) -> None:
         with self._ending_all(scope):
-            for item in items:
-                self.progress.in_flight += 1
-                result, problem = await self.run_item(item)
-                self.progress.in_flight -= 1
-                self._record(item, result, problem, journal)
-                # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
-                # every timeout that was ever set kept in memory.
-                if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
-                    await anyio.lowlevel.checkpoint()
-                    self._yielded_at = time.perf_counter()
+            while True:
+                late = None
+                # One for many items, until one has timed out: to open it takes a tenth of an item.
+                with anyio.CancelScope() as timer:
+                    late = await self._work_until_late(items, journal, timer)
+                if late is None:
+                    return
+                await anyio.lowlevel.checkpoint_if_cancelled()  # if the run was, too
+                self._record(*late, journal)
 
-    def _admit_samples(self) -> Iterator[tuple[int, Sample]]:
+    async def _work_until_late(
+        self, items: Iterator[Item], journal: JournalWriter, timer: anyio.CancelScope
+    ) -> tuple[Item, EvalResult, BaseException | None] | None:
+        """Run items to the last, or to one that times out, which is returned."""
+        for item in items:
+            self.progress.in_flight += 1
+            result, problem = await self.run_item(item, timer)
+            self.progress.in_flight -= 1
+            if timer.cancel_called:
+                return item, result, problem
+            self._record(item, result, problem, journal)
+            # A policy that never waits would starve the event loop: no Ctrl-C, no fsync, and
+            # every timeout that was ever set kept in memory.
+            if time.perf_counter() - self._yielded_at > YIELD_SECONDS:
+                timer.deadline = math.inf  # the item's, which has ended
+                await anyio.lowlevel.checkpoint()
+                self._yielded_at = time.perf_counter()
+        return None
+
+    def _admit_samples(self) -> Iterator[tuple[int, bytes]]:
         for index, sample in enumerate(islice(self.samples, self.config.max_samples)):
-            self.ledger.admit(index, sample)
-            self.progress.has_copies = self.ledger.copies > 0
-            yield index, sample
+            content = self.ledger.admit(index, sample)
+            if self.shows_progress and not self.progress.has_copies:
+                self.progress.has_copies = self.ledger.is_copy(sample)
+            yield index, content
 
     def _items(self) -> Iterator[Item]:
         """Yield what is left to do. All workers pull from this one generator."""
-        is_checked = isinstance(self.samples, Sequence)
-        stream = enumerate(islice(self.samples, self.config.max_samples))
-        for index, sample in stream if is_checked else self._admit_samples():
-            stored = as_stored(sample)
+        if isinstance(self.samples, Sequence):  # all are admitted already
+            contents: Iterable[tuple[int, bytes]] = enumerate(
+                map(encode_sample, islice(self.samples, self.config.max_samples))
+            )
+        else:
+            contents = self._admit_samples()
+        for index, content in contents:
             for repeat in range(self.config.repeats):
                 self.item_count += 1
+                sample = decode_sample(content)
                 if not self.ledger.is_finished(sample.id, repeat):
-                    yield Item(index, stored, repeat)
+                    yield Item(index, sample, repeat, content)
         self.exhausted = True
         self.progress.total = self.item_count  # known at last, where it was not
 
@@ -413,7 +475,7 @@ class Run:
             The file, which need not exist.
         """
         path = self.turns_dir / f"{item.index}-{item.repeat}.json"
-        return TurnFile(path, self.run_id, item.sample)
+        return TurnFile(path, self.run_id, decode_sample(item.content))
 
     def _record(
         self,
@@ -424,17 +486,11 @@ class Run:
     ) -> None:
         """Write the item's line, count it, and end the run where going on makes no sense."""
         try:
-            journal.append(item.index, result)
+            journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
-            result = EvalResult(
-                item.sample.id,
-                item.sample,
-                Trajectory((), Stop("error")),
-                repeat=item.repeat,
-                error=f"store: {printable_error(refused)}",
-            )
-            journal.append(item.index, result)
+            result = error_result(item, f"store: {printable_error(refused)}")
+            journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
         self.progress.add(item.index, result.score.reward, ok=result.ok)
@@ -488,59 +544,109 @@ class Evaluation(Run):
         described = config_to_dict(config, endpoint.describe())
         super().__init__(definition.samples, config, described, functions)
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         """Roll out and score one item. Whatever goes wrong becomes its error (clause 5).
 
         Args:
             item: What to run.
+            timer: The worker's cancel scope, which the timeout is set on.
 
         Returns:
             Its result, and what was raised where it errored.
         """
-        sample, config, definition = item.sample, self.config, self.definition
-        conversation = Conversation()
-        with taking_part(self.endpoint, item.index, item.repeat) as endpoint:
-            sampling = config.sampling.for_item(sample.id, item.repeat)
-            policy = EndpointPolicy(endpoint, sampling, config.retries, conversation)
-            attempt = Attempt(
-                sample,
-                policy,
-                definition.prepare_messages,
-                definition.environment_factory,
-                definition.score_fn,
-                config.max_turns,
-                config.token_budget,
-                config.timeout,
-                conversation=conversation,
-                turn_file=self.turn_file(item) if config.save_turns else None,
-            )
-            await attempt.run()
-        rolled_out, error = attempt.trajectory, attempt.error
-        if attempt.timed_out and policy.last_failure is not None:
-            error = f"{error}; the last answer was: {policy.last_failure}"
-        trajectory = Trajectory(
-            rolled_out.messages,
-            rolled_out.stop,
-            rolled_out.usage,
-            rolled_out.tokens,
-            Timing(
-                attempt.seconds,
-                conversation.requests,
-                conversation.restored_turns,
-                conversation.cached_turns,
-            ),
-            rolled_out.outcome,
-            rolled_out.model_turns,
+        turn_file = self.turn_file(item) if self.config.save_turns else None
+        return await attempt_item(
+            item,
+            self.definition,
+            self.config,
+            self.endpoint,
+            timer,
+            self.progress,
+            turn_file,
         )
-        score = attempt.score if attempt.score is not None else Score()
-        result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
-        return result, attempt.problem
+
+
+def error_result(item: Item, error: str) -> EvalResult:
+    """Make the result of an item of which nothing but its error is left.
+
+    Args:
+        item: The item.
+        error: What happened.
+
+    Returns:
+        The result.
+    """
+    trajectory = Trajectory((), Stop("error"))
+    return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
+
+
+async def attempt_item(
+    item: Item,
+    definition: EvalDefinition,
+    config: EvalConfig,
+    endpoint: Endpoint,
+    timer: anyio.CancelScope,
+    progress: RunProgress,
+    turn_file: TurnFile | None = None,
+) -> Outcome:
+    """Roll out and score one item, in whatever process it runs.
+
+    Args:
+        item: What to run.
+        definition: The functions; its samples are not looked at.
+        config: How to run it.
+        endpoint: Makes the model turns.
+        timer: The cancel scope that this runs in, which the timeout is set on.
+        progress: Counts the tokens.
+        turn_file: Where to save the turns as they are made.
+
+    Returns:
+        Its result, and what was raised where it errored.
+    """
+    sample = item.sample
+    conversation = Conversation()
+    with taking_part(endpoint, item.index, item.repeat) as item_endpoint:
+        sampling = config.sampling.for_item(sample.id, item.repeat)
+        policy = EndpointPolicy(item_endpoint, sampling, config.retries, conversation, progress)
+        attempt = Attempt(
+            sample,
+            policy,
+            definition.prepare_messages,
+            definition.environment_factory,
+            definition.score_fn,
+            config.max_turns,
+            config.token_budget,
+            config.timeout,
+            conversation=conversation,
+            turn_file=turn_file,
+        )
+        await attempt.run()
+    rolled_out, error = attempt.trajectory, attempt.error
+    if attempt.timed_out and policy.last_failure is not None:
+        error = f"{error}; the last answer was: {policy.last_failure}"
+    trajectory = Trajectory(
+        rolled_out.messages,
+        rolled_out.stop,
+        rolled_out.usage,
+        rolled_out.tokens,
+        Timing(
+            attempt.seconds,
+            conversation.requests,
+            conversation.restored_turns,
+            conversation.cached_turns,
+        ),
+        rolled_out.outcome,
+        rolled_out.model_turns,
+    )
+    score = attempt.score if attempt.score is not None else Score()
+    result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
+    return result, attempt.problem
 
 
 class EndpointPolicy:
     """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("conversation", "endpoint", "last_failure", "retries", "sampling")
+    __slots__ = ("conversation", "endpoint", "last_failure", "progress", "retries", "sampling")
 
     def __init__(
         self,
@@ -548,6 +654,7 @@ class EndpointPolicy:
         sampling: Sampling,
         retries: int,
         conversation: Conversation,
+        progress: RunProgress,
     ) -> None:
         """Make the policy.
 
@@ -556,9 +663,10 @@ class EndpointPolicy:
             sampling: The attempt's own settings.
             retries: Times a request is tried again after a transient failure.
             conversation: The attempt's own, where turns and requests are counted.
+            progress: The run's, where tokens are counted.
         """
         self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
-        self.conversation = conversation
+        self.conversation, self.progress = conversation, progress
         self.last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
@@ -584,6 +692,7 @@ class EndpointPolicy:
         try:
             completion = await self.endpoint.complete(messages, sampling, tools)
             self.conversation.requests -= completion.cached  # then there was none
+            self.progress.add_turn(completion.usage)
             return completion
         except TransientError as problem:
             self.last_failure = problem

@@ -15,6 +15,8 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import anyio
+
 from heldout._fingerprint import describe_callable
 from heldout.config import EvalConfig, base_config
 from heldout.engine import Item, Outcome, Run
@@ -137,16 +139,16 @@ class _Rescoring(Run):
                 )
             yield self.by_repeat[0].sample
 
-    async def run_item(self, item: Item) -> Outcome:
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
         result = self.by_repeat[item.repeat]
         if result.error is not None and not failed_in_scoring(result.error):
             return result, None
         attempt = Attempt(
-            result.sample,
+            item.sample,
             score_fn=self.score_fn,
             timeout=self.config.timeout,
             trajectory=result.trajectory,
         )
-        await attempt.run()
+        await attempt.run(timer)
         score = attempt.score if attempt.score is not None else Score()
         return replace(result, score=score, error=attempt.error), attempt.problem

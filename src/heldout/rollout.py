@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -33,7 +34,6 @@ import msgspec
 from heldout._aio import Stray, in_user_code, settle, was_interrupted
 from heldout._fingerprint import version_of
 from heldout.chat.messages import messages_of
-from heldout.datasets import copy_sample
 from heldout.environment import (
     Environment,
     HasOutcome,
@@ -162,6 +162,7 @@ class Attempt:
     """One attempt at a sample: what to run, how far it is, and what came of it."""
 
     sample: Sample
+    """A copy of its own: the functions may write into it."""
     policy: Policy | None = None
     """Makes the model turns; not needed where `trajectory` is given."""
     prepare_messages: PrepareMessages | None = None
@@ -192,8 +193,14 @@ class Attempt:
     _waited: float = 0.0
     _time_left: float = math.inf
 
-    async def run(self) -> Self:
+    async def run(self, scope: anyio.CancelScope | None = None) -> Self:
         """Roll out and score the sample; whatever goes wrong becomes the attempt's error.
+
+        Args:
+            scope: An open cancel scope of this task, for the timeout. Many attempts, one after the
+                other, may share it (to open one takes a tenth of an attempt) until one has timed
+                out, and the scope is cancelled. Its deadline is left as it is, and may pass where
+                the task waits between two attempts. Without it the attempt opens its own.
 
         Returns:
             This attempt, with its trajectory, its score or error, and its seconds.
@@ -201,33 +208,43 @@ class Attempt:
         Raises:
             BaseException: The run was cancelled or interrupted, which is no error of the attempt.
         """
+        if scope is None:
+            with anyio.CancelScope() as scope:
+                await self.run(scope)
+            if self.timed_out:
+                await anyio.lowlevel.checkpoint_if_cancelled()
+            return self
         started = time.perf_counter()
-        with anyio.move_on_after(self.timeout) as self._scope:
-            previous, outside = _current.set(self), in_user_code.set(True)
-            try:
-                await self._roll_out_and_score()
-            # sys.exit() in a tool or a score function ends nothing but its attempt.
-            except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as raised:
-                if was_interrupted(raised):
-                    raise
-                if not isinstance(raised, Exception):  # a group may hold this one's cancellation
-                    await anyio.lowlevel.checkpoint_if_cancelled()
+        self._scope = scope
+        if self.timeout is not None:
+            due = anyio.current_time() + self.timeout
+            latest = due + self.timeout / 100
+            if not due <= scope.deadline <= latest:  # of the attempt before, which saves a timer
+                scope.deadline = latest
+        previous, outside = _current.set(self), in_user_code.set(True)
+        try:
+            await self._roll_out_and_score()
+        # sys.exit() in a tool or a score function ends nothing but its attempt.
+        except (Exception, SystemExit, KeyboardInterrupt, BaseExceptionGroup) as raised:
+            if was_interrupted(raised):
+                raise
+            if isinstance(raised, Exception) or not await self._was_cancelled():
                 self.problem = _unwrap(raised)
                 self.error = _describe_error(self.conversation.stage, self.problem)
-            except anyio.get_cancelled_exc_class() as stray:
-                # Goes on if this attempt or the run was cancelled. If not, the user's code let a
-                # cancellation of its own get out, which would otherwise end this worker in silence.
-                await anyio.lowlevel.checkpoint_if_cancelled()
+        except anyio.get_cancelled_exc_class() as stray:
+            if not await self._was_cancelled():
+                # The user's code let a cancellation of its own get out, which would otherwise end
+                # this worker in silence.
                 kind = type(stray).__name__
                 self.error = f"{self.conversation.stage}: {kind}: its own code cancelled it"
-            finally:
-                in_user_code.reset(outside)
-                _current.reset(previous)
+        finally:
+            in_user_code.reset(outside)
+            _current.reset(previous)
         elapsed = time.perf_counter() - started
         self.seconds = elapsed + self.conversation.seconds_before
         # Code that blocks the event loop cannot be cancelled, but it was too slow all the same.
-        late = self.timeout is not None and elapsed - self._waited > self.timeout
-        self.timed_out = self._scope.cancelled_caught or (self.error is None and late)
+        if self.timeout is not None and elapsed - self._waited > self.timeout:
+            self.timed_out = self.timed_out or self.error is None
         if self.timed_out:
             stage = self.conversation.stage
             self.error = f"timeout: not done after {self.timeout:g} s (in {stage})"
@@ -239,14 +256,22 @@ class Attempt:
             self.trajectory = Trajectory(tuple(self.conversation.messages), stop, tokens=tokens)
         return self
 
+    async def _was_cancelled(self) -> bool:
+        """Tell whether the timeout cancelled the attempt; raise if the run was cancelled."""
+        self.timed_out = self._scope.cancel_called
+        if not self.timed_out:
+            await anyio.lowlevel.checkpoint_if_cancelled()
+        return self.timed_out
+
     async def _roll_out_and_score(self) -> None:
-        conversation = self.conversation
-        sample = copy_sample(self.sample)  # the functions may write into their own
+        conversation, sample = self.conversation, self.sample
         if self.trajectory is _UNFINISHED:
             assert self.policy is not None
-            prepare = self.prepare_messages or _default_messages
-            opening = await settle(prepare(sample))
-            check_messages(opening, "prepare_messages gives Messages")
+            if self.prepare_messages is None:
+                opening = messages_of(sample.input, f"sample {sample.id!r}: input")
+            else:
+                opening = await settle(self.prepare_messages(sample))
+                check_messages(opening, "prepare_messages gives Messages")
             environment: Environment | None = None
             if self.environment_factory is not None:
                 conversation.stage = "environment_factory"
@@ -298,8 +323,7 @@ def waiting_for_others() -> Iterator[None]:
             scope.deadline = anyio.current_time() + attempt._time_left
 
 
-def _default_messages(sample: Sample) -> list[Message]:
-    return messages_of(sample.input, f"sample {sample.id!r}: input")
+_make_stop = lru_cache(Stop)  # few are different
 
 
 # --- The turn loop ------------------------------------------------------------------------------
@@ -366,7 +390,7 @@ class Conversation:
         Returns:
             The trajectory's `Stop`.
         """
-        return Stop(ended_by, limit, self.finish_reason == "length", self.finish_reason)
+        return _make_stop(ended_by, limit, self.finish_reason == "length", self.finish_reason)
 
     def to_trajectory(self, stop: Stop, outcome: dict[str, Any] | None = None) -> Trajectory:
         """Make the trajectory of a conversation that has ended.

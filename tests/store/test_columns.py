@@ -168,17 +168,13 @@ def test_keys_that_differ_in_case_alone_or_are_not_printable_are_columns_of_thei
     assert_same(table_of(from_journal(report), [*keys]), table)
 
 
-def test_a_small_run_has_a_parquet_file_and_a_small_point_of_a_training_run_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    saved(tmp_path / "run", results())
-    assert RunDir(tmp_path / "run").columns.exists()
-    monkeypatch.setattr(columns, "PARQUET_FROM", 5)
-    report = saved(tmp_path / "steps" / "run", results())
-    run = RunDir(tmp_path / "steps" / "run")
+def test_a_run_has_a_parquet_file_from_so_many_results_on(tmp_path: Path) -> None:
+    report = saved(tmp_path / "run", results())
+    run = RunDir(tmp_path / "run")
     assert run.columns.exists()
-    monkeypatch.setattr(columns, "PARQUET_FROM", 6)
-    finish(run, run.read_info(), 5)
+    finish(run, run.read_info(), 5, parquet_from=5)
+    assert run.columns.exists()
+    finish(run, run.read_info(), 5, parquet_from=6)
     assert not run.columns.exists()
     assert_same(table_of(EvalReport.load(run.path)), table_of_results(results()))
     assert report.summary == EvalReport.load(run.path).summary
@@ -225,7 +221,7 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
         )
         for i in range(400)
     ]
-    slices = saved(tmp_path / "run", given, repeats=1).slice("key")
+    slices = saved(tmp_path / "run", given, repeats=1).summarize(by="key")
     for (key,), summary in slices.items():
         own = [each for each in given if each.metadata["key"] == key]
         assert summary == summarize_results(own)
@@ -322,7 +318,7 @@ def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) ->
     assert listed(table_of_results(given, ["level"]).keys) == {"level": expected}
     for one in (report, from_journal(report)):
         assert listed(table_of(one, ["level"]).keys) == {"level": expected}
-        assert set(one.slice("level")) == slices
+        assert set(one.summarize(by="level")) == slices
 
 
 def test_texts_among_themselves_stay_as_they_are(tmp_path: Path) -> None:

@@ -15,11 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from heldout import stats
-from heldout.analysis._runs import has_duplicates, sample_clusters
+from heldout.analysis._runs import sample_clusters
 from heldout.errors import InvalidInput
 from heldout.stats import Ints, PassRate
 from heldout.stats.summary import Batch, Summary, has_passed, summarize_batch
-from heldout.store.columns import Table, places_by_code, table_of, table_of_results
+from heldout.store.columns import (
+    Table,
+    has_duplicates,
+    places_by_code,
+    table_of,
+    table_of_results,
+)
 from heldout.store.report import EvalReport, repeats_of
 from heldout.types import EvalResult
 
@@ -91,7 +97,7 @@ def _estimate_from(
     table: Table, estimator: Callable[..., PassRate], k: int, cluster: str | None, threshold: float
 ) -> PassRate:
     passed = table.sample[has_passed(table.reward, threshold)]
-    clustered = cluster is not None or has_duplicates(table)
+    clustered = cluster is not None or has_duplicates(table.content)
     return estimator(
         _count_attempts(table),
         np.bincount(passed, minlength=len(table.sample_ids)),

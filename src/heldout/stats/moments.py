@@ -158,11 +158,13 @@ class Moments:
         alone = sizes == 1
         alone[0] &= clusters[0] != self._open
         alone[-1] = False
-        singles = values[starts[alone]]
-        self._close(1, len(singles), *_exact_sums(singles))
         rest = np.repeat(~alone, sizes)
         integers, shifts = to_integers(values[rest])
         whole = [n << s for n, s in zip(integers.tolist(), shifts.tolist(), strict=True)]
+        if len(whole) < len(values):  # most often all but one value is a cluster of its own
+            total -= sum(whole)
+            squares -= sum(number * number for number in whole)
+            self._close(1, len(values) - len(whole), total, squares)
         used = 0
         for start, size in zip(starts[~alone].tolist(), sizes[~alone].tolist(), strict=True):
             if clusters[start] != self._open:
@@ -173,9 +175,8 @@ class Moments:
             used += size
 
     def _close(self, size: int, count: int, total: int, squares: int) -> None:
-        if count:
-            before = self._closed.get(size, (0, 0, 0))
-            self._closed[size] = (before[0] + count, before[1] + total, before[2] + squares)
+        before = self._closed.get(size, (0, 0, 0))
+        self._closed[size] = (before[0] + count, before[1] + total, before[2] + squares)
 
     def _by_size(self) -> dict[int, tuple[int, int, int]]:
         """Return the closed clusters by size, with the open one."""

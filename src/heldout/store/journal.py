@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from math import isfinite
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_type_hints
+from struct import Struct
+from typing import Annotated, Any, TypeVar, cast, get_args, get_type_hints
 
 import msgspec
 
-from heldout.errors import InvalidInput
+from heldout.errors import UNENCODABLE, UNREADABLE, InvalidInput
 from heldout.store import jsonl
 from heldout.store.jsonl import LineFormat, LineWriter
 
@@ -202,9 +204,6 @@ def plain_value(value: Any) -> Any:
     raise NotImplementedError(f"a value of type {type(value).__name__}")
 
 
-UNENCODABLE = (TypeError, NotImplementedError, UnicodeEncodeError, RecursionError, OverflowError)
-"""What encoding raises for values that JSON has no words for."""
-
 # Sorted, so that a set is stored in the same order whichever process stores it.
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
 _record_decoder = msgspec.json.Decoder(Record)
@@ -234,12 +233,14 @@ def id_hash(id: str) -> int:
 
 
 _empty_hash = hashlib.blake2b(digest_size=8)
+_unpack_int64: Callable[[bytes], tuple[int]] = Struct("<q").unpack
 
 
 def _hash(content: bytes) -> int:
     hash = _empty_hash.copy()
     hash.update(content)
-    return int.from_bytes(hash.digest(), "little", signed=True)
+    (number,) = _unpack_int64(hash.digest())
+    return number
 
 
 def content_of(sample: Sample) -> int:
@@ -289,33 +290,54 @@ class JournalWriter(LineWriter):
         """`new`: the journal must not be there yet (FileExistsError)."""
         super().__init__(path, JOURNAL, new=new)
 
-    def append(self, index: int, result: EvalResult) -> None:
+    def append(self, index: int, result: EvalResult, sample: bytes | None = None) -> None:
         """Append a result.
 
         Args:
             index: The number of its sample in the dataset, from 0.
             result: The result.
+            sample: Its sample as JSON, as it was before anything could write into it; without it
+                the sample is taken from the result.
 
         Raises:
             InvalidInput: It holds a value that JSON cannot, or that could not be read back.
             RunDirectoryError: It cannot be written; what was written before is readable.
         """
+        self.append_line(encode_result(index, result, sample))
+
+
+def encode_result(index: int, result: EvalResult, sample: bytes | None = None) -> bytes:
+    """Encode a result as its line of a journal.
+
+    Args:
+        index: The number of its sample in the dataset, from 0.
+        result: The result.
+        sample: Its sample, if that is encoded already.
+
+    Returns:
+        The line.
+
+    Raises:
+        InvalidInput: It holds a value that JSON cannot, or that could not be read back.
+    """
+    record = Record.of(index, result)
+    if sample is not None:
+        record.sample = cast("Sample", msgspec.Raw(sample))  # encoded as the text that it is
+    try:
+        line = _encoder.encode(record) + b"\n"
+    except UNENCODABLE as problem:
+        raise InvalidInput(
+            f"the result of sample {result.sample_id!r} holds a value that JSON cannot: {problem}"
+        ) from None
+    if not has_plain_types(result):
         try:
-            line = _encoder.encode(Record.of(index, result)) + b"\n"
-        except UNENCODABLE as problem:
+            # One line that cannot be read would make the whole journal damaged.
+            _record_decoder.decode(line)
+        except (*UNREADABLE, InvalidInput) as problem:
             raise InvalidInput(
-                f"the result of sample {result.sample_id!r} holds a value that JSON cannot: "
-                f"{problem}"
+                f"the result of sample {result.sample_id!r} could not be read back: {problem}"
             ) from None
-        if not has_plain_types(result):
-            try:
-                # One line that cannot be read would make the whole journal damaged.
-                _record_decoder.decode(line)
-            except (msgspec.MsgspecError, RecursionError, InvalidInput) as problem:
-                raise InvalidInput(
-                    f"the result of sample {result.sample_id!r} could not be read back: {problem}"
-                ) from None
-        self.append_line(line)
+    return line
 
 
 TEXT_OR_NONE = (str, type(None))
@@ -436,43 +458,38 @@ def in_order(path: Path, repeats: int) -> Iterator[Row]:
     """
     stale = superseded(path)
     waiting: list[tuple[int, int, int, int, Row | None]] = []
-    expected = (0, 0)
+    index = repeat = 0
     with jsonl.open_to_read(path) as file:
-
-        def read_again(offset: int, number: int) -> Row:
-            file.seek(offset)
-            return _decode_row(path, number, file.readline())
-
         for number, offset, line in lines(path):
             row = _decode_row(path, number, line)
-            item = (row.index, row.repeat)
-            if stale and stale.get(item):
-                stale[item] -= 1
+            if stale and stale.get((row.index, row.repeat)):
+                stale[row.index, row.repeat] -= 1
                 continue
-            if item == expected and not waiting:  # by far the most
-                expected = _next_item(*item, repeats)
+            if row.index == index and row.repeat == repeat and not waiting:  # by far the most
+                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
                 yield row
                 continue
             # Behind one slow item there may be a million: then only where they stand is kept.
             held = row if len(waiting) < WAITING_ROWS else None
-            heapq.heappush(waiting, (*item, offset, number, held))
-            while waiting and waiting[0][:2] <= expected:
+            heapq.heappush(waiting, (row.index, row.repeat, offset, number, held))
+            while waiting and waiting[0][:2] <= (index, repeat):
                 index, repeat, *place, ready = heapq.heappop(waiting)
-                expected = _next_item(index, repeat, repeats)
-                yield ready or read_again(*place)
+                index, repeat = (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
+                yield ready or _read_row(file, path, *place)
         while waiting:
             _, _, *place, ready = heapq.heappop(waiting)
-            yield ready or read_again(*place)
+            yield ready or _read_row(file, path, *place)
+
+
+def _read_row(file: BufferedReader, path: Path, offset: int, number: int) -> Row:
+    file.seek(offset)
+    return _decode_row(path, number, file.readline())
 
 
 def _decode_row(path: Path, number: int, line: bytes) -> Row:
     row = JOURNAL.decoded(_row_decoder.decode, path, number, line)
     row.sample.hash_content()
     return row
-
-
-def _next_item(index: int, repeat: int, repeats: int) -> tuple[int, int]:
-    return (index, repeat + 1) if repeat + 1 < repeats else (index + 1, 0)
 
 
 def decode_result(path: Path, number: int, line: bytes) -> EvalResult:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import hashlib
 import sqlite3
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from heldout.errors import DuplicateSampleId, InvalidInput, ResumeMismatch
-from heldout.store.journal import UNENCODABLE, Place, content_hash, plain_value, records
+from heldout.errors import UNENCODABLE, DuplicateSampleId, InvalidInput, ResumeMismatch
+from heldout.store.journal import Place, content_hash, plain_value, records
 from heldout.types import Sample, Score, refuse_nonfinite
 
 _encoder = msgspec.json.Encoder(enc_hook=plain_value, order="deterministic")
@@ -33,72 +34,107 @@ class Finished(msgspec.Struct):
     error: str | None = None
 
 
-def fingerprint(sample: Sample) -> bytes:
-    """Of all a sample holds; the same before and after a journey through the journal."""
-    return _fingerprint(_encoded(sample))
+def encode_sample(sample: Sample) -> bytes:
+    """Encode a sample as a journal has it.
 
+    Args:
+        sample: A sample that a user made.
 
-def _fingerprint(content: bytes) -> bytes:
-    return hashlib.blake2b(content, digest_size=16).digest()
+    Returns:
+        Its JSON text, the same for equal samples.
 
-
-def _encoded(sample: Sample) -> bytes:
+    Raises:
+        InvalidInput: JSON cannot hold it.
+    """
     try:
-        content = _encoder.encode(sample)
+        return _encoder.encode(sample)
     except UNENCODABLE as problem:
         raise InvalidInput(
             f"sample {sample.id!r} holds a value that JSON cannot, so it cannot be stored: "
             f"{problem}"
         ) from None
-    if b"null" in content:  # what JSON makes of a NaN, too
-        for part in ("input", "ground_truth", "metadata"):
-            refuse_nonfinite(getattr(sample, part), f"sample {sample.id!r}: {part}")
-    return content
+
+
+def decode_sample(content: bytes) -> Sample:
+    """Decode a sample: a copy of its own, as it is read back from a report."""
+    return _sample_decoder.decode(content)
 
 
 def as_stored(sample: Sample) -> Sample:
-    """Give the sample as it is read back from a report.
+    """Copy a sample by way of JSON.
 
     Args:
-        sample: One that was made by the user.
+        sample: A sample that a user made.
 
     Returns:
-        An equal sample of plain JSON values.
+        The sample as it is read back from a report.
 
     Raises:
-        InvalidInput: It would be another one: a tuple comes back as a list, bytes as text, and a
-            score function that compares with them would score it differently.
+        InvalidInput: JSON cannot hold it, or would give back another one.
     """
-    return _stored(sample, _encoded(sample))
+    content = encode_sample(sample)
+    check_stored(sample, content)
+    return decode_sample(content)
 
 
-def _stored(sample: Sample, content: bytes) -> Sample:
-    stored = _sample_decoder.decode(content)
-    try:
-        same = bool(stored == sample)
-    except ValueError:  # an array is neither equal nor unequal to a list
-        same = False
-    if not same:
-        for part in ("input", "ground_truth", "metadata"):
-            given, found = getattr(sample, part), getattr(stored, part)
-            _refuse_changed(given, found, f"sample {sample.id!r}: {part}")
-    return stored
+def check_stored(sample: Sample, content: bytes) -> None:
+    """Refuse a sample that is another one once it was stored.
+
+    A tuple comes back as a list and bytes as text, and a score function that compares with them
+    would score the sample differently.
+
+    Args:
+        sample: A sample that a user made.
+        content: Its JSON text.
+
+    Raises:
+        InvalidInput: It is another one; the message says where.
+    """
+    if _is_plain(sample.input) and _is_plain(sample.ground_truth) and _is_plain(sample.metadata):
+        return
+    stored = decode_sample(content)
+    for part in ("input", "ground_truth", "metadata"):
+        value, where = getattr(sample, part), f"sample {sample.id!r}: {part}"
+        refuse_nonfinite(value, where)
+        _refuse_changed(value, getattr(stored, part), where)
 
 
-def _refuse_changed(given: Any, stored: Any, where: str) -> None:
-    if isinstance(given, dict):
-        for key, value in given.items():
-            _refuse_changed(value, stored[key], f"{where}[{key!r}]")
-    elif isinstance(given, list):
-        for place, value in enumerate(given):
-            _refuse_changed(value, stored[place], f"{where}[{place}]")
-    elif callable(getattr(given, "tolist", None)):
+def _is_plain(value: Any) -> bool:
+    """Tell whether JSON gives a value back as it is, its type included."""
+    if value is None or type(value) in (str, bool):
+        return True
+    if type(value) is int:
+        return -(2**63) <= value < 2**63
+    if type(value) is float:
+        return isfinite(value)
+    if type(value) is list:
+        return all(map(_is_plain, value))
+    if type(value) is not dict:
+        return False
+    return all(type(key) is str and _is_plain(part) for key, part in value.items())
+
+
+def _refuse_changed(value: Any, stored: Any, where: str) -> None:
+    if isinstance(value, dict):
+        for key, part in value.items():
+            if key not in stored:
+                raise InvalidInput(f"{where} has the key {key!r}, which JSON stores as a text")
+            _refuse_changed(part, stored[key], f"{where}[{key!r}]")
+    elif isinstance(value, list):
+        for position, part in enumerate(value):
+            _refuse_changed(part, stored[position], f"{where}[{position}]")
+    elif callable(getattr(value, "tolist", None)):
         return  # an array, which is a list from here on: what needs the array fails aloud
-    elif (hasattr(given, "__len__") and not isinstance(given, str)) or given != stored:
+    elif (hasattr(value, "__len__") and not isinstance(value, str)) or value != stored:
         raise InvalidInput(
-            f"{where} is a {type(given).__name__}, which a report stores as {stored!r:.60}; give "
+            f"{where} is a {type(value).__name__}, which a report stores as {stored!r:.60}; give "
             "it as that, so that it is scored as it is stored"
         )
+
+
+def fingerprint(content: bytes) -> bytes:
+    """Hash a sample's JSON text."""
+    return hashlib.blake2b(content, digest_size=16).digest()
 
 
 class Ledger:
@@ -120,8 +156,6 @@ class Ledger:
         self._cursor = self._db.cursor()
         self.finished = 0
         """Items that the journal already has."""
-        self.copies = 0
-        """Samples admitted whose input and ground truth another one has, too."""
         self._kept_samples = 0
         self._kept_seen = 0
 
@@ -135,7 +169,7 @@ class Ledger:
             sample = record.sample
             new = self._db.execute(
                 "INSERT OR IGNORE INTO kept VALUES (?, ?, ?)",
-                (sample.id, record.index, fingerprint(sample)),
+                (sample.id, record.index, fingerprint(encode_sample(sample))),
             )
             self._kept_samples += new.rowcount
             if record.error is None:
@@ -145,7 +179,7 @@ class Ledger:
                 self.finished += 1
                 yield record.index, record.score.reward
 
-    def admit(self, index: int, sample: Sample) -> Sample:
+    def admit(self, index: int, sample: Sample) -> bytes:
         """Refuse a second sample of one id, and one that is not what it was before resuming.
 
         Args:
@@ -153,7 +187,7 @@ class Ledger:
             sample: One that was made by the user.
 
         Returns:
-            The sample as it is read back from a report.
+            The sample as JSON.
 
         Raises:
             DuplicateSampleId: Another sample has its id.
@@ -164,17 +198,20 @@ class Ledger:
             raise InvalidInput(
                 f"samples are heldout.Sample, got {type(sample).__name__} at position {index}"
             )
-        content = _encoded(sample)
-        stored = _stored(sample, content)
+        content = encode_sample(sample)
+        check_stored(sample, content)
         self._cursor.execute("INSERT OR IGNORE INTO seen VALUES (?)", (sample.id,))
         if self._cursor.rowcount == 0:
             raise DuplicateSampleId(sample.id, index)
-        asked = content_hash(stored.id, stored.input, stored.ground_truth)
-        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (asked,))
-        self.copies += self._cursor.rowcount == 0
         if self._kept_samples > 0:
-            self._check_unchanged(index, sample, _fingerprint(content))
-        return stored
+            self._check_unchanged(index, sample, fingerprint(content))
+        return content
+
+    def is_copy(self, sample: Sample) -> bool:
+        """Tell whether another sample before has the same input and ground truth."""
+        asked = content_hash(sample.id, sample.input, sample.ground_truth)
+        self._cursor.execute("INSERT OR IGNORE INTO asked VALUES (?)", (asked,))
+        return self._cursor.rowcount == 0
 
     def _check_unchanged(self, index: int, sample: Sample, found: bytes) -> None:
         row = self._db.execute("SELECT place, print FROM kept WHERE id = ?", (sample.id,))

@@ -19,8 +19,8 @@ from typing import Annotated, Any
 
 import msgspec
 
-from heldout.errors import HeldoutError, InvalidInput
-from heldout.store.journal import UNENCODABLE, cluster_of, plain_value
+from heldout.errors import UNENCODABLE, HeldoutError, InvalidInput
+from heldout.store.journal import cluster_of, plain_value
 from heldout.store.jsonl import LineFormat, LineWriter, lines, open_to_read
 from heldout.store.jsonl import repair as repair_lines
 from heldout.store.run_dir import now, replace_file, sync_directory

@@ -430,6 +430,11 @@ class PeriodicEval:
         """Points of this attempt of the training run; `points` includes earlier attempts."""
         return [] if self._history is None else self._history.attempt
 
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import curve_html
+
+        return curve_html([point for point in self.points if point.label == self.label])
+
     @property
     def points(self) -> list[CurvePoint]:
         """The current curve, by step, earlier attempts included."""

@@ -21,9 +21,15 @@ from typing import Any, NamedTuple
 import anyio
 
 from heldout._aio import Here, is_async, run_in_loop_thread, settle, start_thread
+from heldout._progress import RunProgress
 from heldout.chat.tool_calls import next_call_number
+from heldout.config import EvalConfig, Sampling
+from heldout.datasets import copy_sample
+from heldout.engine import EndpointPolicy
 from heldout.environment import Environment
 from heldout.errors import ContextFull, EndpointError, InvalidInput
+from heldout.models import AnswerFn, Endpoint, open_endpoint
+from heldout.models.base import taking_part
 from heldout.rendering.segments import (
     Decode,
     Parse,
@@ -32,7 +38,14 @@ from heldout.rendering.segments import (
     Template,
     TemplateWithTools,
 )
-from heldout.rollout import Attempt, EnvironmentFactory, EvalDefinition, PrepareMessages, ScoreFn
+from heldout.rollout import (
+    Attempt,
+    Conversation,
+    EnvironmentFactory,
+    EvalDefinition,
+    PrepareMessages,
+    ScoreFn,
+)
 from heldout.types import (
     Completion,
     Message,
@@ -215,9 +228,7 @@ def rollout_batch(
             raise InvalidInput(f"{name} is at least 1, got {value}")
     if timeout is not None and timeout <= 0:
         raise InvalidInput(f"timeout is above 0 seconds, or None, got {timeout}")
-    for sample in samples:
-        if not isinstance(sample, Sample):
-            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
+    _check_samples(samples)
     template = Template(render, segments=segments, decode=decode, parse=parse, stop=stop)
     rollouts: dict[int, Rollout] = {}
 
@@ -232,7 +243,7 @@ def rollout_batch(
 
         try:
             attempt = await Attempt(
-                samples[index],
+                copy_sample(samples[index]),
                 policy,
                 prepare_messages=prepare_messages,
                 environment_factory=environment_factory,
@@ -260,6 +271,109 @@ def rollout_batch(
     if samples:
         run_in_loop_thread(run_all)
     return [rollouts[index] for index in range(len(samples))]
+
+
+def generate_rollouts(
+    samples: Sequence[Sample] | EvalDefinition,
+    endpoint: str | AnswerFn | Endpoint,
+    environment_factory: EnvironmentFactory | None = None,
+    *,
+    score_fn: ScoreFn | None = None,
+    prepare_messages: PrepareMessages | None = None,
+    repeats: int = 1,
+    sampling: Sampling | None = None,
+    max_turns: int = 16,
+    max_concurrent: int = 16,
+    retries: int = 4,
+    timeout: float | None = 600.0,
+) -> list[Rollout]:
+    """Roll out samples with a model that answers messages: trajectories, and no run directory.
+
+    For a training loop of one's own over a server or a function. Tokens, masks and logprobs are
+    `rollout_batch`'s, which has an engine that works in tokens.
+
+    Args:
+        samples: The samples, or an `EvalDefinition` in place of samples, score function, messages
+            and environments.
+        endpoint: A model such as "vllm:MODEL", a function of the messages, or an endpoint object.
+        environment_factory: Makes a sample's environment; without it there is one model turn.
+        score_fn: Scores a finished rollout.
+        prepare_messages: Makes a sample's opening messages; without it the sample's input does.
+        repeats: Rollouts of each sample: the group of GRPO.
+        sampling: How tokens are drawn; temperature 1 by default, as training explores.
+        max_turns: The most model turns of a rollout, where an environment replies.
+        max_concurrent: Rollouts in flight at once.
+        retries: Times a request is tried again after a transient failure.
+        timeout: Seconds for one rollout; None is without bound.
+
+    Returns:
+        The rollouts in the order of the samples, those of one sample next to each other. One that
+        failed has an error and no reward.
+
+    Raises:
+        InvalidInput: An argument is refused, before anything runs.
+    """
+    if isinstance(samples, EvalDefinition) or score_fn is not None:
+        definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
+        samples, score_fn = list(definition.samples), definition.score_fn
+        prepare_messages = definition.prepare_messages
+        environment_factory = definition.environment_factory
+    _check_samples(samples)
+    config = EvalConfig(
+        endpoint=endpoint,
+        max_concurrent=max_concurrent,
+        repeats=repeats,
+        max_turns=max_turns,
+        retries=retries,
+        timeout=timeout,
+        sampling=sampling or Sampling(temperature=1.0),
+    )
+    items = [(sample, repeat) for sample in samples for repeat in range(repeats)]
+    rollouts: dict[int, Rollout] = {}
+
+    async def run_one(index: int, model: Endpoint) -> None:
+        sample, repeat = items[index]
+        conversation = Conversation()
+        with taking_part(model, index // repeats, repeat) as own:
+            settings = config.sampling.for_item(sample.id, repeat)
+            attempt = await Attempt(
+                sample,
+                EndpointPolicy(own, settings, retries, conversation, RunProgress(repeats)),
+                prepare_messages=prepare_messages,
+                environment_factory=environment_factory,
+                score_fn=score_fn,
+                max_turns=max_turns,
+                timeout=timeout,
+                conversation=conversation,
+            ).run()
+        rollouts[index] = Rollout(sample, attempt.trajectory, attempt.score, attempt.error)
+
+    async def run_all(here: Here) -> None:
+        model = open_endpoint(endpoint, max_concurrent=max_concurrent)
+        remaining = iter(range(len(items)))
+
+        async def work() -> None:
+            for index in remaining:
+                await run_one(index, model)
+
+        try:
+            async with anyio.create_task_group() as group:
+                for _ in range(min(max_concurrent, len(items))):
+                    group.start_soon(work)
+        finally:
+            if model is not endpoint:  # an endpoint object is its owner's to close
+                with anyio.CancelScope(shield=True):
+                    await model.close()
+
+    if items:
+        run_in_loop_thread(run_all)
+    return [rollouts[index] for index in range(len(items))]
+
+
+def _check_samples(samples: Iterable[Sample]) -> None:
+    for sample in samples:
+        if not isinstance(sample, Sample):
+            raise InvalidInput(f"a rollout starts from a Sample, got {sample!r:.200}")
 
 
 # --- Batches ------------------------------------------------------------------------------------

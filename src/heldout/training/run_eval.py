@@ -26,6 +26,7 @@ from heldout.config import EvalConfig
 from heldout.datasets import distinct
 from heldout.engine import evaluate
 from heldout.errors import (
+    UNENCODABLE,
     EndpointError,
     EvalFailed,
     InvalidInput,
@@ -43,8 +44,8 @@ from heldout.isolation import (
 from heldout.models.batch import Answered, BatchEndpoint, Request
 from heldout.rollout import EvalDefinition
 from heldout.stats.summary import Summary
-from heldout.store.columns import summarize_results
-from heldout.store.journal import UNENCODABLE, Record, plain_value
+from heldout.store.columns import PARQUET_FROM, summarize_results
+from heldout.store.journal import Record, plain_value
 from heldout.store.report import EvalReport
 from heldout.store.resume import as_stored
 from heldout.store.run_dir import RunDir
@@ -369,7 +370,7 @@ def _play_episodes(task: Task, runner: EpisodeRunner) -> Part:
     report = runner.play()
     name = reserve_name(task.run_dir / "steps", task.name)
     report.config["experiment_name"] = name
-    report.save(task.run_dir / "steps" / name)
+    report.save(task.run_dir / "steps" / name, parquet_from=PARQUET_FROM)
     index_of = {sample.id: index for index, sample in enumerate(task.samples)}
     records = [Record.of(index_of[r.sample_id], r) for r in report.results]
     return Part(records, run=f"steps/{name}", config=report.config, has_passes=runner.has_passes)
@@ -411,7 +412,7 @@ def _evaluate(
     items = len(samples) * runner.repeats
     rows = max(1, min(runner.rows, items))
     sampling = runner.sampling
-    if sampling.temperature > 0 and sampling.seed is None:
+    if sampling.temperature and sampling.seed is None:
         sampling = replace(sampling, seed=task.seed)  # the same weights, the same summary
     endpoints: list[BatchEndpoint] = []
     time_up: list[float] = []
@@ -469,6 +470,7 @@ def _evaluate(
                     runner.scoring(),
                     runner.prepare_messages,
                     runner.environment_factory,
+                    parquet_from=PARQUET_FROM,
                 )
             except EvalFailed as problem:
                 if not RunDir(folder / name).exists():
@@ -553,6 +555,7 @@ def _merge(
     run = first.run
     if several and ranks.rank == 0:
         run = f"steps/{reserve_name(task.run_dir / 'steps', task.name)}"
-        EvalReport(results, summary, first.config).save(task.run_dir / run)
+        merged = EvalReport(results, summary, first.config)
+        merged.save(task.run_dir / run, parquet_from=PARQUET_FROM)
     cut = f"{ended} after {len(results)} of {asked} items" if len(results) < asked else None
     return measured(summary=summary, partial=cut, run=run)
