@@ -111,14 +111,14 @@ def test_a_script_runs_there_on_a_gpu_and_its_run_comes_home_with_its_exit_code(
 def test_ctrl_c_stops_the_script_and_what_it_had_comes_home_to_be_resumed_there(
     dashboard: str, home: Path
 ) -> None:
-    job = start(home, dashboard, "--hang")
-    assert job.stdout is not None
-    for line in job.stdout:
-        if line.startswith("running"):
-            break
-    job.send_signal(signal.SIGINT)
-    rest = job.stdout.read()
-    assert job.wait() == 130, rest
+    with start(home, dashboard, "--hang") as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            if line.startswith("running"):
+                break
+        job.send_signal(signal.SIGINT)
+        rest = job.stdout.read()
+        assert job.wait() == 130, rest
     report = EvalReport.load(home / "outputs" / "evals" / "far")
     assert report.status != "complete"
     begun = len(report.results)
