@@ -229,7 +229,8 @@ def _connect(address: str) -> Any:
     except (OSError, RuntimeError) as problem:
         reason = " ".join(str(problem).split())
         raise InvalidInput(f"there is no Ray dashboard at {url}: {reason[:300]}") from None
-    logging.getLogger("ray").setLevel(logging.WARNING)  # it tells of each upload and connection
+    for module in ("dashboard_sdk", "job.sdk"):  # which tell of each upload and connection
+        logging.getLogger(f"ray.dashboard.modules.{module}").setLevel(logging.WARNING)
     return client
 
 
