@@ -335,9 +335,7 @@ def test_a_curve_has_the_verdict_and_the_best_step_that_show_prints(
     printed = command("show", folder / "grpo-shop")
     assert curve["verdict"]["sentence"] in printed
     assert curve["best"]["sentence"] in printed
-    stored = [
-        json.loads(line) for line in command("show", folder / "grpo-shop", "--json").splitlines()
-    ]
+    stored = json.loads(command("show", folder / "grpo-shop", "--json"))["points"]
     assert [(p["step"], p["mean"], p["low"]) for p in curve["points"]] == [
         (p["step"], p["summary"]["mean"], p["summary"]["ci_low"]) for p in stored
     ]
