@@ -607,7 +607,7 @@ def _row(name: str, path: Path) -> Plain:
     try:
         return row | (_curve_row(path) if RunDir(path).curve.exists() else _run_row(path))
     except HeldoutError as problem:
-        repair = f"heldout show {path} --repair" if "repair" in str(problem) else None
+        repair = f"heldout repair {path}" if "repair" in str(problem) else None
         return row | {"problem": str(problem), "repair": repair}
 
 
