@@ -144,9 +144,9 @@ def shorten_names(entries: Sequence[RunEntry]) -> dict[Path, str]:
     """
     names = {entry.path: entry.name for entry in entries}
     for directory in dict.fromkeys(path.parent for path in names if TIMESTAMP.fullmatch(path.name)):
-        for number, path in enumerate(list_history(directory), 1):
+        for position, path in enumerate(list_history(directory), 1):
             if "/" in names.get(path, ""):
-                names[path] = f"{names[path].rpartition('/')[0]}@{number}"
+                names[path] = f"{names[path].rpartition('/')[0]}@{position}"
     return names
 
 
