@@ -204,7 +204,7 @@ def make_line(
             "count": f"{progress.done}/{total}",
             "speed": _format_speed(speed),
             "tokens": _format_tokens(progress.completion_tokens, task.elapsed),
-            "elapsed": str(timedelta(seconds=int(task.elapsed or 0))),
+            "elapsed": "in " * task.finished + str(timedelta(seconds=int(task.elapsed or 0))),
             "left": _format_time_left(task, speed),
             "in flight": f"{progress.in_flight} in flight" if progress.in_flight else "",
             "status": progress.status(),
