@@ -656,7 +656,7 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
 
 @command.command("stop")
 @click.argument("run")
-@click.option("--reason", default="heldout stop", metavar="TEXT", help="Saved in the curve.")
+@click.option("--reason", default="heldout curve stop", metavar="TEXT", help="Saved in the curve.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 def stop(run: str, reason: str, as_json: bool) -> None:
     """Ask the training run that writes RUN to stop.
