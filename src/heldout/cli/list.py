@@ -166,7 +166,7 @@ def _build_list(
         RankedColumn("tokens", [_format_tokens(e) for e in entries], 1),
         RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
         RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
-        RankedColumn("status", [e.status for e in entries], 6, "left"),
+        RankedColumn("status", [_format_status(e) for e in entries], 6, "left"),
         RankedColumn("tags", [", ".join(e.tags) for e in entries], 3, "left"),
         RankedColumn("commit", [_format_commit(e) for e in entries], 2, "left"),
         RankedColumn("note", [cut(e.note or "", 40) for e in entries], 0, "left"),
@@ -190,7 +190,11 @@ def _build_list(
 def _format_n(entry: RunEntry) -> str:
     if entry.n is None:
         return "–" if entry.asked is None else f"– of {entry.asked}"
-    return f"{entry.n} at {entry.step}" if entry.step is not None else str(entry.n)
+    return str(entry.n)
+
+
+def _format_status(entry: RunEntry) -> str:
+    return entry.status if entry.step is None else f"{entry.status}, step {entry.step}"
 
 
 def _format_tokens(entry: RunEntry) -> str:
