@@ -5,17 +5,24 @@ from __future__ import annotations
 import io
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
-from rich.console import Console
+from rich.console import Console, RenderableType
 
+from heldout import Usage
 from heldout._progress import FOLD_AFTER, RunProgress, make_line
+from heldout.prices import Price
 
 
 def drawn(progress: RunProgress, *, width: int = 140, name: str = "capitals") -> str:
+    return rendered(make_line(progress, name, width=width), width=width)
+
+
+def rendered(draw: Callable[[], RenderableType], *, width: int = 140) -> str:
     console = Console(width=width, file=io.StringIO(), force_terminal=False)
     with console.capture() as capture:
-        console.print(make_line(progress, name, width=width)())
+        console.print(draw())
     return capture.get()
 
 
@@ -56,6 +63,21 @@ def test_it_is_one_line_that_leaves_room_for_what_a_terminal_echoes(width: int) 
     assert line.count("\n") == 1
     assert len(line.rstrip()) <= width - 3
     assert "20/1000000" in line
+
+
+def test_it_says_how_fast_the_model_writes_and_what_that_has_cost() -> None:
+    progress = RunProgress(1, Price(input=1.0, output=10.0))
+    progress.total, progress.in_flight = 50, 16
+    progress.add_turn(None)  # a model that does not report its tokens
+    now = 100.0
+    draw = make_line(progress, "capitals", width=140, clock=lambda: now)
+    now = 104.0
+    assert "tokens/s" not in rendered(draw)
+    assert "0:00:04" in rendered(draw)
+    assert "16 in flight" in rendered(draw)
+    progress.add_turn(Usage(3_000, 1_000))
+    assert "250 tokens/s" in rendered(draw)
+    assert "cost 0.013" in rendered(draw)
 
 
 def test_a_narrow_terminal_gets_the_parts_that_matter_most() -> None:

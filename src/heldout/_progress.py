@@ -1,4 +1,4 @@
-"""How far a run is: counts, the running mean with its error bar, and a line that shows them.
+"""How far a run is: counts, tokens, the running mean with its error bar, and a line of them.
 
 The line is shown on standard error, and only where that is a terminal; elsewhere it is silent.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -15,7 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from heldout._format import cut
+from heldout.prices import Price
 from heldout.stats import Moments
+from heldout.types import Usage
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,11 +34,12 @@ class RunProgress:
     The run adds in its own thread while the display reads in another.
     """
 
-    def __init__(self, repeats: int) -> None:
+    def __init__(self, repeats: int, price: Price | None = None) -> None:
         """Begin with nothing.
 
         Args:
             repeats: Times each sample is run.
+            price: What tokens cost, where that is known.
         """
         self.done = 0
         self.errors = 0
@@ -44,6 +48,10 @@ class RunProgress:
         """Items in all, once that is known."""
         self.has_copies = False
         """Whether some samples are of equal content: then there is no error bar before the end."""
+        self.prompt_tokens = 0
+        self.completion_tokens = 0
+        """Tokens of the model turns since this run, or its resumption, began."""
+        self._price = price
         self._repeats = repeats
         self._partial: dict[int, list[float]] = {}
         self._moments = Moments()
@@ -71,11 +79,21 @@ class RunProgress:
             if len(self._fresh) >= FOLD_AFTER:
                 self._fold()
 
+    def add_turn(self, usage: Usage | None) -> None:
+        """Count the tokens of a model turn.
+
+        Args:
+            usage: As the endpoint reports them; None if it does not.
+        """
+        if usage is not None:
+            self.prompt_tokens += usage.prompt_tokens
+            self.completion_tokens += usage.completion_tokens
+
     def status(self) -> str:
         """Say what is known so far: the mean with its interval and denominator, and errors.
 
         Returns:
-            `mean 0.500 (0.299 … 0.701) over 20, 1 error`, with the items in flight.
+            `8 in flight, mean 0.500 (0.299 … 0.701) over 20, 1 error`, and the cost so far.
         """
         with self._lock:
             self._fold()
@@ -89,6 +107,9 @@ class RunProgress:
                 parts.append(f"mean {mean:.3f}{bar} over {self._moments.n}")
             if self.errors:
                 parts.append(f"{self.errors} error{'s' * (self.errors > 1)}")
+            if self._price is not None:
+                cost = self._price.cost(self.prompt_tokens, self.completion_tokens)
+                parts.append(f"cost {cost:.4g}")
             return ", ".join(parts)
 
     def _fold(self) -> None:
@@ -139,13 +160,16 @@ SPARE = 3
 """Columns for the ^C that a terminal echoes: a line that wraps is not redrawn cleanly."""
 
 
-def make_line(progress: RunProgress, name: str, *, width: int) -> Callable[[], RenderableType]:
+def make_line(
+    progress: RunProgress, name: str, *, width: int, clock: Callable[[], float] = time.monotonic
+) -> Callable[[], RenderableType]:
     """Make the line of a run.
 
     Args:
         progress: What to show.
         name: Of the run.
         width: Columns of the terminal: a narrow one gets the parts that matter most.
+        clock: Seconds that pass.
 
     Returns:
         Draws the line as it is now.
@@ -155,7 +179,7 @@ def make_line(progress: RunProgress, name: str, *, width: int) -> Callable[[], R
     from rich.table import Table
     from rich.text import Text
 
-    tasks = Progress()
+    tasks = Progress(get_time=clock)
     tasks.add_task(name, total=progress.total, completed=progress.done)
     resumed_at = progress.done  # what a resumed run had already does not count as speed
 
@@ -170,12 +194,13 @@ def make_line(progress: RunProgress, name: str, *, width: int) -> Callable[[], R
             "bar": " " * BAR,
             "count": f"{progress.done}/{total}",
             "speed": _format_speed(speed),
+            "tokens": _format_tokens(progress.completion_tokens, task.elapsed),
             "time": _format_time(task, speed),
             "status": progress.status(),
         }
         room, shown = width - SPARE, set()
         texts["status"] = cut(texts["status"], max(1, room - len(texts["count"]) - 2))
-        for part in ("count", "status", "time", "name", "speed", "bar"):
+        for part in ("count", "status", "time", "tokens", "name", "speed", "bar"):
             if texts[part] and len(texts[part]) + 1 <= room:
                 room -= len(texts[part]) + 1
                 shown.add(part)
@@ -193,6 +218,13 @@ def _format_speed(speed: float) -> str:
     if not speed:
         return ""
     return f"{speed:.1f}/s" if speed >= 1 else f"{speed * 60:.1f}/min"
+
+
+def _format_tokens(tokens: int, elapsed: float | None) -> str:
+    """Say how fast the model writes; nothing before it has reported any tokens."""
+    if not tokens or not elapsed:
+        return ""
+    return f"{tokens / elapsed:,.0f} tokens/s"
 
 
 def _format_time(task: Task, speed: float) -> str:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from heldout.errors import InvalidInput
 
@@ -74,6 +75,27 @@ def check_model_name(name: str) -> None:
         f"PROVIDER:MODEL ({', '.join(SERVERS[1:])}, litellm), hf:PATH, smollm2"
         + _suggest(name, kind, model)
     )
+
+
+def model_name(endpoint: Mapping[str, Any]) -> str | None:
+    """Name the model of an endpoint's description, as `--model` takes it.
+
+    Args:
+        endpoint: What the endpoint says of itself, as run.json has it.
+
+    Returns:
+        `openrouter:MODEL`, `openai:MODEL@http://host/v1`, …; None where it is not a named model.
+    """
+    kind, model, url = (endpoint.get(key) for key in ("kind", "model", "base_url"))
+    if not isinstance(kind, str) or not isinstance(model, str):
+        return None
+    if kind == "local":
+        return model if model == "smollm2" else f"hf:{model}"
+    known = {"openai": OPENAI, "openai-responses": OPENAI, "anthropic": ANTHROPIC}
+    if url is None or (kind in known and known[kind].url == url):
+        return f"{kind}:{model}"
+    names = [name for name, provider in COMPATIBLE.items() if provider.url == url]
+    return f"{names[0]}:{model}" if names else f"{kind}:{model}@{url}"
 
 
 def _suggest(name: str, kind: str, model: str) -> str:

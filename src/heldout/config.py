@@ -13,20 +13,22 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from heldout._providers import check_model_name
+from heldout._providers import check_model_name, model_name
 from heldout.errors import InvalidInput
+from heldout.prices import Price, find_price
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
     """How the policy's tokens are drawn. The default is greedy, as an eval wants it."""
 
-    temperature: float = 0.0
-    """0 is greedy."""
+    temperature: float | None = 0.0
+    """0 is greedy. None leaves it out of requests, for models that refuse the field; a model in
+    this process is greedy then."""
     top_p: float | None = None
     """Nucleus sampling; None leaves it to the endpoint."""
     max_tokens: int | None = None
-    """Longest model turn; None leaves it to the endpoint."""
+    """Longest model turn, in tokens; None leaves it to the endpoint (smollm2: 64, hf: 512)."""
     stop: tuple[str, ...] = ()
     """Texts that end a model turn."""
     seed: int | None = None
@@ -45,7 +47,8 @@ class Sampling:
             object.__setattr__(self, "stop", (self.stop,))
         elif type(self.stop) is not tuple:
             object.__setattr__(self, "stop", tuple(self.stop))
-        _number("sampling.temperature", self.temperature, low=0)
+        if self.temperature is not None:
+            _number("sampling.temperature", self.temperature, low=0)
         if self.top_p is not None:
             _number("sampling.top_p", self.top_p, low=0, high=1)
             if self.top_p == 0:
@@ -142,21 +145,34 @@ class EvalConfig:
     environments need snapshot() and restore()."""
     progress: bool = True
     """Show progress, if there is a terminal."""
+    tags: tuple[str, ...] = ()
+    """Words that `heldout list --tag` finds the run by."""
+    note: str | None = None
+    """A remark that is saved with the run."""
     cache: bool | str = False
     """Take model turns from the response cache, and add new ones to it: true, or the path of its
     file. For servers and models on disk."""
+    price: Price | None = None
+    """What a million tokens of the model cost: price.input and price.output. None takes the user's
+    file of prices (heldout.prices), and where that has none there is no cost."""
 
     def __post_init__(self) -> None:
+        if isinstance(self.price, dict):
+            object.__setattr__(self, "price", Price(**self.price))
         if isinstance(self.output_dir, Path):
             object.__setattr__(self, "output_dir", str(self.output_dir))
         name = self.experiment_name
-        if name is not None and not re.fullmatch(r"[\w][\w.+=@ -]*", name):
+        if name is not None and not re.fullmatch(r"(\w[\w.+=@ -]*/)?\w[\w.+=@ -]*", name):
             raise InvalidInput(
-                f"experiment_name becomes a directory: letters, digits and . _ - + = @, "
-                f"starting with a letter or digit; got {name!r}"
+                f"experiment_name becomes a directory, or two (name/run): letters, digits and "
+                f". _ - + = @, starting with a letter or digit; got {name!r}"
             )
         if not self.output_dir:
             raise InvalidInput("output_dir is a path, got ''")
+        tags = (self.tags,) if isinstance(self.tags, str) else tuple(self.tags)
+        object.__setattr__(self, "tags", tags)
+        if not all(isinstance(tag, str) and tag for tag in tags):
+            raise InvalidInput(f"tags are words, got {self.tags!r}")
         if not isinstance(self.sampling, Sampling):
             raise InvalidInput(f"sampling is a heldout.Sampling, got {self.sampling!r}")
         for count in ("max_concurrent", "repeats", "max_turns"):
@@ -192,7 +208,7 @@ class EvalConfig:
 _HARMLESS = {
     "endpoint.max_batch", "experiment_name", "max_concurrent", "timeout", "retries", "on_error",
     "max_error_rate", "pass_threshold", "output_dir", "resume", "save_turns", "progress",
-    "cache", "sampling.stream",
+    "cache", "sampling.stream", "price.input", "price.output", "tags", "note",
 }  # fmt: skip
 
 
@@ -207,8 +223,14 @@ def config_to_dict(config: EvalConfig, endpoint: dict[str, Any]) -> dict[str, An
         Plain values.
     """
     plain = {f.name: getattr(config, f.name) for f in fields(config)}
-    if not config.cache:
-        del plain["cache"]
+    for name in ("cache", "tags", "note"):
+        if not plain[name]:
+            del plain[name]
+    model = model_name(endpoint)
+    price = config.price or (None if model is None else find_price(model))
+    del plain["price"]
+    if price is not None:
+        plain["price"] = {"input": price.input, "output": price.output}
     return {**plain, "endpoint": endpoint, "sampling": config.sampling.to_dict()}
 
 

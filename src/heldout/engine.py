@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import anyio
 import anyio.lowlevel
@@ -44,6 +44,7 @@ from heldout.errors import (
 from heldout.models import Endpoint, open_endpoint
 from heldout.models.base import taking_part, with_retries
 from heldout.models.cache import open_cached
+from heldout.prices import Price
 from heldout.rollout import (
     Attempt,
     Conversation,
@@ -84,6 +85,7 @@ async def evaluate(
     prepare_messages: PrepareMessages | None = None,
     environment_factory: EnvironmentFactory | None = None,
     *,
+    executor: Executor | None = None,
     parquet_from: int = 0,
 ) -> EvalReport:
     """Run every sample and score what came of it, into `<output_dir>/<experiment_name>/`.
@@ -97,6 +99,8 @@ async def evaluate(
         score_fn: Scores a trajectory.
         prepare_messages: Makes a sample's opening messages; without it the sample's input does.
         environment_factory: Makes a sample's environment; without it there is one model turn.
+        executor: Runs the items elsewhere, as `heldout.cluster.RayExecutor` does; without it they
+            run in this process.
         parquet_from: Results from which there is a results.parquet, which takes DuckDB a tenth of
             a second; of fewer it is made when a query needs it.
 
@@ -116,6 +120,8 @@ async def evaluate(
         raise InvalidInput(f"samples are a list or another iterable of Sample, got {samples!r}")
     if isinstance(samples, Sized) and len(samples) == 0:
         raise InvalidInput("there are no samples to evaluate")
+    if executor is not None:
+        return await executor.evaluate(definition, config)
     endpoint = open_endpoint(config.endpoint, max_concurrent=config.max_concurrent)
     if config.cache:
         endpoint = open_cached(endpoint, config.endpoint, config.cache)
@@ -145,6 +151,22 @@ Outcome = tuple[EvalResult, BaseException | None]
 """A result, and what was raised where it errored."""
 
 
+class Executor(Protocol):
+    """Runs the items of an eval elsewhere than in this process."""
+
+    async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
+        """Run an eval as `evaluate` does.
+
+        Args:
+            definition: The samples and functions.
+            config: How to run them.
+
+        Returns:
+            The report, as it is saved.
+        """
+        ...
+
+
 class Run:
     """Takes every item to a line of the journal, and the journal to a report.
 
@@ -171,7 +193,8 @@ class Run:
         self.samples, self.config = samples, config
         self.described = {**described, "experiment_name": name}
         self.functions = functions
-        self.progress = RunProgress(config.repeats)
+        price = described.get("price")
+        self.progress = RunProgress(config.repeats, Price(**price) if price else None)
         self.shows_progress = config.progress and sys.stderr.isatty()
         self.ledger = Ledger()
         self.item_count = 0
@@ -239,7 +262,7 @@ class Run:
                 journal.clear()  # of errors only, which are run again
             info = RunInfo.new(self.described, self.functions, self.progress.total)
             if self.previous is not None:
-                info.started, info.id = self.previous.started, self.previous.id
+                info.keep_origin(self.previous)
             self.dir.write_info(info)
             self.run_id = info.id or ""
             if self.config.save_turns:
@@ -275,7 +298,8 @@ class Run:
 
     async def _run(self, info: RunInfo, journal: JournalWriter) -> EvalReport:
         try:
-            with show_progress(self.progress, self.dir.path.name, wanted=self.shows_progress):
+            name = self.described["experiment_name"].partition("/")[0]
+            with show_progress(self.progress, name, wanted=self.shows_progress):
                 await self._run_pool(journal)
             if self.failure is not None:
                 raise self.failure
@@ -465,13 +489,7 @@ class Run:
             journal.append(item.index, result, item.content)
         except InvalidInput as refused:  # what JSON cannot hold: an error of this item
             problem = refused
-            result = EvalResult(
-                item.sample.id,
-                item.sample,
-                Trajectory((), Stop("error")),
-                repeat=item.repeat,
-                error=f"store: {printable_error(refused)}",
-            )
+            result = error_result(item, f"store: {printable_error(refused)}")
             journal.append(item.index, result, item.content)
         if self.config.save_turns:
             self.turn_file(item).remove()
@@ -536,50 +554,99 @@ class Evaluation(Run):
         Returns:
             Its result, and what was raised where it errored.
         """
-        sample, config, definition = item.sample, self.config, self.definition
-        conversation = Conversation()
-        with taking_part(self.endpoint, item.index, item.repeat) as endpoint:
-            sampling = config.sampling.for_item(sample.id, item.repeat)
-            policy = EndpointPolicy(endpoint, sampling, config.retries, conversation)
-            attempt = Attempt(
-                sample,
-                policy,
-                definition.prepare_messages,
-                definition.environment_factory,
-                definition.score_fn,
-                config.max_turns,
-                config.token_budget,
-                config.timeout,
-                conversation=conversation,
-                turn_file=self.turn_file(item) if config.save_turns else None,
-            )
-            await attempt.run(timer)
-        rolled_out, error = attempt.trajectory, attempt.error
-        if attempt.timed_out and policy.last_failure is not None:
-            error = f"{error}; the last answer was: {policy.last_failure}"
-        trajectory = Trajectory(
-            rolled_out.messages,
-            rolled_out.stop,
-            rolled_out.usage,
-            rolled_out.tokens,
-            Timing(
-                attempt.seconds,
-                conversation.requests,
-                conversation.restored_turns,
-                conversation.cached_turns,
-            ),
-            rolled_out.outcome,
-            rolled_out.model_turns,
+        turn_file = self.turn_file(item) if self.config.save_turns else None
+        return await attempt_item(
+            item,
+            self.definition,
+            self.config,
+            self.endpoint,
+            timer,
+            self.progress,
+            turn_file,
         )
-        score = attempt.score if attempt.score is not None else Score()
-        result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
-        return result, attempt.problem
+
+
+def error_result(item: Item, error: str) -> EvalResult:
+    """Make the result of an item of which nothing but its error is left.
+
+    Args:
+        item: The item.
+        error: What happened.
+
+    Returns:
+        The result.
+    """
+    trajectory = Trajectory((), Stop("error"))
+    return EvalResult(item.sample.id, item.sample, trajectory, repeat=item.repeat, error=error)
+
+
+async def attempt_item(
+    item: Item,
+    definition: EvalDefinition,
+    config: EvalConfig,
+    endpoint: Endpoint,
+    timer: anyio.CancelScope,
+    progress: RunProgress,
+    turn_file: TurnFile | None = None,
+) -> Outcome:
+    """Roll out and score one item, in whatever process it runs.
+
+    Args:
+        item: What to run.
+        definition: The functions; its samples are not looked at.
+        config: How to run it.
+        endpoint: Makes the model turns.
+        timer: The cancel scope that this runs in, which the timeout is set on.
+        progress: Counts the tokens.
+        turn_file: Where to save the turns as they are made.
+
+    Returns:
+        Its result, and what was raised where it errored.
+    """
+    sample = item.sample
+    conversation = Conversation()
+    with taking_part(endpoint, item.index, item.repeat) as item_endpoint:
+        sampling = config.sampling.for_item(sample.id, item.repeat)
+        policy = EndpointPolicy(item_endpoint, sampling, config.retries, conversation, progress)
+        attempt = Attempt(
+            sample,
+            policy,
+            definition.prepare_messages,
+            definition.environment_factory,
+            definition.score_fn,
+            config.max_turns,
+            config.token_budget,
+            config.timeout,
+            conversation=conversation,
+            turn_file=turn_file,
+        )
+        await attempt.run()
+    rolled_out, error = attempt.trajectory, attempt.error
+    if attempt.timed_out and policy.last_failure is not None:
+        error = f"{error}; the last answer was: {policy.last_failure}"
+    trajectory = Trajectory(
+        rolled_out.messages,
+        rolled_out.stop,
+        rolled_out.usage,
+        rolled_out.tokens,
+        Timing(
+            attempt.seconds,
+            conversation.requests,
+            conversation.restored_turns,
+            conversation.cached_turns,
+        ),
+        rolled_out.outcome,
+        rolled_out.model_turns,
+    )
+    score = attempt.score if attempt.score is not None else Score()
+    result = EvalResult(sample.id, sample, trajectory, score, {}, item.repeat, error)
+    return result, attempt.problem
 
 
 class EndpointPolicy:
     """An endpoint as the policy of one attempt: a seed for every turn, and retries."""
 
-    __slots__ = ("conversation", "endpoint", "last_failure", "retries", "sampling")
+    __slots__ = ("conversation", "endpoint", "last_failure", "progress", "retries", "sampling")
 
     def __init__(
         self,
@@ -587,6 +654,7 @@ class EndpointPolicy:
         sampling: Sampling,
         retries: int,
         conversation: Conversation,
+        progress: RunProgress,
     ) -> None:
         """Make the policy.
 
@@ -595,9 +663,10 @@ class EndpointPolicy:
             sampling: The attempt's own settings.
             retries: Times a request is tried again after a transient failure.
             conversation: The attempt's own, where turns and requests are counted.
+            progress: The run's, where tokens are counted.
         """
         self.endpoint, self.sampling, self.retries = endpoint, sampling, retries
-        self.conversation = conversation
+        self.conversation, self.progress = conversation, progress
         self.last_failure: TransientError | None = None
 
     async def __call__(self, messages: Sequence[Message], tools: Sequence[ToolSpec]) -> Completion:
@@ -623,6 +692,7 @@ class EndpointPolicy:
         try:
             completion = await self.endpoint.complete(messages, sampling, tools)
             self.conversation.requests -= completion.cached  # then there was none
+            self.progress.add_turn(completion.usage)
             return completion
         except TransientError as problem:
             self.last_failure = problem

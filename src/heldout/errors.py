@@ -104,8 +104,8 @@ class DamagedJournal(RunDirectoryError):
     def __init__(self, path: Path, line: int, why: str, afterwards: str = "") -> None:
         self.path, self.line = path, line
         super().__init__(
-            f"{path}, line {line}: {why}; `heldout show {path.parent} --repair` moves damaged "
-            f"lines aside{afterwards}"
+            f"{path}, line {line}: {why}; `heldout repair {path.parent}` moves damaged lines "
+            f"aside{afterwards}"
         )
 
 

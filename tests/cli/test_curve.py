@@ -19,12 +19,14 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
+from heldout.cli._braille import Dot, Series, draw_curves, make_ticks
+from heldout.cli._curves import build_curve_table, format_age, format_n
 from heldout.cli._load import find_curve, list_steps
 from heldout.cli._tables import Table, render_line, render_table
-from heldout.cli.curve import build_curve_table, format_age, format_n
-from heldout.cli.watch import Dot, Follower, Series, draw_curves, draw_screen, make_ticks
+from heldout.cli.curve import Follower, draw_screen
 from heldout.errors import UnknownFormat
 from heldout.store.run_dir import RunDir, RunInfo, now
+from heldout.store.runs import find_run
 from heldout.training.curve import CurvePoint, CurveWriter, Outcome, stop_requested
 from tests.cli.conftest import Heldout, command_of
 from tests.cli.conftest import Outcome as Said
@@ -168,14 +170,19 @@ def test_a_metric_of_fewer_items_than_the_reward_says_of_how_many(
     assert "0.500 of 2" in heldout("show", "rl_eval").out
 
 
-def test_show_as_json_is_a_line_a_point_with_every_field(run: Path, heldout: Heldout) -> None:
-    shown = [json.loads(line) for line in heldout("show", "rl_eval", "--json").out.splitlines()]
+def show_points(heldout: Heldout, *arguments: str) -> list[Any]:
+    points: list[Any] = json.loads(heldout("show", "rl_eval", "--json", *arguments).out)["points"]
+    return points
+
+
+def test_show_as_json_has_every_field_of_every_point(run: Path, heldout: Heldout) -> None:
+    shown = show_points(heldout)
     assert [one["step"] for one in shown] == [0, 50, 100, 150]
     assert {*shown[0]} == {*CurvePoint.__struct_fields__} - {"outcomes"}
     assert shown[0]["summary"] == POINTS[0].summary
     assert (shown[2]["summary"], shown[2]["skipped"]) == (None, "no memory left")
-    whole = heldout("show", "rl_eval", "--json", "--outcomes").out.splitlines()
-    assert json.loads(whole[0])["outcomes"][3] == {
+    whole = show_points(heldout, "--outcomes")
+    assert whole[0]["outcomes"][3] == {
         "id": "d",
         "reward": None,
         "repeat": 0,
@@ -183,8 +190,7 @@ def test_show_as_json_is_a_line_a_point_with_every_field(run: Path, heldout: Hel
         "truncated": False,
         "copy_of": None,
     }
-    one = heldout("show", "rl_eval", "--json", "--outcomes", "--step", "50").out.splitlines()
-    assert one == whole[1:2]
+    assert show_points(heldout, "--outcomes", "--step", "50") == whole[1:2]
 
 
 def test_show_a_step_prints_the_report_that_the_curve_names(run: Path, heldout: Heldout) -> None:
@@ -206,7 +212,7 @@ def test_a_path_in_the_curve_is_not_followed(run: Path, heldout: Heldout) -> Non
     save(result("secret"), path="elsewhere")
     append(point(200, 1.0, run="../../../elsewhere"))
     outcome = heldout("show", "rl_eval", "--step", "200")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "steps/00000200: the conversations of step 200 were not saved" in outcome.err
 
 
@@ -229,20 +235,20 @@ def test_what_show_cannot_do_is_said(
     run: Path, heldout: Heldout, arguments: list[str], said: str
 ) -> None:
     outcome = heldout("show", "rl_eval", *arguments)
-    assert (outcome.code, outcome.out) == (1, "")
+    assert outcome.code == 2
     assert said in outcome.err
 
 
 def test_an_ordinary_run_has_no_steps(finished: Said, heldout: Heldout) -> None:
     outcome = heldout("show", "six", "--step", "5")
-    assert outcome.code == 1
-    assert "outputs/evals/six has no curve.jsonl, so --step does not apply to it" in outcome.err
+    assert outcome.code == 2
+    assert f"{find_run('six')} has no curve.jsonl, so --step does not apply to it" in outcome.err
     assert "so --effect does not apply to it" in heldout("show", "six", "--effect", "0.1").err
     for command in ("flips", "plot", "stop"):
-        outcome = heldout(command, "six")
-        assert outcome.code == 1
+        outcome = heldout("curve", command, "six")
+        assert outcome.code == 2
         assert "nothing was evaluated there during training" in outcome.err
-    assert heldout("watch", "six", "--once").code == 1
+    assert heldout("curve", "watch", "six", "--once").code == 2
 
 
 def test_a_live_run_says_so(writer: CurveWriter, heldout: Heldout) -> None:
@@ -339,8 +345,7 @@ def test_show_as_json_has_the_verdict_as_it_was_given_or_as_it_is_asked_for(
     append(*climb("rl_eval", verdict=stored))
 
     def shown(*arguments: str) -> list[Any]:
-        lines = heldout("show", "rl_eval", "--json", *arguments).out.splitlines()
-        return [json.loads(line)["verdict"] for line in lines]
+        return [point["verdict"] for point in show_points(heldout, *arguments)]
 
     assert shown() == [stored] * 12
     anew = shown("--effect", "0.2")
@@ -358,8 +363,7 @@ def test_show_as_json_gives_a_verdict_only_where_none_was_given(
     points = climb("rl_eval")
     points[4] = msgspec.structs.replace(points[4], verdict=given)
     append(*points)
-    lines = heldout("show", "rl_eval", "--json").out.splitlines()
-    shown = [json.loads(line)["verdict"] for line in lines]
+    shown = [point["verdict"] for point in show_points(heldout)]
     assert shown.pop(4) == given
     assert [one["kind"] for one in shown].count("improving") > 3
     assert all("best_ci_high" in one for one in shown)
@@ -369,7 +373,7 @@ def test_a_curve_of_thousands_is_shown_in_seconds_with_a_best_eval(
     run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What takes the cube of their number is left out, and said to be."""
-    monkeypatch.setattr("heldout.cli.curve.CORRECTED_EVALS", 10)
+    monkeypatch.setattr("heldout.cli._curves.CORRECTED_EVALS", 10)
     CURVE.unlink()
     append(*climb("rl_eval"))
     *_, best, _, _ = heldout("show", "rl_eval").out.splitlines()
@@ -396,7 +400,7 @@ def test_terms_that_make_no_sense_are_refused(
     run: Path, heldout: Heldout, wrong: list[str]
 ) -> None:
     outcome = heldout("show", "rl_eval", *wrong)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert wrong[0].removeprefix("--") in outcome.err
 
 
@@ -405,7 +409,7 @@ def test_rewards_that_cannot_be_judged_are_shown_all_the_same(run: Path, heldout
     outcome = heldout("show", "rl_eval")
     assert outcome.code == 0
     assert "no verdict: a reward at step 200 is 1e+300" in outcome.out
-    assert heldout("watch", "rl_eval", "--once").code == 0
+    assert heldout("curve", "watch", "rl_eval", "--once").code == 0
     seen(CURVE)
 
 
@@ -413,7 +417,7 @@ def test_damage_is_named_and_repaired(run: Path, heldout: Heldout) -> None:
     lines = CURVE.read_bytes().splitlines(keepends=True)
     CURVE.write_bytes(b"".join([*lines[:2], b"\x00nonsense\n", *lines[2:]]))
     outcome = heldout("show", "rl_eval")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "curve.jsonl, line 3: not a readable point" in outcome.err
     outcome = heldout("show", "rl_eval", "--repair")
     assert outcome.code == 0
@@ -437,11 +441,11 @@ def test_nothing_in_a_curve_is_obeyed_by_the_terminal(run: Path, heldout: Heldou
     )
     for arguments in (
         ["show"],
-        ["watch", "--once"],
-        ["flips", "--label", EVIL],
-        ["flips", "--label", "none"],
-        ["plot", "--metric", "none"],
-        ["plot"],
+        ["curve", "watch", "--once"],
+        ["curve", "flips", "--label", EVIL],
+        ["curve", "flips", "--label", "none"],
+        ["curve", "plot", "--metric", "none"],
+        ["curve", "plot"],
     ):
         outcome = heldout(*arguments, "rl_eval")
         for text in (outcome.out, outcome.err):
@@ -507,7 +511,7 @@ def test_a_run_of_that_name_here_comes_before_one_under_outputs(run: Path) -> No
 
 
 def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldout) -> None:
-    out = heldout("flips", "rl_eval").out
+    out = heldout("curve", "flips", "rl_eval").out
     title, head, _, *rows = words(out)
     assert title == ["rl_eval, step 0 to 150"]
     assert head == ["sample", "at 0", "at 150"]
@@ -522,7 +526,7 @@ def test_flips_compares_the_first_result_with_the_last(run: Path, heldout: Heldo
 
 
 def test_flips_as_json(run: Path, heldout: Heldout) -> None:
-    shown = json.loads(heldout("flips", "rl_eval", "--from", "50", "--json").out)
+    shown = json.loads(heldout("curve", "flips", "rl_eval", "--from", "50", "--json").out)
     assert (shown["from"], shown["to"], shown["compared"]) == (50, 150, 4)
     assert shown["gained"] == [{"id": "b", "before": 0.0, "after": 1.0}]
     assert shown["lost"] == [{"id": "c", "before": 1.0, "after": 0.0}]
@@ -534,29 +538,29 @@ def test_flips_as_json(run: Path, heldout: Heldout) -> None:
 
 def test_flips_uses_the_threshold_of_the_run(run: Path, heldout: Heldout) -> None:
     RunDir(RUN).write_info(RunInfo.new({**CONFIG, "pass_threshold": -1}, {}))
-    assert "0 gained, 0 lost, 3 still pass" in heldout("flips", "rl_eval").out
+    assert "0 gained, 0 lost, 3 still pass" in heldout("curve", "flips", "rl_eval").out
 
 
 def test_flips_names_the_steps_there_are(run: Path, heldout: Heldout) -> None:
-    outcome = heldout("flips", "rl_eval", "--to", "100")
-    assert outcome.code == 1
+    outcome = heldout("curve", "flips", "rl_eval", "--to", "100")
+    assert outcome.code == 2
     assert "no result at step 100; there are 0, 50, 150" in outcome.err
     CURVE.unlink()
     append(point(0))
-    assert "Error: no step has a result yet" in heldout("flips", "rl_eval").err
+    assert "Error: no step has a result yet" in heldout("curve", "flips", "rl_eval").err
 
 
 def test_flips_asks_which_eval_where_there_are_several(run: Path, heldout: Heldout) -> None:
     append(point(50, 1.0, label="other"))
-    assert "of which eval?" in heldout("flips", "rl_eval").err
-    assert "it has other, rl_eval" in heldout("flips", "rl_eval", "--label", "x").err
-    assert heldout("flips", "rl_eval", "--label", "rl_eval").code == 0
+    assert "of which eval?" in heldout("curve", "flips", "rl_eval").err
+    assert "it has other, rl_eval" in heldout("curve", "flips", "rl_eval", "--label", "x").err
+    assert heldout("curve", "flips", "rl_eval", "--label", "rl_eval").code == 0
 
 
 def test_flips_says_where_more_than_the_policy_changed(run: Path, heldout: Heldout) -> None:
     append(point(200, 1.0, 1.0, 1.0, decoding={"dtype": "float16", "prepared_seconds": 3.0}))
     assert "not the policy alone changed, but its decoding, too: dtype" in (
-        heldout("flips", "rl_eval").out
+        heldout("curve", "flips", "rl_eval").out
     )
 
 
@@ -564,10 +568,13 @@ def test_flips_says_where_more_than_the_policy_changed(run: Path, heldout: Heldo
 
 
 def test_plot_writes_the_picture_that_its_name_asks_for(run: Path, heldout: Heldout) -> None:
-    outcome = heldout("plot", "rl_eval")
+    outcome = heldout("curve", "plot", "rl_eval")
     assert (outcome.code, outcome.out) == (0, "Wrote curve.png.\n")
     assert Path("curve.png").read_bytes().startswith(b"\x89PNG")
-    assert heldout("plot", "rl_eval", str(RUN), "-o", "two.SVG", "--metric", "length").code == 0
+    assert (
+        heldout("curve", "plot", "rl_eval", str(RUN), "-o", "two.SVG", "--metric", "length").code
+        == 0
+    )
     assert b"<svg" in Path("two.SVG").read_bytes()
 
 
@@ -584,19 +591,22 @@ def test_plot_writes_the_picture_that_its_name_asks_for(run: Path, heldout: Held
 def test_what_plot_cannot_draw_is_said(
     run: Path, heldout: Heldout, arguments: list[str], said: str
 ) -> None:
-    outcome = heldout("plot", *arguments)
-    assert outcome.code == 1
+    outcome = heldout("curve", "plot", *arguments)
+    assert outcome.code == 2
     assert said in outcome.err
 
 
 def test_plot_has_nothing_to_draw_without_a_result(run: Path, heldout: Heldout) -> None:
     CURVE.unlink()
     append(point(0))
-    assert "rl_eval has no result yet: there is nothing to plot" in heldout("plot", "rl_eval").err
+    assert (
+        "rl_eval has no result yet: there is nothing to plot"
+        in heldout("curve", "plot", "rl_eval").err
+    )
 
 
 def test_stop_leaves_its_reason_for_the_training(writer: CurveWriter, heldout: Heldout) -> None:
-    outcome = heldout("stop", "rl_eval", "--reason", "enough")
+    outcome = heldout("curve", "stop", "rl_eval", "--reason", "enough")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out == "Asked the training run that writes outputs/evals/rl_eval to stop.\n"
     assert stop_requested(RUN) == "enough"
@@ -604,10 +614,10 @@ def test_stop_leaves_its_reason_for_the_training(writer: CurveWriter, heldout: H
 
 
 def test_stop_says_that_nobody_seems_to_be_there(run: Path, heldout: Heldout) -> None:
-    outcome = heldout("stop", "rl_eval")
+    outcome = heldout("curve", "stop", "rl_eval")
     assert outcome.code == 0
     assert "No process seems to be writing it now" in outcome.err
-    assert heldout("stop", "nowhere").code == 1
+    assert heldout("curve", "stop", "nowhere").code == 2
     assert not Path("nowhere").exists()
 
 
@@ -808,33 +818,32 @@ def test_a_verdict_in_a_pipe_is_one_of_four_words(run: Path, heldout: Heldout) -
         point(300, 1.0, verdict={"kind": ["x"], "effect": "x"}),
         point(350, 1.0, verdict={"kind": "cannot tell"}),
     )
-    *_, one, two, three, old = heldout("watch", "rl_eval", "--once").out.splitlines()
+    *_, one, two, three, old = heldout("curve", "watch", "rl_eval", "--once").out.splitlines()
     assert one.endswith("2.0 s  improving")
     assert two.endswith("2.0 s")
     assert three.endswith("2.0 s")
     assert old.endswith("2.0 s  inconclusive")  # the word of earlier versions
-    line = heldout("show", "rl_eval", "--json").out.splitlines()[-1]
-    assert json.loads(line)["verdict"]["kind"] == "inconclusive"
+    assert show_points(heldout)[-1]["verdict"]["kind"] == "inconclusive"
 
 
 # --- watch --------------------------------------------------------------------------------------
 
 
 def test_watch_in_a_pipe_prints_a_line_a_point(run: Path, heldout: Heldout) -> None:
-    out = heldout("watch", "rl_eval", "--once").out.splitlines()
+    out = heldout("curve", "watch", "rl_eval", "--once").out.splitlines()
     assert out == [
         "step 0  reward 0.250 (0.100 … 0.900)  n 4  1 error  2.0 s  0.333 without errored items",
         "step 50  reward 0.750 (0.100 … 0.900)  n 4  2.0 s",
         "step 100  2.0 s  skipped: no memory left",
         "step 150  reward 0.750 (0.100 … 0.900)  n 4  2.0 s  final",
     ]
-    lengths = heldout("watch", "rl_eval", "--once", "--metric", "length").out.splitlines()
+    lengths = heldout("curve", "watch", "rl_eval", "--once", "--metric", "length").out.splitlines()
     assert lengths[1] == "step 50  length 12.000  n 4  2.0 s"
 
 
 def test_watch_once_does_not_wait(folder: Path, heldout: Heldout) -> None:
-    outcome = heldout("watch", "nowhere", "--once")
-    assert outcome.code == 1
+    outcome = heldout("curve", "watch", "nowhere", "--once")
+    assert outcome.code == 2
     assert "there is no run at nowhere" in outcome.err
 
 
@@ -842,8 +851,8 @@ def test_watch_does_not_wait_for_a_curve_of_a_run_that_was_no_training(
     folder: Path, heldout: Heldout
 ) -> None:
     save(result("a"), path="outputs/evals/plain")
-    outcome = heldout("watch", "plain")
-    assert outcome.code == 1
+    outcome = heldout("curve", "watch", "plain")
+    assert outcome.code == 2
     assert "nothing was evaluated there during training" in outcome.err
 
 
@@ -859,25 +868,25 @@ def test_watch_waits_and_says_what_may_have_been_meant(
     run: Path, heldout: Heldout, monkeypatch: pytest.MonkeyPatch, name: str, meant: str
 ) -> None:
     monkeypatch.setattr("time.sleep", interrupted)
-    outcome = heldout("watch", name)
+    outcome = heldout("curve", "watch", name)
     assert outcome.code == 0
     assert outcome.err == (f"Waiting for {name}/curve.jsonl; Ctrl-C ends (did you mean {meant}?)\n")
     Path("outputs/evals/empty").mkdir()
     for other in ("something_else", "empti", "no/such/place"):
-        outcome = heldout("watch", other)
+        outcome = heldout("curve", "watch", other)
         assert outcome.err == f"Waiting for {other}/curve.jsonl; Ctrl-C ends\n"
 
 
 def test_watch_names_the_metrics_there_are(run: Path, heldout: Heldout) -> None:
-    outcome = heldout("watch", "rl_eval", "--metric", "nope")
-    assert outcome.code == 1
+    outcome = heldout("curve", "watch", "rl_eval", "--metric", "nope")
+    assert outcome.code == 2
     assert "no metric 'nope'; it has reward, pass_rate, length" in outcome.err
 
 
 @pytest.mark.integration
 def test_watch_in_a_pipe_waits_for_the_run_and_follows_it(folder: Path) -> None:
     process = subprocess.Popen(
-        command_of("watch", "rl_eval", "--interval", "0.05"),
+        command_of("curve", "watch", "rl_eval", "--interval", "0.05"),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -917,7 +926,7 @@ class Screen(Terminal):
 
 @pytest.mark.integration
 def test_watch_on_a_terminal_draws_until_interrupted(folder: Path) -> None:
-    terminal = Screen("watch", "rl_eval", "--interval", "0.05", columns=60)
+    terminal = Screen("curve", "watch", "rl_eval", "--interval", "0.05", columns=60)
     terminal.read_until("Waiting for rl_eval/curve.jsonl")
     RUN.mkdir(parents=True)
     append(*POINTS)
@@ -944,7 +953,7 @@ def test_a_pipe_that_is_closed_ends_watch_quietly(run: Path) -> None:
         text=True,
         timeout=30,
     )
-    assert json.loads(done.stdout)["step"] == 0
+    assert json.loads(done.stdout)["points"][0]["step"] == 0
     assert done.stderr == ""
 
 
@@ -971,7 +980,7 @@ def test_numbers_without_a_denominator_do_not_claim_one(heldout: Heldout) -> Non
     assert "steps late" in shown
     for absent in ("reward", " n ", "interval", "passed"):
         assert absent not in shown
-    lines = heldout("watch", "rl_eval", "--once").out.splitlines()
+    lines = heldout("curve", "watch", "rl_eval", "--once").out.splitlines()
     assert lines[0] == "step 10  accuracy 0.250  n unknown  2.0 s  3 steps late"
     assert lines[1] == "step 20  accuracy 0.500  n unknown  2.0 s"
 

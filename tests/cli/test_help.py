@@ -10,13 +10,14 @@ import pytest
 
 from heldout import EvalConfig, Sampling
 from heldout.cli.run import field_docstrings, list_settings
+from heldout.prices import Price
 from tests.cli.conftest import Heldout
 
 
 def test_the_help_names_every_command(heldout: Heldout) -> None:
     outcome = heldout("--help")
     assert outcome.code == 0
-    for name in ("run", "show", "slice"):
+    for name in ("run", "list", "show", "curve", "check"):
         assert re.search(rf"^  {name} +[A-Z]", outcome.out, re.MULTILINE)
     assert heldout().out == outcome.out
     assert heldout("-h").out == outcome.out
@@ -31,7 +32,7 @@ def test_a_command_that_is_not_there_is_refused_with_the_nearest(heldout: Heldou
     outcome = heldout("shwo")
     assert outcome.code == 2
     assert "there is no command 'shwo'; did you mean show?" in outcome.err
-    assert "there are run, show, slice" in heldout("xyzzy").err
+    assert "there are run, list, show, compare" in heldout("xyzzy").err
 
 
 @pytest.mark.parametrize("owner", [EvalConfig, Sampling])
@@ -46,8 +47,9 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     settings = out.partition("Settings (--set KEY=VALUE):\n")[2]
     assert settings
     flat = " ".join(settings.split())
-    names = [f.name for f in fields(EvalConfig) if f.name != "sampling"]
+    names = [f.name for f in fields(EvalConfig) if f.name not in ("sampling", "price")]
     names += [f"sampling.{f.name}" for f in fields(Sampling)]
+    names += [f"price.{f.name}" for f in fields(Price)]
     rows = dict(list_settings())
     assert [*rows] == names
     for name, text in rows.items():
@@ -55,6 +57,7 @@ def test_the_help_of_run_lists_every_setting_with_its_text_and_default(heldout: 
     assert rows["max_concurrent"] == "Items in flight at once. [default: 16]"
     assert rows["progress"].endswith("[default: true]")
     assert rows["timeout"].endswith("[default: 600]")
-    assert rows["sampling.temperature"] == "0 is greedy. [default: 0]"
+    assert rows["sampling.temperature"].startswith("0 is greedy. ")
+    assert rows["sampling.temperature"].endswith("[default: 0]")
     assert rows["sampling.stop"] == "Texts that end a model turn."
     assert max(map(len, out.splitlines())) <= 80

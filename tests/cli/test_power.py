@@ -21,7 +21,7 @@ def runs(folder: Path) -> None:
 
 
 def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout: Heldout) -> None:
-    outcome = heldout("power", "--baseline", "before", "--detect", "0.05")
+    outcome = heldout("power", "before", "--detect", "0.05")
     assert (outcome.code, outcome.err) == (0, "")
     found = plan("outputs/evals/before", detect=0.05)
     said = rows(outcome.out)
@@ -52,7 +52,7 @@ def test_without_repeats_the_answer_is_a_range_and_says_why(runs: None, heldout:
 
 def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) -> None:
     outcome = heldout(
-        *("power", "--baseline", "before", "--against", "after", "--detect", "0.05", "--json"),
+        *("power", "before", "--baseline", "after", "--detect", "0.05", "--json"),
         *("--repeats", "3", "--repeats", "5", "--power", "0.9", "--alpha", "0.01"),
     )
     assert outcome.out.count("\n") == 1
@@ -69,7 +69,7 @@ def test_as_json_it_is_one_line_with_every_number(runs: None, heldout: Heldout) 
 
 
 def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) -> None:
-    arguments = ("power", "--baseline", "before", "--detect", "0.05")
+    arguments = ("power", "before", "--detect", "0.05")
 
     def first_row(*more: str) -> list[str]:
         lines = rows(heldout(*arguments, *more).out)
@@ -79,7 +79,7 @@ def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) 
     for more in (["--power", "0.9"], ["--alpha", "0.01"], ["--correlation", "0.5"]):
         assert first_row(*more)[1] != plain[1]
     assert first_row("--repeats", "3")[0] == "3"
-    out = heldout(*arguments, "--against", "after", "--power", "0.9", "--alpha", "0.01").out
+    out = heldout(*arguments, "--baseline", "after", "--power", "0.9", "--alpha", "0.01").out
     assert "\nvariance of its differences from after\n" in out
     assert "at 90% power and p < 0.01, two runs need:" in out
     assert "in size at 80% power" in heldout(*arguments, "--metric", "size").out
@@ -87,10 +87,10 @@ def test_options_are_what_the_numbers_are_made_of(runs: None, heldout: Heldout) 
 
 def test_what_repeats_would_do_for_these_samples_is_said(heldout: Heldout) -> None:
     make_run("sure", A, repeats=2)  # every repeat says the same: there is nothing to average out
-    out = heldout("power", "--baseline", "sure", "--detect", "0.05").out
+    out = heldout("power", "sure", "--detect", "0.05").out
     assert "; 60 samples, 2 attempts each\n" in out
     assert "\nNo number of repeats would make these samples enough to detect 0.050.\n" in out
-    easy = heldout("power", "--baseline", "sure", "--detect", "0.9").out
+    easy = heldout("power", "sure", "--detect", "0.9").out
     assert "\nThey are enough to detect 0.900.\n" in easy
 
 
@@ -103,31 +103,39 @@ def test_repeats_that_would_be_enough_are_numbered(runs: None) -> None:
 
 def test_samples_without_a_value_are_counted(heldout: Heldout) -> None:
     make_run("before", [BROKEN, *A[1:]])
-    out = heldout("power", "--baseline", "before", "--detect", "0.05").out
+    out = heldout("power", "before", "--detect", "0.05").out
     assert "; 59 samples, 1 attempt each; 1 sample left out, without a value\n" in out
 
 
 def test_a_run_that_does_not_vary_is_refused_or_planned_for_by_its_rate(heldout: Heldout) -> None:
     make_run("before", [0.7] * 10)
-    outcome = heldout("power", "--baseline", "before", "--detect", "0.05")
-    assert (outcome.code, outcome.out) == (1, "")
+    outcome = heldout("power", "before", "--detect", "0.05")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "the reward of before does not vary" in outcome.err
     make_run("passes", [1.0] * 10)  # of rates, what is to be seen says how much it would vary
-    outcome = heldout("power", "--baseline", "passes", "--detect", "0.05")
+    outcome = heldout("power", "passes", "--detect", "0.05")
     found = plan("outputs/evals/passes", detect=0.05)
     assert outcome.code == 0
     assert rows(outcome.out)[3][1] == f"{found.rows[0].samples:,}"
 
 
 def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldout) -> None:
-    arguments = ("power", "--baseline", "before", "--detect", "0.05")
+    arguments = ("power", "before", "--detect", "0.05")
     clustered = heldout(*arguments, "--cluster", "book")
     assert "\nnote: 1.00 times as many, since samples come in 30 clusters by book" in clustered.out
     make_run("other", BETTER, score=other_score_fn)
-    refused = heldout(*arguments, "--against", "other")
-    assert (refused.code, refused.out) == (1, "")
+    refused = heldout(*arguments, "--baseline", "other")
+    assert (refused.code, refused.out) == (2, "")
     assert refused.err.endswith("(--allow scorer)\n")
-    assert heldout(*arguments, "--against", "other", "--allow", "scorer").code == 0
+    assert heldout(*arguments, "--baseline", "other", "--allow", "scorer").code == 0
+
+
+def test_the_options_of_version_0_1_still_name_the_same_runs(runs: None, heldout: Heldout) -> None:
+    both = heldout("power", "before", "--baseline", "after", "--detect", "0.05")
+    former = ("power", "--baseline", "before", "--against", "after", "--detect", "0.05")
+    assert heldout(*former).out == both.out
+    one = heldout("power", "before", "--detect", "0.05")
+    assert heldout("power", "--baseline", "before", "--detect", "0.05").out == one.out
 
 
 @pytest.mark.parametrize(
@@ -136,12 +144,12 @@ def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldou
         (["--detect", "0"], "a difference to detect; got 0.0"),
         (["--detect", "nan"], "a difference to detect; got nan"),
         (
-            ["--detect", "0.1", "--against", "after", "--correlation", "0.5"],
-            "--against measures what --correlation guesses",
+            ["--detect", "0.1", "--baseline", "after", "--correlation", "0.5"],
+            "--baseline measures what --correlation guesses",
         ),
-        (["--detect", "0.1", "--allow", "scorer"], "between two runs: add --against RUN"),
+        (["--detect", "0.1", "--allow", "scorer"], "between two runs: add --baseline RUN"),
         (
-            ["--detect", "0.1", "--against", "after", "--allow", "samples,scorer"],
+            ["--detect", "0.1", "--baseline", "after", "--allow", "samples,scorer"],
             "give --allow once for each kind",
         ),
         (["--detect", "0.1", "--cluster", "book,page"], "no key 'book,page'"),
@@ -150,13 +158,13 @@ def test_cluster_and_allow_are_those_of_a_comparison(runs: None, heldout: Heldou
         (["--detect", "0.1", "--correlation", "2"], "correlation is between -1 and 1"),
         (["--detect", "0.1", "--repeats", "0"], "at least once"),
         (["--detect", "0.1", "--metric", "speed"], "no metric 'speed'"),
-        (["--detect", "0.1", "--against", "nowhere"], "there is no run at nowhere"),
+        (["--detect", "0.1", "--baseline", "nowhere"], "there is no run at nowhere"),
         ([], "Missing option '--detect'"),
     ],
 )
-def test_bad_input_exits_with_1_and_says_what_is_wrong(
+def test_bad_input_exits_with_2_and_says_what_is_wrong(
     runs: None, heldout: Heldout, arguments: list[str], said: str
 ) -> None:
-    outcome = heldout("power", "--baseline", "before", *arguments)
-    assert (outcome.code, outcome.out) == (1, "")
+    outcome = heldout("power", "before", *arguments)
+    assert (outcome.code, outcome.out) == (2, "")
     assert said in outcome.err

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from heldout.store.runs import find_run
 from tests.cli.conftest import (
-    RUN,
     Heldout,
     Outcome,
     Write,
@@ -49,8 +49,8 @@ def wait_for(what: Callable[[], object], process: subprocess.Popen[bytes]) -> No
 
 
 def lines_of_journal() -> int:
-    journal = RUN / "results.jsonl"
-    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+    journals = [*Path("outputs/evals/six").glob("*/results.jsonl")]
+    return len(journals[0].read_bytes().splitlines()) if journals else 0
 
 
 # --- Signals ------------------------------------------------------------------------------------
@@ -73,10 +73,10 @@ def test_ctrl_c_keeps_what_was_done_and_resume_completes_it(write: Write, heldou
     out, err = process.communicate(timeout=20)  # though two calls never return
     assert process.returncode == 130
     assert out == b""
-    assert err == (
-        b"Interrupted. Results so far are saved to outputs/evals/six; continue with --resume.\n"
-    )
-    run = json.loads((RUN / "run.json").read_text())
+    run_dir = find_run("six")
+    saved = f"Results so far are saved to {run_dir}; continue with --resume."
+    assert err.decode() == f"Interrupted. {saved}\n"
+    run = json.loads((run_dir / "run.json").read_text())
     assert (run["status"], run["asked"]) == ("interrupted", 6)
     assert "interrupted after 3 of 6 items" in heldout("show", "six").out
 
@@ -105,7 +105,7 @@ def test_a_call_that_never_returns_does_not_keep_the_process_alive(write: Write)
         ["--help"],
         ["show", "six"],
         ["show", "six", "--json"],
-        ["slice", "six", "--by", "topic"],
+        ["show", "six", "--by", "topic"],
         ["show", "six", "--failures", "9"],
     ],
 )
@@ -202,14 +202,15 @@ def test_a_terminal_shows_progress_in_one_line_that_ends_with_the_time_it_took(
     assert "error" not in shown
     Path("go").touch()
     assert terminal.read_all() == 0
-    progress, report = terminal.written.split("six\x1b", 1)
+    run_dir = find_run("six")
+    progress, report = terminal.written.split(f"six/{run_dir.name}\x1b", 1)
     last = progress.split("\x1b[2K")[-1]
     assert "6/6" in last
     assert "in 0:0" in last
     assert "mean 0.667 (0.300 … 0.903)" in last
     # Redrawn in place: only the last one is followed by a new line.
     assert progress.count("\n") == 1
-    assert "saved to outputs/evals/six" in report
+    assert f"saved to {run_dir}" in report
     assert terminal.written.count("\x1b[?25l") == terminal.written.count("\x1b[?25h") == 1
 
 
@@ -234,7 +235,7 @@ def test_progress_can_be_turned_off(write: Write) -> None:
 def test_a_failed_eval_leaves_the_terminal_as_it_was(write: Write) -> None:
     write(**{"    return word": "    raise RuntimeError('down')"})
     terminal = Terminal("run", "eval.py")
-    assert terminal.read_all() == 2
+    assert terminal.read_all() == 4
     assert "mean –" in terminal.written
     assert "6 errors" in terminal.written
     assert terminal.written.count("\x1b[?25l") == terminal.written.count("\x1b[?25h") == 1
@@ -305,6 +306,6 @@ def test_the_module_is_the_command(write: Write) -> None:
 def test_exit_codes_are_those_of_the_process(write: Write) -> None:
     write(**{"    return word": "    raise RuntimeError('down')"})
     done = in_process_of_its_own("run", "eval.py")
-    assert done.returncode == 2
+    assert done.returncode == 4
     assert "all 6 items errored" in done.stderr
     assert "Traceback" not in done.stderr

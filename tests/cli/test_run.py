@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from heldout import EvalReport
-from tests.cli.conftest import EVAL, RUN, Heldout, Outcome, Write, calls, damage_line
+from heldout.store.runs import find_run
+from tests.cli.conftest import EVAL, RUN, START, Heldout, Outcome, Write, calls, damage_line
 
 
 def status() -> str:
@@ -20,11 +21,24 @@ def status() -> str:
 
 
 def test_running_an_eval_file_prints_its_report_and_where_it_is_kept(finished: Outcome) -> None:
-    assert "six, model: answer" in finished.out
+    assert f"six/{START}, model: answer" in finished.out
     assert "6 items: 6 scored, 0 errored, 0 truncated" in finished.out
-    assert "saved to outputs/evals/six" in finished.out
+    assert f"saved to {RUN}" in finished.out
     reward = next(line for line in finished.out.splitlines() if line.strip().startswith("reward"))
-    assert reward.split()[1:5] == ["0.667", "0.300", "…", "0.903"]
+    assert reward.split() == [
+        "reward",
+        "=",
+        "passed",
+        "(≥",
+        "0.5)",
+        "=",
+        "correct",
+        "0.667",
+        "0.300",
+        "…",
+        "0.903",
+        "6",
+    ]
     assert status() == "complete"
 
 
@@ -35,7 +49,7 @@ def test_without_a_terminal_there_is_no_progress(finished: Outcome) -> None:
 def test_a_config_without_a_name_takes_that_of_the_file(write: Write, heldout: Heldout) -> None:
     write("my eval.py", **{'experiment_name="six", ': ""})
     assert heldout("run", "my eval.py").code == 0
-    assert EvalReport.load("outputs/evals/my-eval").status == "complete"
+    assert EvalReport.load(find_run("my-eval")).status == "complete"
 
 
 def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Heldout) -> None:
@@ -44,7 +58,7 @@ def test_an_eval_file_may_have_its_eval_in_one_object(write: Write, heldout: Hel
     assert "6 items: 6 scored" in heldout("run", "eval.py").out
     write("both.py", text=f"from heldout import EvalDefinition\n{text}")
     outcome = heldout("run", "both.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "both.py has a definition and load_dataset: give one of the two" in outcome.err
 
 
@@ -136,7 +150,7 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
     given = [part for k, v in settings.items() for part in ("--set", f"{k}={v}")]
     outcome = heldout("run", "eval.py", *given)
     assert outcome.code == 0, outcome.err
-    config = EvalReport.load("none/16").config
+    config = EvalReport.load(find_run("none/16")).config
     sampling = config.pop("sampling")
     found = {k: config[k] for k in settings if "." not in k}
     assert found == {
@@ -146,7 +160,7 @@ def test_settings_are_read_as_their_types(write: Write, heldout: Heldout) -> Non
         "timeout": None,
         "progress": False,
         "on_error": "raise",
-        "experiment_name": "16",
+        "experiment_name": f"16/{START}",
         "output_dir": "none",
     }
     assert sampling == {
@@ -183,7 +197,6 @@ def test_an_option_of_its_own_wins_over_set(write: Write, heldout: Heldout) -> N
     ("setting", "said"),
     [
         ("max_sample=3", "--set max_sample: there is no such setting; did you mean max_samples?"),
-        ("temperature=1", "did you mean sampling.temperature?"),
         ("sampling.temprature=1", "did you mean sampling.temperature?"),
         ("xyzzy=1", "there is no such setting; there are endpoint, experiment_name, "),
         ("max_samples", "--set takes KEY=VALUE, got 'max_samples'"),
@@ -206,7 +219,7 @@ def test_a_wrong_setting_is_refused_before_anything_runs(
 ) -> None:
     write()
     outcome = heldout("run", "eval.py", "--set", setting)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert said in outcome.err
     assert "Traceback" not in outcome.err
     assert not Path("outputs").exists()
@@ -218,7 +231,7 @@ def test_an_endpoint_of_the_wrong_form_is_refused_with_the_forms_there_are(
 ) -> None:
     write()
     outcome = heldout("run", "eval.py", "--endpoint", endpoint)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert f"endpoint {endpoint!r} is not one of openai:MODEL" in outcome.err
     assert "hf:PATH, smollm2" in outcome.err
 
@@ -238,7 +251,7 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 ) -> None:
     write()
     outcome = heldout("run", "eval.py", *arguments)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert said in outcome.err
     assert not Path("outputs").exists()
 
@@ -246,16 +259,14 @@ def test_a_wrong_option_is_refused_before_anything_runs(
 # --- Resuming -----------------------------------------------------------------------------------
 
 
-def test_a_run_that_exists_is_refused_with_the_choices_there_are(
-    finished: Outcome, heldout: Heldout
-) -> None:
+def test_a_second_run_has_a_directory_of_its_own(finished: Outcome, heldout: Heldout) -> None:
     before = (RUN / "results.jsonl").read_bytes()
-    outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
-    for choice in ("--resume", "choose another experiment_name", "remove the directory"):
-        assert choice in outcome.err
-    assert str(RUN) in outcome.err
+    outcome = heldout("run", "eval.py", "--limit", "2")
+    assert outcome.code == 0
+    assert f"saved to {RUN}-2" in outcome.out
     assert (RUN / "results.jsonl").read_bytes() == before
+    assert "2 items" in heldout("show", "six").out
+    assert "6 items" in heldout("show", "six@1").out
 
 
 def test_resume_runs_only_what_is_missing(finished: Outcome, heldout: Heldout) -> None:
@@ -276,7 +287,7 @@ def test_resume_starts_a_run_where_there_is_none(write: Write, heldout: Heldout)
 
 def test_a_run_of_another_config_is_not_resumed(finished: Outcome, heldout: Heldout) -> None:
     outcome = heldout("run", "eval.py", "--resume", "--set", "sampling.temperature=1")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "sampling.temperature was 0.0, is now 1.0" in outcome.err
 
 
@@ -285,14 +296,12 @@ def test_a_damaged_line_stops_a_resumption_until_it_is_repaired(
 ) -> None:
     damage_line(4)
     refused = heldout("run", "eval.py", "--resume")
-    assert refused.code == 1
+    assert refused.code == 2
     assert f"{RUN}/results.jsonl, line 4: not a readable result" in refused.err
     Path("calls.txt").unlink()
     repaired = heldout("run", "eval.py", "--resume", "--repair")
     assert repaired.code == 0
-    assert "Moved damaged line 4 of outputs/evals/six/results.jsonl to results.damaged." in (
-        repaired.err
-    )
+    assert f"Moved damaged line 4 of {RUN}/results.jsonl to results.damaged." in (repaired.err)
     assert calls() == ["word2"]
     assert repaired.out == finished.out
 
@@ -305,13 +314,13 @@ def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
 ) -> None:
     write(**{"    return word": "    raise RuntimeError('no \\x1b[31mGPU: ' + word)"})
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert outcome.out == ""
     assert "all 6 items errored" in outcome.err
     assert r"sample 'q5': endpoint: RuntimeError: no \x1b[31mGPU: word5 (eval.py, line " in (
         outcome.err
     )
-    assert "Results so far are saved to outputs/evals/six" in outcome.err
+    assert f"Results so far are saved to {RUN}" in outcome.err
     assert "Traceback" not in outcome.err
     assert status() == "failed"
 
@@ -319,14 +328,14 @@ def test_an_eval_in_which_everything_fails_exits_2_with_the_last_error(
 def test_more_errors_than_allowed_exit_2(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py", "--set", "max_error_rate=0.1")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert "1 of 6 items errored, above max_error_rate=0.1" in outcome.err
 
 
 def test_the_first_error_exits_2_where_that_was_asked_for(write: Write, heldout: Heldout) -> None:
     write(**{"    return word": "    assert word != 'word1'; return word"})
     outcome = heldout("run", "eval.py", "--set", "on_error=raise")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert "sample 'q1': endpoint: AssertionError" in outcome.err
 
 
@@ -344,7 +353,7 @@ def test_errors_that_are_allowed_are_reported_and_exit_0(write: Write, heldout: 
 
 def test_a_missing_eval_file_is_named(heldout: Heldout) -> None:
     outcome = heldout("run", "nowhere.py")
-    assert (outcome.code, outcome.err) == (1, "Error: nowhere.py does not exist\n")
+    assert (outcome.code, outcome.err) == (2, "Error: nowhere.py does not exist\n")
 
 
 def test_a_folder_and_a_text_file_are_not_eval_files(heldout: Heldout, folder: Path) -> None:
@@ -358,7 +367,7 @@ def test_a_missing_function_is_named_with_the_nearest_there_is(
 ) -> None:
     write(**{"def score_fn": "def scorefn"})
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err == (
         "Error: eval.py defines no function score_fn(trajectory, sample) -> Score "
         "(did you mean scorefn?)\n"
@@ -385,20 +394,20 @@ def test_a_value_of_the_wrong_type_is_named(
     path = write()
     path.write_text(f"{path.read_text()}\n{name} = 3\n")
     outcome = heldout("run", "eval.py")
-    assert (outcome.code, outcome.err) == (1, f"Error: eval.py: {said}\n")
+    assert (outcome.code, outcome.err) == (2, f"Error: eval.py: {said}\n")
 
 
 def test_a_config_by_another_name_is_not_overlooked(write: Write, heldout: Heldout) -> None:
     write(**{"config =": "my_config ="})
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "an EvalConfig called my_config, and no config" in outcome.err
 
 
 def test_a_syntax_error_is_reported_with_file_and_line(heldout: Heldout, folder: Path) -> None:
     (folder / "eval.py").write_text("x = 1\ny = (2\nz = 3\n")
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err.startswith("Error: eval.py could not be loaded: SyntaxError: ")
     assert "(eval.py, line 2)" in outcome.err
     assert "Traceback" not in outcome.err
@@ -417,7 +426,7 @@ def test_a_syntax_error_in_an_imported_file_is_reported_where_it_is(
 def test_an_import_error_is_reported_with_file_and_line(heldout: Heldout, folder: Path) -> None:
     (folder / "eval.py").write_text("import json\n\nimport not_a_module\n")
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert outcome.err == (
         "Error: eval.py could not be loaded: ModuleNotFoundError: No module named "
         "'not_a_module' (eval.py, line 3)\n"
@@ -446,7 +455,7 @@ def test_an_error_in_load_dataset_is_reported_with_its_line(
     )
     line = path.read_text().splitlines().index("    {}['key']") + 1
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert f"eval.py: load_dataset failed: KeyError: 'key' (eval.py, line {line})" in outcome.err
     assert "Traceback" not in outcome.err
 
@@ -457,14 +466,14 @@ def test_a_dataset_that_is_not_one_is_refused(
 ) -> None:
     write(**{"    return [\n": f"    return {value}\n    [\n"})
     outcome = heldout("run", "eval.py")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert f"load_dataset returns a list of samples, got {kind}" in outcome.err
 
 
 def test_an_empty_dataset_is_refused(write: Write, heldout: Heldout) -> None:
     write(**{"range(6)": "range(0)"})
     outcome = heldout("run", "eval.py")
-    assert (outcome.code, outcome.err) == (1, "Error: there are no samples to evaluate\n")
+    assert (outcome.code, outcome.err) == (2, "Error: there are no samples to evaluate\n")
     assert not Path("outputs").exists()
 
 
@@ -474,7 +483,7 @@ def test_a_misspelt_optional_function_is_not_left_out_in_silence(
     path = write()
     path.write_text(path.read_text() + "\ndef enviroment_factory(sample):\n    return None\n")
     outcome = heldout("run", str(path))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "defines enviroment_factory, which is not used" in outcome.err
     assert "is it environment_factory?" in outcome.err
 
@@ -512,6 +521,165 @@ def test_an_exit_of_the_eval_file_itself_is_no_success(
     path = write("leaves.py")
     path.write_text(path.read_text() + f"\n{code}\n")
     outcome = heldout("run", "leaves.py")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert "SystemExit" in outcome.err
     assert "there is no report" in outcome.err
+
+
+# --- Options of the field -----------------------------------------------------------------------
+
+
+def test_limit_epochs_model_and_their_earlier_names(write: Write, heldout: Heldout) -> None:
+    write()
+    for arguments in (
+        ("--limit", "2", "--epochs", "3"),
+        ("-n", "2", "--repeats", "3"),
+        ("--max-samples", "2", "--set", "epochs=3"),
+        ("--set", "limit=2", "--set", "repeats=3"),
+    ):
+        outcome = heldout("run", "eval.py", *arguments)
+        assert "6 items: 6 scored" in outcome.out, outcome.err
+    for option in ("--model", "--endpoint"):
+        refused = heldout("run", "eval.py", option, "gpt-4o")
+        assert refused.code == 2
+        assert "write openai:gpt-4o" in refused.err
+    out = heldout("run", "--help").out
+    assert "--model MODEL" in out
+    assert "--endpoint" not in out
+    assert "--max-samples" not in out
+
+
+def test_a_sampling_setting_needs_no_prefix(write: Write, heldout: Heldout) -> None:
+    write()
+    settings = ("--set", "max_tokens=32", "--set", "temperature=0.5", "--set", "name=mine")
+    assert heldout("run", "eval.py", *settings).code == 0
+    sampling = EvalReport.load(find_run("mine")).config["sampling"]
+    assert (sampling["max_tokens"], sampling["temperature"]) == (32, 0.5)
+
+
+def test_only_the_samples_of_an_id_are_run(write: Write, heldout: Heldout) -> None:
+    write()
+    outcome = heldout("run", "eval.py", "--sample-id", "q3", "--sample-id", "q1")
+    assert "2 items: 2 scored" in outcome.out
+    assert calls() == ["word1", "word3"]
+    refused = heldout("run", "eval.py", "--sample-id", "q33")
+    assert refused.code == 2
+    assert "--sample-id q33: the dataset has no such sample; did you mean q3?" in refused.err
+
+
+PARAMETERS = "def load_dataset(count=6, *, word='word'):"
+
+
+def test_parameters_of_load_dataset_come_from_the_command_line(
+    write: Write, heldout: Heldout
+) -> None:
+    path = write(**{"def load_dataset():": PARAMETERS})
+    path.write_text(path.read_text().replace("range(6)", "range(count)"))
+    assert "3 items" in heldout("run", "eval.py", "-T", "count=3").out
+    refused = heldout("run", "eval.py", "-T", "cuont=3")
+    assert refused.code == 2
+    assert "-T cuont: load_dataset has no parameter cuont; did you mean count?" in refused.err
+    assert "-T takes KEY=VALUE, got 'count'" in heldout("run", "eval.py", "-T", "count").err
+
+
+def test_a_toml_file_has_settings_that_the_command_line_wins_over(
+    write: Write, heldout: Heldout
+) -> None:
+    path = write(**{"def load_dataset():": PARAMETERS})
+    path.write_text(path.read_text().replace("range(6)", "range(count)"))
+    Path("run.toml").write_text(
+        'epochs = 2\nname = "mine"\ntags = ["a"]\n[sampling]\nmax_tokens = 5\nstop = ["x,y"]\n'
+        "[dataset]\ncount = 4\n"
+    )
+    outcome = heldout("run", "eval.py", "--config", "run.toml")
+    assert "8 items" in outcome.out, outcome.err
+    config = EvalReport.load(find_run("mine")).config
+    assert (config["tags"], config["sampling"]["max_tokens"]) == (["a"], 5)
+    assert config["sampling"]["stop"] == ["x,y"]
+    wins = ("--epochs", "1", "-T", "count=2")
+    assert "2 items" in heldout("run", "eval.py", "--config", "run.toml", *wins).out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (None, "--config: there is no file run.toml"),
+        ("a = ", "--config run.toml cannot be read: Invalid value"),
+        ("epoch = 1", "--config epoch: there is no such setting"),
+        ('epochs = "two"', "--config: epochs takes int, got 'two'"),
+    ],
+)
+def test_a_toml_file_that_is_wrong_is_refused(
+    write: Write, heldout: Heldout, text: str | None, said: str
+) -> None:
+    write()
+    if text is not None:
+        Path("run.toml").write_text(text)
+    outcome = heldout("run", "eval.py", "--config", "run.toml")
+    assert outcome.code == 2
+    assert said in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--model_args", "the model is one name"),
+        ("--tasks", "name the eval file itself: heldout run FILE"),
+        ("--num_fewshot", "prepare_messages(sample) in FILE"),
+        ("--batch_size", "write --max-concurrent N"),
+        ("--log-dir", "write --output-dir DIR"),
+        ("--temperature", "write --set temperature=0.7"),
+        ("--max-connections", "write --max-concurrent N"),
+        ("--fail-on-error", "--set on_error=raise"),
+    ],
+)
+def test_options_of_other_programs_are_refused_with_what_to_write(
+    write: Write, heldout: Heldout, option: str, said: str
+) -> None:
+    write()
+    outcome = heldout("run", "eval.py", option, "1")
+    assert outcome.code == 2
+    assert f"there is no option {option}: " in outcome.err
+    assert said in outcome.err
+
+
+def test_a_name_groups_runs_and_resume_continues_the_latest(write: Write, heldout: Heldout) -> None:
+    write()
+    for _ in range(2):
+        assert heldout("run", "eval.py", "--name", "mine", "--output-dir", "runs").code == 0
+    latest = Path(f"runs/mine/{START}-2")
+    journal = latest / "results.jsonl"
+    journal.write_bytes(b"".join(journal.read_bytes().splitlines(keepends=True)[:4]))
+    Path("calls.txt").unlink()
+    arguments = ("run", "eval.py", "--name", "mine", "--output-dir", "runs", "--resume")
+    assert f"saved to {latest}" in heldout(*arguments).out
+    assert calls() == ["word3", "word4", "word5"]
+    named = ("run", "eval.py", "--name", "mine@1", "--output-dir", "runs", "--resume")
+    assert f"saved to runs/mine/{START}\n" in heldout(*named).out
+    assert "an @ is for a run that exists" in heldout("run", "eval.py", "--name", "a@1").err
+
+
+def test_overwrite_removes_the_latest_run_once_the_new_one_is_done(
+    finished: Outcome, heldout: Heldout, write: Write
+) -> None:
+    write(**{"    return word": "    raise RuntimeError('down')"})
+    assert heldout("run", "eval.py", "--overwrite").code == 4
+    assert RUN.exists()
+    write()
+    assert heldout("run", "eval.py", "--overwrite").code == 0
+    assert RUN.exists()  # the latest was the one that failed
+    assert not Path(f"{RUN}-2").exists()
+    assert heldout("run", "eval.py", "--overwrite", "--resume").code == 2
+
+
+def test_a_run_has_its_tags_note_and_command_line_without_keys(
+    write: Write, heldout: Heldout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write()
+    secret = "sk-proj-0123456789abcdefghij"
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "heldout", "run", "--key", secret])
+    outcome = heldout("run", "eval.py", "--tag", "a", "--tag", "b", "--note", "why not")
+    assert "tags: a, b; note: why not" in outcome.out
+    stored = (RUN / "run.json").read_text()
+    assert secret not in stored
+    assert json.loads(stored)["command"] == ["-m", "heldout", "run", "--key", "[redacted]"]

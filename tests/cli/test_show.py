@@ -23,12 +23,12 @@ from heldout import (
     Trajectory,
 )
 from heldout._format import printable
-from heldout.cli.slice import in_order
+from heldout.cli.show import in_order
 from heldout.store.columns import summarize_results
 from heldout.store.journal import JournalWriter
 from heldout.store.run_dir import RunDir, now
 from heldout.training.curve import CurvePoint, CurveWriter
-from tests.cli.conftest import RUN, Heldout, Outcome, calls, damage_line
+from tests.cli.conftest import RUN, START, Heldout, Outcome, calls, damage_line
 
 
 def save(*results: EvalResult, path: str = "outputs/evals/made", **config: object) -> None:
@@ -61,7 +61,7 @@ def result(
 
 
 def test_show_prints_what_run_printed(finished: Outcome, heldout: Heldout) -> None:
-    assert heldout("show", "outputs/evals/six").out == finished.out
+    assert heldout("show", f"{RUN}").out == finished.out
     assert heldout("show", "six").out == finished.out
 
 
@@ -72,18 +72,27 @@ def test_show_as_json_is_one_line_with_status_config_and_summary(
     assert outcome.out.count("\n") == 1
     shown = json.loads(outcome.out)
     report = EvalReport.load(RUN)
+    info = RunDir(RUN).read_info()
     assert shown == {
+        "kind": "run",
+        "path": str(RUN),
         "status": "complete",
         "reason": None,
         "config": report.config,
         "summary": report.summary,
+        "usage": None,
+        "started": info.started,
+        "finished": info.finished,
+        "git": None,
+        "command": info.command,
+        "versions": info.versions,
     }
 
 
 def test_show_as_markdown_is_the_same_table(finished: Outcome, heldout: Heldout) -> None:
     lines = heldout("show", "six", "--markdown").out.splitlines()
-    assert lines[0] == "<code>six</code>, model: answer"
-    assert "| reward | 0.667 | 0.300 … 0.903 | 6 |" in lines
+    assert lines[0] == f"<code>six/{START}</code>, model: answer"
+    assert "| reward = passed (≥ 0.5) = correct | 0.667 | 0.300 … 0.903 | 6 |" in lines
     assert any(line.startswith("|  | mean | 95% interval | n |") for line in lines)
     assert "not both" in heldout("show", "six", "--markdown", "--json").err
 
@@ -207,8 +216,8 @@ def test_what_a_model_says_is_shown_and_never_obeyed(heldout: Heldout) -> None:
     shown = {
         "report": heldout("show", "made"),
         "failures": heldout("show", "made", "--failures", "2"),
-        "slices": heldout("slice", "made", "--by", f"key{EVIL}"),
-        "refusal": heldout("slice", "made", "--by", "nothing"),
+        "slices": heldout("show", "made", "--by", f"key{EVIL}"),
+        "refusal": heldout("show", "made", "--by", "nothing"),
     }
     for name, outcome in shown.items():
         said = outcome.out + outcome.err
@@ -239,9 +248,9 @@ def test_a_config_from_elsewhere_is_not_taken_at_its_word(
 
 def test_a_run_that_is_not_there_is_named(heldout: Heldout, folder: Path) -> None:
     outcome = heldout("show", "outputs/evals/none")
-    assert (outcome.code, outcome.err) == (1, "Error: there is no run at outputs/evals/none\n")
+    assert (outcome.code, outcome.err) == (2, "Error: there is no run at outputs/evals/none\n")
     assert (
-        heldout("slice", "none", "--by", "x").err
+        heldout("show", "none", "--by", "x").err
         == "Error: there is no run at none, nor at outputs/evals/none\n"
     )
     save(result(), path="outputs/evals/nope2")
@@ -262,14 +271,14 @@ def test_a_run_of_a_newer_version_is_refused_by_its_version(
     run = json.loads((RUN / "run.json").read_text())
     (RUN / "run.json").write_text(json.dumps({**run, "version": 99}))
     outcome = heldout("show", "six")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "version 99" in outcome.err
 
 
 @pytest.mark.parametrize("count", ["0", "-1", "x"])
 def test_failures_takes_a_number_from_one(finished: Outcome, heldout: Heldout, count: str) -> None:
     outcome = heldout("show", "six", "--failures", count)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "Invalid value for '--failures'" in outcome.err
 
 
@@ -336,7 +345,7 @@ def test_several_k_are_rows_of_the_table_and_keys_in_json(heldout: Heldout) -> N
 def test_more_attempts_than_were_made_are_refused_by_sample(heldout: Heldout) -> None:
     save(*repeated([1.0, 0.0], [1.0, 1.0]), repeats=2)
     outcome = heldout("show", "made", "--pass-at", "3")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "k is 3, but fewer attempts were made at samples 'q0', 'q1'" in outcome.err
 
 
@@ -378,9 +387,9 @@ def test_few_clusters_are_said_to_be_rough(heldout: Heldout) -> None:
 
 def test_an_unknown_cluster_key_is_refused_with_what_there_is(heldout: Heldout) -> None:
     save(*repeated([1.0], [0.0], [1.0]))
-    for command in (["show", "made"], ["slice", "made", "--by", "half"]):
+    for command in (["show", "made"], ["show", "made", "--by", "half"]):
         outcome = heldout(*command, "--cluster", "chapter")
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "no key 'chapter'; its samples have half, passage (or " in outcome.err
 
 
@@ -388,20 +397,20 @@ def test_options_of_the_report_do_not_go_with_failures(heldout: Heldout) -> None
     save(*repeated([1.0], [0.0]))
     for option in (["--pass-at", "1"], ["--cluster", "half"]):
         outcome = heldout("show", "made", "--failures", "1", *option)
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert option[0] in outcome.err
 
 
 def test_slice_clusters_by_a_key_and_counts_clusters(heldout: Heldout) -> None:
     save(*repeated(*[[float(i % 3 > 0)] for i in range(41)]))
-    out = heldout("slice", "made", "--by", "half", "--cluster", "passage").out
+    out = heldout("show", "made", "--by", "half", "--cluster", "passage").out
     assert row(out, "half")[:2] == ["n", "clusters"]
     assert row(out, "0")[:2] == ["20", "20"]
     assert row(out, "–")[:2] == ["1", "1"]
     assert row(out, "all")[:2] == ["41", "21"]
     assert "clustered by passage: 21 clusters" in out
     assert "one cluster does not show how clusters differ" in out
-    lines = heldout("slice", "made", "--by", "half", "--cluster", "passage", "--json").out
+    lines = heldout("show", "made", "--by", "half", "--cluster", "passage", "--json").out
     first = json.loads(lines.splitlines()[0])
     assert (first["slice"], first["n_clusters"]) == ({"half": 0}, 20)
 
@@ -422,7 +431,7 @@ def unfinished(status: str, asked: int | None, kept: int, reason: str | None = N
     [
         ("running", None, None, "Not finished: interrupted after 3 items; ", 0),
         ("interrupted", 6, None, "Not finished: interrupted after 3 of 6 items; ", 0),
-        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); ", 2),
+        ("failed", 6, "[b]why[/b]", "Not finished: failed after 3 of 6 items ([b]why[/b]); ", 4),
         ("complete", 6, None, "Its journal is not the one it was finished with: 3 of 6 items", 0),
     ],
 )
@@ -447,9 +456,9 @@ def test_an_unfinished_run_shows_as_such(
     found = "interrupted" if status == "running" else status
     assert (shown["status"], shown["reason"]) == (found, reason)
     assert (shown["summary"]["complete"], shown["summary"]["n_asked"]) == (False, asked)
-    sliced = heldout("slice", "six", "--by", "topic")
+    sliced = heldout("show", "six", "--by", "topic")
     assert said.split(" (")[0].rstrip("; ") in sliced.out
-    line = heldout("slice", "six", "--by", "topic", "--json").out.splitlines()[0]
+    line = heldout("show", "six", "--by", "topic", "--json").out.splitlines()[0]
     assert json.loads(line)["complete"] is False
 
 
@@ -476,16 +485,16 @@ def test_a_run_under_way_shows_as_such(finished: Outcome, heldout: Heldout) -> N
             heldout("show", "six").out
         )
         refused = heldout("run", "eval.py", "--resume")
-        assert refused.code == 1
+        assert refused.code == 2
         assert "is being written by another process" in refused.err
     finally:
         writer.close()
 
 
 def test_a_finished_run_does_not_show_as_unfinished(finished: Outcome, heldout: Heldout) -> None:
-    sliced = heldout("slice", "six", "--by", "topic").out
+    sliced = heldout("show", "six", "--by", "topic").out
     assert "Not finished" not in finished.out + sliced
-    lines = heldout("slice", "six", "--by", "topic", "--json").out.splitlines()
+    lines = heldout("show", "six", "--by", "topic", "--json").out.splitlines()
     assert "complete" not in json.loads(lines[0])
 
 
@@ -496,15 +505,13 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     # The summary was made when the journal was whole, and it is still as long as it was.
     assert heldout("show", "six").out == finished.out
     refused = heldout("show", "six", "--failures", "9")
-    assert refused.code == 1
-    assert "outputs/evals/six/results.jsonl, line 3: not a readable result" in refused.err
-    assert "`heldout show outputs/evals/six --repair`" in refused.err
+    assert refused.code == 2
+    assert f"{RUN}/results.jsonl, line 3: not a readable result" in refused.err
+    assert f"`heldout repair {RUN}`" in refused.err
 
     repaired = heldout("show", "six", "--repair")
     assert repaired.code == 0
-    assert repaired.err == (
-        "Moved damaged line 3 of outputs/evals/six/results.jsonl to results.damaged.\n"
-    )
+    assert repaired.err == (f"Moved damaged line 3 of {RUN}/results.jsonl to results.damaged.\n")
     assert "Not finished: interrupted after 5 of 6 items" in repaired.out
     assert "(1 damaged journal line moved aside)" in repaired.out
     assert (RUN / "results.damaged").read_bytes() == damaged
@@ -515,7 +522,7 @@ def test_a_damaged_line_is_named_moved_aside_and_run_again(
     assert heldout("show", "six", "--failures", "9").code == 0
 
 
-@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["slice", "--by", "topic"]])
+@pytest.mark.parametrize("arguments", [["show"], ["show", "--json"], ["show", "--by", "topic"]])
 def test_a_journal_that_is_not_as_long_as_it_was_is_read_again_and_its_damage_named(
     finished: Outcome, heldout: Heldout, arguments: list[str]
 ) -> None:
@@ -523,14 +530,14 @@ def test_a_journal_that_is_not_as_long_as_it_was_is_read_again_and_its_damage_na
     lines = journal.read_bytes().splitlines(keepends=True)
     journal.write_bytes(b"".join([*lines[:3], b"garbage\n", *lines[4:]]))
     outcome = heldout(arguments[0], "six", *arguments[1:])
-    assert (outcome.code, outcome.out) == (1, "")
-    assert "outputs/evals/six/results.jsonl, line 4: not a readable result" in outcome.err
+    assert outcome.code == 2
+    assert f"{RUN}/results.jsonl, line 4: not a readable result" in outcome.err
 
 
 def test_repairing_what_is_whole_changes_nothing(finished: Outcome, heldout: Heldout) -> None:
     before = {p.name: p.read_bytes() for p in RUN.iterdir()}
     outcome = heldout("show", "six", "--repair")
-    assert outcome.err == "outputs/evals/six/results.jsonl has no damaged line.\n"
+    assert outcome.err == f"{RUN}/results.jsonl has no damaged line.\n"
     assert outcome.out == finished.out
     assert {p.name: p.read_bytes() for p in RUN.iterdir()} == before
 
@@ -572,14 +579,14 @@ def test_terms_that_make_no_verdict_are_refused_before_anything_is_printed(
 ) -> None:
     write_curve(folder / "math", "math")
     outcome = heldout("show", "math", "--alpha", "5")
-    assert (outcome.code, outcome.out) == (1, "")
+    assert (outcome.code, outcome.out) == (2, "")
     assert "alpha must lie between 0 and 1, got 5" in outcome.err
 
 
 def test_slice_prints_a_line_for_each_value_and_one_for_all(
     finished: Outcome, heldout: Heldout
 ) -> None:
-    rows = cells(heldout("slice", "six", "--by", "difficulty").out)
+    rows = cells(heldout("show", "six", "--by", "difficulty").out)
     assert rows[0] == ["difficulty", "n", "mean", "95%", "interval", "passed", "errors"]
     assert [(row[0], row[1], row[2]) for row in rows[1:]] == [
         ("easy", "2", "0.500"),
@@ -590,7 +597,7 @@ def test_slice_prints_a_line_for_each_value_and_one_for_all(
 
 
 def test_two_keys_slice_by_their_combinations(finished: Outcome, heldout: Heldout) -> None:
-    outcome = heldout("slice", "six", "--by", "difficulty", "--by", "topic", "--json")
+    outcome = heldout("show", "six", "--by", "difficulty", "--by", "topic", "--json")
     lines = [json.loads(line) for line in outcome.out.splitlines()]
     assert [(*line["slice"].values(), line["n"]) for line in lines] == [
         ("easy", "topic 0", 1),
@@ -600,17 +607,17 @@ def test_two_keys_slice_by_their_combinations(finished: Outcome, heldout: Heldou
         ("hard", "topic 0", 1),
         ("hard", "topic 1", 1),
     ]
-    table = heldout("slice", "six", "--by", "difficulty", "--by", "topic").out
+    table = heldout("show", "six", "--by", "difficulty", "--by", "topic").out
     assert cells(table)[1][:4] == ["easy", "topic", "0", "1"]
 
 
 def test_a_key_that_is_not_there_is_refused_with_those_that_are(
     finished: Outcome, heldout: Heldout
 ) -> None:
-    outcome = heldout("slice", "six", "--by", "dificulty")
-    assert outcome.code == 1
+    outcome = heldout("show", "six", "--by", "dificulty")
+    assert outcome.code == 2
     assert outcome.err == (
-        "Error: outputs/evals/six has no key 'dificulty'; its samples have difficulty, topic "
+        f"Error: {RUN} has no key 'dificulty'; its samples have difficulty, topic "
         "(or ended_by, ok, truncated, repeat, sample_id)\n"
     )
 
@@ -618,20 +625,27 @@ def test_a_key_that_is_not_there_is_refused_with_those_that_are(
 def test_keys_in_one_option_are_refused_with_how_to_give_them(
     finished: Outcome, heldout: Heldout
 ) -> None:
-    outcome = heldout("slice", "six", "--by", "difficulty,topic")
-    assert outcome.code == 1
+    outcome = heldout("show", "six", "--by", "difficulty,topic")
+    assert outcome.code == 2
     assert outcome.err.endswith("; give --by once for each key\n")
 
 
-def test_slice_needs_a_key(finished: Outcome, heldout: Heldout) -> None:
-    outcome = heldout("slice", "six")
-    assert outcome.code == 1
-    assert "Missing option '--by'" in outcome.err
+def test_slices_are_of_the_report_and_not_of_items(finished: Outcome, heldout: Heldout) -> None:
+    for option in (("--failures", "1"), ("--pass-at", "1")):
+        outcome = heldout("show", "six", "--by", "topic", *option)
+        assert outcome.code == 2
+        assert f"{option[0]} is of the whole: ask for one" in outcome.err
+
+
+def test_slice_is_the_earlier_name_of_show_by(finished: Outcome, heldout: Heldout) -> None:
+    outcome = heldout("slice", "six", "--by", "topic")
+    assert outcome.out == heldout("show", "six", "--by", "topic").out
+    assert outcome.err == "`heldout slice` is now `heldout show RUN --by KEY`.\n"
 
 
 def test_items_without_the_key_come_last_and_show_as_a_dash(heldout: Heldout) -> None:
     save(result("a"), result("b", metadata={"level": 10}), result("c", metadata={"level": 9}))
-    rows = cells(heldout("slice", "made", "--by", "level").out)
+    rows = cells(heldout("show", "made", "--by", "level").out)
     assert [row[0] for row in rows[1:]] == ["9", "10", "–", "all"]
 
 

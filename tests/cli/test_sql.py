@@ -13,7 +13,7 @@ from tests.cli.conftest import RUN, Heldout, Outcome
 @pytest.fixture
 def six(finished: Outcome) -> None:
     """A run of six samples, and a copy of it to compare it with."""
-    shutil.copytree(RUN, RUN.with_name("other"))
+    shutil.copytree(RUN, RUN.parent.with_name("other"))
 
 
 def test_a_query_prints_a_table_or_json(six: None, heldout: Heldout) -> None:
@@ -37,7 +37,7 @@ def test_values_that_json_lacks_are_texts_in_it(six: None, heldout: Heldout) -> 
     [
         ["sql", "six", "select foo from results"],
         ["show", "six", "--where", "foo = 1"],
-        ["slice", "six", "--by", "topic", "--where", "foo = 1"],
+        ["show", "six", "--by", "topic", "--where", "foo = 1"],
         ["compare", "six", "six", "--where", "foo = 1"],
     ],
 )
@@ -61,7 +61,7 @@ def test_a_subset_is_said_to_be_one_beside_its_mean(six: None, heldout: Heldout)
     condition = "id <> 'q0'"
     for command in (
         ["show", "six"],
-        ["slice", "six", "--by", "topic"],
+        ["show", "six", "--by", "topic"],
         ["compare", "six", "other"],
     ):
         printed = heldout(*command, "--where", condition).out
@@ -70,7 +70,7 @@ def test_a_subset_is_said_to_be_one_beside_its_mean(six: None, heldout: Heldout)
     assert (summary["where"], summary["n"], summary["n_of"]) == (condition, 5, 6)
     compared = json.loads(heldout("compare", "six", "other", "--where", condition, "--json").out)
     assert (compared["where"], compared["n_of"]) == (condition, [6, 6])
-    line = heldout("slice", "six", "--by", "topic", "--where", condition, "--json").out
+    line = heldout("show", "six", "--by", "topic", "--where", condition, "--json").out
     assert json.loads(line.splitlines()[0])["where"] == condition
 
 
@@ -87,8 +87,8 @@ def test_rows_picked_by_outcome_have_no_interval_and_are_not_compared(
     for command in (
         ["compare", "six", "other"],
         ["show", "six", "--cluster", "topic"],
-        ["slice", "six", "--by", "topic", "--cluster", "topic"],
+        ["show", "six", "--by", "topic", "--cluster", "topic"],
     ):
         refused = heldout(*command, "--where", "reward >= 0")
-        assert refused.code == 1
+        assert refused.code == 2
         assert "picks results by what came out" in refused.err

@@ -127,7 +127,7 @@ def write_results(*rows: dict[str, Any], name: str = "reference.jsonl") -> str:
 @pytest.fixture
 def toolcalls(heldout: Heldout, server: FaultyServer) -> Callable[..., Outcome]:
     def run(*arguments: str) -> Outcome:
-        return heldout("toolcalls", *arguments, "--endpoint", f"openai:m@{server.url}")
+        return heldout("tool-calls", *arguments, "--endpoint", f"openai:m@{server.url}")
 
     return run
 
@@ -231,7 +231,7 @@ def test_a_bad_line_is_named_before_anything_is_sent(
 ) -> None:
     Path("requests.jsonl").write_text(json.dumps(request("good")) + "\n\n" + line + "\n")
     outcome = toolcalls("requests.jsonl")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "requests.jsonl, line 3: " in outcome.err
     assert said in outcome.err
     assert server.requests == []
@@ -240,14 +240,14 @@ def test_a_bad_line_is_named_before_anything_is_sent(
 
 def test_other_endpoints_an_empty_file_and_a_missing_one_are_refused(heldout: Heldout) -> None:
     write_requests("good")
-    outcome = heldout("toolcalls", "requests.jsonl", "--endpoint", "smollm2")
-    assert outcome.code == 1
+    outcome = heldout("tool-calls", "requests.jsonl", "--endpoint", "smollm2")
+    assert outcome.code == 2
     assert "openai:MODEL@http://host/v1; got 'smollm2'" in outcome.err
     Path("empty.jsonl").write_text("\n")
-    outcome = heldout("toolcalls", "empty.jsonl", "--endpoint", "openai:m")
+    outcome = heldout("tool-calls", "empty.jsonl", "--endpoint", "openai:m")
     assert "holds no requests" in outcome.err
-    outcome = heldout("toolcalls", "none.jsonl", "--endpoint", "openai:m")
-    assert (outcome.code, "there is no file" in outcome.err) == (1, True)
+    outcome = heldout("tool-calls", "none.jsonl", "--endpoint", "openai:m")
+    assert (outcome.code, "there is no file" in outcome.err) == (2, True)
 
 
 # --- What is measured ---------------------------------------------------------------------------
@@ -300,7 +300,7 @@ def test_an_errored_request_is_in_no_number_and_is_asked_again(
 def test_where_everything_fails_there_is_no_number(toolcalls: Toolcalls) -> None:
     write_requests("refused")
     outcome = toolcalls("requests.jsonl")
-    assert (outcome.code, outcome.out) == (2, "")
+    assert (outcome.code, outcome.out) == (4, "")
     assert "the only item errored" in outcome.err
 
 
@@ -310,7 +310,7 @@ def test_a_server_that_only_fails_is_an_error_and_not_a_zero(
     server.behave = lambda request: status(500, "oops")
     write_requests("good")
     outcome = toolcalls("requests.jsonl")
-    assert outcome.code == 2
+    assert outcome.code == 4
     assert "answered 500: oops" in outcome.err
 
 
@@ -490,7 +490,7 @@ def test_a_reference_that_is_none_is_refused_before_anything_is_sent(
 ) -> None:
     write_requests("good")
     outcome = toolcalls("requests.jsonl", "--reference", write_results(*rows))
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert said in outcome.err
     assert server.requests == []
 
@@ -502,7 +502,7 @@ def test_lines_are_matched_only_where_both_sides_know_them(toolcalls: Toolcalls)
     plain = write_results(results_line("good", "stop"), name="plain.jsonl")
     references = ("--reference", write_results(numbered), "--reference", plain)
     outcome = toolcalls("requests.jsonl", *references)
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "plain.jsonl does not say which line of the file each of its requests was" in outcome.err
 
 
@@ -512,7 +512,7 @@ def test_a_reference_that_is_not_complete_says_so(
     write_requests("good", "silent")
     server.script(ANSWERS["good"], status(401, "no more"))
     stopped = toolcalls("requests.jsonl", "--name", "stopped", "--max-concurrent", "1")
-    assert stopped.code == 2
+    assert stopped.code == 4
     assert "Results so far are saved to outputs/evals/stopped" in stopped.err
     server.behave = by_word
     outcome = toolcalls("requests.jsonl", "--name", "whole", "--reference", "stopped")
@@ -524,7 +524,7 @@ def test_a_reference_that_is_not_complete_says_so(
 def test_a_name_is_no_path(toolcalls: Toolcalls, server: FaultyServer) -> None:
     write_requests("good")
     outcome = toolcalls("requests.jsonl", "--name", "../elsewhere")
-    assert (outcome.code, server.requests) == (1, [])
+    assert (outcome.code, server.requests) == (2, [])
     assert "'../elsewhere'" in outcome.err
 
 
@@ -534,7 +534,7 @@ def test_three_references_and_runs_of_other_evals_are_refused(
     write_requests("good")
     three = ["--reference", "a"] * 3
     assert "once, or twice" in toolcalls("requests.jsonl", *three).err
-    assert "is no request, as `heldout toolcalls` stores them" in (
+    assert "is no request, as `heldout tool-calls` stores them" in (
         toolcalls("requests.jsonl", "--reference", "six").err
     )
 
@@ -574,7 +574,7 @@ def test_lines_at_the_end_are_added_and_others_are_refused(
     for words in (("silent", "good", "cut", "empty"), ("good", "cut"), ("good2", "silent")):
         write_requests(*words)
         outcome = toolcalls("requests.jsonl")
-        assert outcome.code == 1
+        assert outcome.code == 2
         assert "choose another --name" in outcome.err
         assert "experiment_name" not in outcome.err
     assert len(server.requests) == 4
@@ -590,7 +590,7 @@ def test_more_samples_go_on_with_the_first_ones(toolcalls: Toolcalls, server: Fa
 def test_resume_begins_no_run(toolcalls: Toolcalls, server: FaultyServer) -> None:
     write_requests("good")
     outcome = toolcalls("requests.jsonl", "--resume", "--name", "typo")
-    assert outcome.code == 1
+    assert outcome.code == 2
     assert "there is no run at outputs/evals/typo" in outcome.err
     assert server.requests == []
     toolcalls("requests.jsonl", "--name", "there", "--output-dir", "elsewhere")
@@ -603,7 +603,7 @@ def test_names_are_made_of_whatever_files_and_models_are_called(
 ) -> None:
     path = write_requests("good", name=".hidden " + "x" * 200 + ".jsonl")
     outcome = heldout(
-        "toolcalls", str(path), "--endpoint", f"openai:org/mod\u00e9l:v1@{server.url}"
+        "tool-calls", str(path), "--endpoint", f"openai:org/mod\u00e9l:v1@{server.url}"
     )
     assert outcome.code == 0, outcome.err
     (run,) = Path("outputs/evals").iterdir()
@@ -640,7 +640,7 @@ def test_a_run_that_is_ended_in_the_middle_goes_on_to_the_same_summary(
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "from heldout.cli.main import main; main()"
     )
-    arguments = ("toolcalls", "requests.jsonl", "--name", "run")
+    arguments = ("tool-calls", "requests.jsonl", "--name", "run")
     process = subprocess.Popen(
         [sys.executable, "-c", program, *arguments, "--endpoint", f"openai:m@{server.url}"],
         stdout=subprocess.PIPE,
@@ -671,7 +671,7 @@ def test_the_command_works_in_a_process_of_its_own_with_warnings_as_errors(
 ) -> None:
     write_requests("good", "busy")
     done = subprocess.run(
-        command_of("toolcalls", "requests.jsonl", "--endpoint", f"openai:m@{server.url}"),
+        command_of("tool-calls", "requests.jsonl", "--endpoint", f"openai:m@{server.url}"),
         capture_output=True,
         text=True,
         timeout=60,
@@ -685,5 +685,5 @@ def test_the_command_works_in_a_process_of_its_own_with_warnings_as_errors(
 def test_a_run_is_not_held_against_itself(toolcalls: Toolcalls) -> None:
     write_requests("good")
     asked = toolcalls("requests.jsonl", "--name", "mine", "--reference", "mine")
-    assert asked.code == 1
+    assert asked.code == 2
     assert "'mine' is compared with itself" in asked.err

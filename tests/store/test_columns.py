@@ -221,7 +221,7 @@ def test_a_slice_is_to_the_last_bit_the_summary_of_its_results_alone(tmp_path: P
         )
         for i in range(400)
     ]
-    slices = saved(tmp_path / "run", given, repeats=1).slice("key")
+    slices = saved(tmp_path / "run", given, repeats=1).summarize(by="key")
     for (key,), summary in slices.items():
         own = [each for each in given if each.metadata["key"] == key]
         assert summary == summarize_results(own)
@@ -316,7 +316,7 @@ def test_a_text_is_not_the_value_that_it_reads_as(value: str, tmp_path: Path) ->
     assert listed(table_of_results(given, ["level"]).keys) == {"level": expected}
     for one in (report, from_journal(report)):
         assert listed(table_of(one, ["level"]).keys) == {"level": expected}
-        assert set(one.slice("level")) == slices
+        assert set(one.summarize(by="level")) == slices
 
 
 def test_texts_among_themselves_stay_as_they_are(tmp_path: Path) -> None:

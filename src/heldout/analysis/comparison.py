@@ -193,6 +193,11 @@ class Comparison:
     same_answers: bool
     scorer_change: str | None
 
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import comparison_html
+
+        return comparison_html(self)
+
     @property
     def paired(self) -> bool:
         """Whether samples are paired by id."""

@@ -41,7 +41,7 @@ from heldout.stats import CONFIDENCE, Floats, Interval, Moments, PairedDifferenc
 
 Outcome = Literal["pass", "fail", "errored", "inconclusive"]
 """errored: what errored items count as decides, so there is no verdict."""
-EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "errored": 2, "inconclusive": 3}
+EXIT_CODES: dict[Outcome, int] = {"pass": 0, "fail": 1, "errored": 4, "inconclusive": 3}
 CheckKind = Literal["overall", "slice", "min_mean", "max_mean"]
 
 USABLE_SAMPLES = 1e7
@@ -138,7 +138,7 @@ class Gate:
 
     @property
     def exit_code(self) -> int:
-        """0 for pass, 1 for fail, 2 for no verdict, 3 for inconclusive."""
+        """0 for pass, 1 for fail, 3 for inconclusive, 4 for no verdict."""
         return EXIT_CODES[self.outcome]
 
 

@@ -35,7 +35,8 @@ from heldout.scoring.tool_calls import (
     tools_of,
 )
 from heldout.store.report import EvalReport
-from heldout.store.run_dir import RunDir, find_run
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import find_run
 from heldout.types import Completion, EvalResult, Message, Role, Sample
 
 _encoder = msgspec.json.Encoder(order="deterministic")
@@ -237,7 +238,7 @@ def _read_answer(result: EvalResult, report: EvalReport) -> Answer:
         response = response_of(result.trajectory, tools_of(request)) if result.ok else None
     except InvalidInput as problem:
         raise InvalidInput(
-            f"{report.path}: sample {result.sample_id!r} is no request, as `heldout toolcalls` "
+            f"{report.path}: sample {result.sample_id!r} is no request, as `heldout tool-calls` "
             f"stores them: {problem}"
         ) from None
     return Answer(request_key(request), line if isinstance(line, int) else None, response)

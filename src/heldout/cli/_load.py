@@ -1,8 +1,10 @@
 """Load what a command line names: runs, evals of a curve, and Python code.
 
-RUN              a run directory, or a name under outputs/evals
+RUN              a run directory, or a name under outputs/evals: the latest run of that name
+RUN@3            the third run of that name; RUN@2026-11-15 the latest of that day
 RUN@STEP         the eval of a curve at this step; RUN@last is the last one
 RUN@LABEL:STEP   the same, where evals of several labels share a run directory
+URL              a run directory that fsspec reads, such as s3://bucket/run
 module:name      an object of a module, those of the working directory included
 file.py:name     an object of a file; loading either runs its code
 """
@@ -14,11 +16,12 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from heldout.errors import (
     EvalFailed,
@@ -42,7 +45,7 @@ def load_report(run: str) -> EvalReport:
     """Load the report of a run.
 
     Args:
-        run: RUN, RUN@STEP or RUN@last.
+        run: RUN, RUN@3, RUN@STEP or RUN@last.
 
     Returns:
         The report. An eval of a curve is named as it was given: the name of its own directory is a
@@ -70,11 +73,14 @@ def find_run_directory(run: str) -> Path:
         InvalidInput: RUN is a curve of many evals, or what follows the @ is no step.
         RunDirectoryError: There is no such run or step.
     """
-    from heldout.store.run_dir import find_run
+    from heldout.store.runs import ROOT, find_run
 
+    run = _to_local(run)
     # A directory may have an @ in its name.
-    exists = Path(run).exists() or (Path("outputs/evals") / run).exists()
-    if exists or "@" not in run:
+    exists = Path(run).exists() or (Path(ROOT) / run).exists()
+    name, at, selector = run.partition("@")
+    curve = find_curve(name) if at and not exists else None
+    if curve is None:
         curve = find_curve(run)
         if curve is None:
             return find_run(run)
@@ -82,11 +88,6 @@ def find_run_directory(run: str) -> Path:
             f"{curve} is a curve of many evals. Name one by its step, {run}@STEP, or the last, "
             f"{run}@{LAST}: {_known_steps(curve)}"
         )
-    name, _, selector = run.partition("@")
-    curve = find_curve(name)
-    if curve is None:
-        path = find_run(name)
-        raise InvalidInput(f"{path} has no curve.jsonl, so there is no @{selector} of it")
     prefix, colon, step = selector.rpartition(":")
     label = prefix if colon else None
     if step == LAST:
@@ -105,14 +106,27 @@ def find_curve(run: str | Path) -> Path | None:
         run: A directory, or a name under outputs/evals.
     """
     from heldout.store.run_dir import RunDir
+    from heldout.store.runs import ROOT
     from heldout.training.curve import CURVE_NAME
 
-    for path in (Path(run), Path("outputs/evals") / run):
+    run = _to_local(str(run))
+    for path in (Path(run), Path(ROOT) / run):
         if (path / CURVE_NAME).exists():
             return path
         if RunDir(path).exists():
             return None
     return None
+
+
+def _to_local(run: str) -> str:
+    """Copy a run that is named by a URL to this machine; RUN@STEP stays as it is."""
+    if "://" not in run:
+        return run
+    from heldout.store.remote import fetch_run
+
+    folder, _, last = run.rstrip("/").rpartition("/")
+    name, at, selector = last.partition("@")
+    return f"{fetch_run(f'{folder}/{name}')}{at}{selector}"
 
 
 def find_step(path: Path, step: int | None, *, label: str | None = None) -> Path:
@@ -412,6 +426,52 @@ def describe_error(problem: BaseException, path: Path | None = None) -> str:
 def one_line(problem: BaseException) -> str:
     """Return the message of an error on one line."""
     return " ".join(str(problem).split())
+
+
+# --- Results ------------------------------------------------------------------------------------
+
+
+class SampleTexts(NamedTuple):
+    """What a sample asks, and what was answered.
+
+    Attributes:
+        question: The last message before the model's first turn.
+        target: What the answer is compared with; None where there is none.
+        answer: The answer of the first attempt; the error where it has none.
+    """
+
+    question: str
+    target: str | None
+    answer: str
+
+
+def read_texts(report: EvalReport, ids: Collection[str]) -> dict[str, SampleTexts]:
+    """Read question, target and answer of some samples.
+
+    Args:
+        report: The report.
+        ids: Which samples.
+
+    Returns:
+        Texts by sample id, of the first attempt; without samples that have no messages.
+    """
+    texts: dict[str, SampleTexts] = {}
+    if not ids:
+        return texts
+    for result in report.results:
+        messages = result.trajectory.messages
+        if result.sample_id not in ids or result.sample_id in texts or not messages:
+            continue
+        opening = [*takewhile(lambda message: message.role != "assistant", messages)]
+        target = result.sample.ground_truth
+        texts[result.sample_id] = SampleTexts(
+            opening[-1].text if opening else "",
+            None if target is None else str(target),
+            result.trajectory.answer if result.ok else f"error: {result.error}",
+        )
+        if len(texts) == len(ids):
+            break
+    return texts
 
 
 def select_results(report: EvalReport, where: str | None, option: str | None = None) -> EvalReport:

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from heldout._format import cut, printable, printable_json
@@ -28,10 +28,14 @@ if TYPE_CHECKING:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    from heldout.cli._load import SampleTexts
+
 PIPE_WIDTH = 100_000
 """Columns where there is no terminal: lines of a pipe or a file are not wrapped."""
 MARKDOWN_ROWS = 200
 """Rows of a Markdown table; GitHub takes 1 MiB of summary, and a reader takes less."""
+FLIP_CHARACTERS = 120
+"""Characters of a question or an answer in a list of flips; twice as many in a wide terminal."""
 MARKDOWN_CHARACTERS = 300
 """Characters of one text in Markdown."""
 
@@ -162,6 +166,170 @@ def print_report(report: Report, *, markdown: bool = False) -> None:
         _print_block(console, block)
     if report.conclusion:
         console.print(as_line(report.conclusion, report.style))
+
+
+# --- Columns that may be left out ---------------------------------------------------------------
+
+ALWAYS_SHOWN = 7
+"""Rank of columns that are never left out."""
+
+
+@dataclass(slots=True)
+class RankedColumn:
+    """A column that may be left out.
+
+    Attributes:
+        heading: Its heading.
+        cells: One per row.
+        rank: Where there is no room for all, columns of the highest rank stay.
+        align: Numbers stand on the right.
+    """
+
+    heading: str
+    cells: list[str]
+    rank: int
+    align: Literal["left", "right"] = "right"
+    width: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        from rich.cells import cell_len
+
+        self.width = max(cell_len(printable(text)) for text in (self.heading, *self.cells))
+
+
+def fit_columns(columns: Sequence[RankedColumn], width: int) -> list[RankedColumn]:
+    """Choose the columns that fit a width.
+
+    Args:
+        columns: All columns.
+        width: Columns of the terminal.
+
+    Returns:
+        Those of the highest rank, in their order.
+    """
+    chosen: list[RankedColumn] = []
+    for column in sorted(columns, key=lambda column: -column.rank):
+        needed = sum(other.width + 3 for other in chosen) + column.width
+        if needed <= width or column.rank >= ALWAYS_SHOWN:
+            chosen.append(column)
+        elif column.rank:
+            break  # a less important one must not take its place
+    return [column for column in columns if column in chosen]
+
+
+# --- Flips --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Flip:
+    """A sample that passes in one run and fails in the other, with its texts where they are known.
+
+    Attributes:
+        kind: "gained" or "lost".
+        id: The sample's id.
+        rewards: Its rewards in the two runs.
+        question: The last message before the model's first turn.
+        target: What the answer is compared with.
+        answers: The answers in the two runs, of the first attempt each.
+    """
+
+    kind: str
+    id: str
+    rewards: tuple[float, float]
+    question: str | None = None
+    target: str | None = None
+    answers: tuple[str | None, str | None] = (None, None)
+
+    @classmethod
+    def make(
+        cls,
+        kind: str,
+        id: str,
+        rewards: tuple[float, float],
+        texts_a: Mapping[str, SampleTexts],
+        texts_b: Mapping[str, SampleTexts],
+    ) -> Flip:
+        """Make a flip with the texts that two runs have of a sample.
+
+        Args:
+            kind: "gained" or "lost".
+            id: The sample's id.
+            rewards: Its rewards in the two runs.
+            texts_a: Texts of samples in the first run, by id.
+            texts_b: Texts of samples in the second run, by id.
+
+        Returns:
+            The flip.
+        """
+        of_a, of_b = texts_a.get(id), texts_b.get(id)
+        either = of_a or of_b
+        return cls(
+            kind,
+            id,
+            rewards,
+            either.question if either else None,
+            either.target if either else None,
+            (of_a.answer if of_a else None, of_b.answer if of_b else None),
+        )
+
+    def as_dict(self, a: str, b: str) -> dict[str, Any]:
+        """Return plain values for JSON; `a` and `b` are the names of the two rewards."""
+        plain: dict[str, Any] = {"id": self.id, a: self.rewards[0], b: self.rewards[1]}
+        if self.question is not None:
+            plain |= {"question": self.question, "target": self.target}
+            plain |= {f"answer_{a}": self.answers[0], f"answer_{b}": self.answers[1]}
+        return plain
+
+
+def build_flips(
+    flips: Sequence[Flip], a: str, b: str, *, markdown: bool = False
+) -> list[Line | Table]:
+    """Lay out samples that flipped: question, target and both answers, each cut to one line.
+
+    Args:
+        flips: The samples.
+        a: What to call the first run.
+        b: What to call the second run.
+        markdown: Whether it is for Markdown: one table.
+
+    Returns:
+        A table of ids and rewards where no texts are known or for Markdown, else lines.
+    """
+    styles = {"gained": "green", "lost": "red"}
+    has_texts = any(flip.question is not None for flip in flips)
+    if not flips:
+        return []
+    if not has_texts or markdown:
+        columns = [Column(""), Column("sample", wrap=True), Column(a, "right"), Column(b, "right")]
+        if has_texts:
+            headings = ("question", "target", f"answer, {a}", f"answer, {b}")
+            columns += [Column(heading) for heading in headings]
+        rows: list[list[Cell]] = []
+        for flip in flips:
+            row: list[Cell] = [Span(flip.kind, styles[flip.kind]), code(flip.id)]
+            row += [f"{reward:.3f}" for reward in flip.rewards]
+            if has_texts:
+                texts = (flip.question, flip.target, *flip.answers)
+                row += [cut(_flat(text), FLIP_CHARACTERS) for text in texts]
+            rows.append(row)
+        return [Table(columns, rows)]
+    margin = max(len("question"), len(a), len(b)) + 2
+    width = max(40, min(make_console().width, 2 * FLIP_CHARACTERS))
+    lines: list[Line | Table] = []
+    for flip in flips:
+        change = f"  {flip.rewards[0]:.3f} → {flip.rewards[1]:.3f}"
+        title = Span(f"{flip.kind} ", styles[flip.kind])
+        lines.append(Line(title, Span(flip.id, "bold"), Span(change, "dim"), wrap=False))
+        labelled = {"question": flip.question, "target": flip.target}
+        labelled |= {a: flip.answers[0], b: flip.answers[1]}
+        for label, text in labelled.items():
+            content = cut(_flat(text), width - margin)
+            lines.append(Line(Span(f"{label:<{margin}}", "dim"), content, wrap=False))
+    return lines
+
+
+def _flat(text: str | None) -> str:
+    return "–" if text is None else " ".join(text.split())
 
 
 # --- JSON ---------------------------------------------------------------------------------------

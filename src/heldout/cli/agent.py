@@ -1,4 +1,4 @@
-"""`heldout env ENV --policy P`: evaluate an agent over a fixed number of episodes.
+"""`heldout agent ENV --policy P`: evaluate an agent over a fixed number of episodes.
 
 Standard output is one line of JSON with stable keys in a stable order. Notes, and what policies and
 environments print, go to standard error.
@@ -6,6 +6,7 @@ environments print, go to standard error.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -16,6 +17,7 @@ from typing import Any
 
 import click
 
+from heldout._format import printable
 from heldout.cli._load import (
     MissingDependency,
     add_working_directory,
@@ -25,11 +27,19 @@ from heldout.cli._load import (
     load_function,
     one_line,
 )
+from heldout.cli._options import parse_key_values
 from heldout.cli._tables import print_json
 from heldout.errors import EvalFailed, HeldoutError, InvalidInput
 
+NO_DEVICE = re.compile(
+    "not compiled with CUDA|no CUDA GPUs? (?:is|are) available|no NVIDIA driver"
+    "|no CUDA-capable device|MPS backend is not available|not built with MPS|No GPU|no GPU",
+    re.IGNORECASE,
+)
+"""What torch and JAX say where there is no GPU."""
 
-@click.command("env")
+
+@click.command("agent")
 @click.argument("env")
 @click.option(
     "--policy",
@@ -37,6 +47,13 @@ from heldout.errors import EvalFailed, HeldoutError, InvalidInput
     metavar="P",
     help="module:function of a batch of observations, or sb3:PATH of a saved model (sb3:ppo:PATH "
     "names the algorithm). Loading either runs its code.",
+)
+@click.option(
+    "--env-arg",
+    "env_args",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="An argument of gymnasium.make: --env-arg is_slippery=false.",
 )
 @click.option("--episodes", default=100, show_default=True, help="Exact number of episodes.")
 @click.option("--num-envs", default=1, show_default=True, help="Environments stepped in parallel.")
@@ -49,17 +66,24 @@ from heldout.errors import EvalFailed, HeldoutError, InvalidInput
     "success is.",
 )
 @click.option("--vec-normalize", metavar="FILE", help="Statistics saved by VecNormalize, for sb3.")
-@click.option("--device", default="auto", show_default=True, help="For sb3: cpu, cuda, mps …")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="cpu, cuda, mps …: where sb3 puts the policy; another one has to put itself there.",
+)
 @click.option("--dump-trajectory", metavar="FILE", help="Write every step as a line of JSON.")
 @click.option("--save", metavar="RUN", help="Write a run directory that other commands read.")
 @click.option(
     "--skip-missing",
     is_flag=True,
-    help='Where a package or device is missing, print {"skipped": …} and exit with 0.',
+    help='Where a package or a GPU is missing, print {"skipped": …} and exit with 0.',
 )
+@click.option("--json", "as_json", is_flag=True, hidden=True, help="It always prints JSON.")
 def command(
     env: str,
     policy: str,
+    env_args: tuple[str, ...],
     episodes: int,
     num_envs: int,
     seed: int,
@@ -70,14 +94,16 @@ def command(
     dump_trajectory: str | None,
     save: str | None,
     skip_missing: bool,
+    as_json: bool,
 ) -> None:
-    """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1.
+    """Evaluate a policy in ENV, a Gymnasium id such as CartPole-v1. Prints JSON.
 
     A policy that terminates an episode may have failed it, as in CartPole: --success decides.
     """
     from heldout.isolation import untouched_random_state
     from heldout.vector import evaluate_env
 
+    arguments = parse_key_values(env_args, "--env-arg")
     directory = None if save is None else Path(save).absolute()  # a policy may change directory
     if directory is not None:
         _check_writable(directory)
@@ -88,10 +114,11 @@ def command(
                 gymnasium = import_extra("gymnasium", "environments need gymnasium", "gymnasium")
                 # Modules of environments and of saved models are found here, too.
                 add_working_directory()
+                _check_device(device)
                 policy_fn = _load_policy(policy, device, vec_normalize)
                 success_fn = None if success is None else load_function(success, "--success")
                 # Last: the modules just imported may register the environment.
-                make_env = _find_environment(gymnasium, env)
+                make_env = _find_environment(gymnasium, env, arguments)
             report = evaluate_env(
                 make_env,
                 policy_fn,
@@ -102,36 +129,43 @@ def command(
                 success=success_fn,
                 trajectory=dump_trajectory,
             )
-    except MissingDependency as missing:
-        if not skip_missing:
+    except Exception as problem:
+        missing = _find_missing(problem)
+        if missing is not None and skip_missing:
+            print_json({"skipped": missing})
+            return
+        if isinstance(problem, HeldoutError):
             raise
-        print_json({"skipped": str(missing)})
-        return
-    except HeldoutError:
-        raise
+        raise EvalFailed(f"{describe_error(problem)}; there is no number to report") from problem
     except SystemExit as exit:
         # Let through, it would end this process with its own code: 0, as if all were well.
         raise EvalFailed(
             f"the policy or the environment left the program: {describe_error(exit)}; there is "
             "no number to report. Take that exit out, or let only __main__ reach it"
         ) from exit
-    except Exception as problem:
-        raise EvalFailed(f"{describe_error(problem)}; there is no number to report") from problem
     unsaved: Exception | None = None
     if directory is not None:
         try:
             report.save(directory)
         except Exception as problem:  # noqa: BLE001 - the numbers are printed first
             unsaved = problem
-    print_json({"env": env, "policy": policy, **report.summary})
-    for note in report.notes:
-        click.echo(f"Note: {note}", err=True)
+    about: dict[str, Any] = {"env": env, "policy": policy} | (
+        {"env_args": arguments} if arguments else {}
+    )
+    loss = None
     if unsaved is not None:
-        raise EvalFailed(
-            f"all episodes ran, and the numbers are printed, but not saved: "
+        loss = (
+            "all episodes ran, and the numbers are printed, but not saved: "
             f"{describe_error(unsaved)}. For a run directory, evaluate again with --save to "
             "another path"
-        ) from unsaved
+        )
+        about["error"] = {"kind": "not_saved", "message": loss, "hint": None}
+    print_json({**about, **report.summary})
+    for note in report.notes:
+        click.echo(f"Note: {note}", err=True)
+    if loss is not None:
+        click.echo(printable(f"Eval failed: {loss}"), err=True)
+        raise click.exceptions.Exit(4)
 
 
 def _check_writable(path: Path) -> None:
@@ -152,10 +186,36 @@ def _check_writable(path: Path) -> None:
         ) from problem
 
 
-def _find_environment(gymnasium: Any, env: str) -> Callable[[], Any]:
+def _find_missing(problem: BaseException) -> str | None:
+    """Return what is missing, where an error is of a package or a device that is not here."""
+    cause: BaseException | None = problem
+    while cause is not None:
+        if isinstance(cause, MissingDependency):
+            return str(cause)
+        if not isinstance(cause, HeldoutError) and NO_DEVICE.search(str(cause)):
+            return f"the policy needs a GPU that is not here: {one_line(cause)}"
+        cause = cause.__cause__ or cause.__context__
+    return None
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that is not here.
+
+    Where it is missing, stable-baselines3 takes the CPU, or fails in torch's words.
+    """
+    kind = device.partition(":")[0]
+    if kind not in ("cuda", "mps"):
+        return
+    torch = import_extra("torch", f"--device {device} needs torch", "sb3")
+    available = torch.cuda if kind == "cuda" else torch.backends.mps
+    if not available.is_available():
+        raise MissingDependency(f"there is no {kind.upper()} device here, and --device is {device}")
+
+
+def _find_environment(gymnasium: Any, env: str, arguments: dict[str, Any]) -> Callable[[], Any]:
     """Make the environment once, and return what makes it."""
     try:
-        gymnasium.make(env).close()
+        gymnasium.make(env, **arguments).close()
     except HeldoutError:
         raise
     except ModuleNotFoundError as problem:
@@ -174,11 +234,13 @@ def _find_environment(gymnasium: Any, env: str) -> Callable[[], Any]:
                 raise MissingDependency(
                     f"{env} needs a package that is missing: {one_line(problem)}"
                 ) from None
+        call = ", ".join([repr(env), *(f"{key}={value!r}" for key, value in arguments.items())])
+        hint = "" if arguments else "; --env-arg KEY=VALUE gives it arguments"
         raise InvalidInput(
             f"the environment {env!r} could not be made: {describe_error(cause)}; "
-            f"gymnasium.make({env!r}) has to work without arguments"
+            f"gymnasium.make({call}) has to work{hint}"
         ) from problem
-    return partial(gymnasium.make, env)
+    return partial(gymnasium.make, env, **arguments)
 
 
 def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[[Any], Any]:
@@ -193,12 +255,7 @@ def _load_policy(spec: str, device: str, vec_normalize: str | None) -> Callable[
             )
         return load_function(spec, "--policy")
     need = "sb3: needs stable-baselines3"
-    torch = import_extra("torch", need, "sb3")
-    # Where the device is missing, stable-baselines3 takes the CPU, or fails in torch's words.
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise MissingDependency(f"there is no CUDA device here, and --device is {device}")
-    if device.startswith("mps") and not torch.backends.mps.is_available():
-        raise MissingDependency(f"there is no MPS device here, and --device is {device}")
+    import_extra("torch", need, "sb3")
     integration = import_extra("heldout.integrations.stable_baselines3", need, "sb3")
     policy: Callable[[Any], Any] = integration.load_policy(
         path, device=device, vec_normalize=vec_normalize

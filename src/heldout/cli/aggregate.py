@@ -9,6 +9,7 @@ import click
 
 from heldout._format import count, interval, number
 from heldout.cli._load import load_report
+from heldout.cli._options import renamed_option
 from heldout.cli._tables import Block, Column, Line, Report, Table, print_json, print_report
 from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
 
@@ -40,8 +41,13 @@ FEW_RUNS_FOR_MEDIAN = 50
     help="Or passed, or a metric, such as return.",
 )
 @click.option("--optimum", default=1.0, show_default=True, help="Score of the optimality gap.")
-@click.option(
-    "--against", multiple=True, metavar="RUN", help="A baseline run; several are several runs."
+@renamed_option(
+    "--baseline",
+    "against",
+    formerly=["--against"],
+    multiple=True,
+    metavar="RUN",
+    help="A run to compare with; several are several runs.",
 )
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as said above.")
 @click.option(
@@ -73,7 +79,7 @@ def command(
 
     Each RUN is one training run: a directory, a name under outputs/evals, or an eval of a curve,
     RUN@STEP or RUN@last. With --runs, one RUN holds several, told apart by a metadata key of its
-    samples. With --against, also the probability that one of RUN... beats one of those.
+    samples. With --baseline, also the probability that one of RUN... beats one of those.
 
     Runs of one task that differ in more than their policy are refused, unless --allow permits it:
     samples, scorer, environment, threshold or incomplete.

@@ -1,4 +1,4 @@
-"""`heldout judge-check` and `heldout doctor`: is a judge, or a chat template, fit for use?"""
+"""`heldout check`: is a judge, or a chat template, fit for use?"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout._format import count, interval, number, printable
+from heldout._format import count, interval, number
 from heldout.cli._load import load_object
 from heldout.cli._tables import (
     Block,
@@ -25,8 +25,9 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.show import describe_model, print_labelled, shorten
-from heldout.errors import InvalidInput, SystemicFailure
+from heldout.cli.show import print_labelled, shorten
+from heldout.errors import InvalidInput
+from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
     from heldout.analysis.judge_check import JudgeCheck, JudgedAnswer, Kind, Label, LabelledAnswer
@@ -44,10 +45,15 @@ LISTED = 3
 """Problems, and answers with the same problem, that are listed."""
 
 
-# --- judge-check --------------------------------------------------------------------------------
+@click.group("check")
+def command() -> None:
+    """Check what an eval or a training run depends on."""
 
 
-@click.command("judge-check")
+# --- check judge --------------------------------------------------------------------------------
+
+
+@command.command("judge")
 @click.argument("labels", type=click.Path(path_type=Path))
 @click.option(
     "--judge",
@@ -65,7 +71,9 @@ LISTED = 3
     help="What the judge is asked.",
 )
 @click.option(
+    "--epochs",
     "--repeats",
+    "repeats",
     type=click.IntRange(1),
     default=2,
     show_default=True,
@@ -139,15 +147,11 @@ def judge(
     judge, server = _load_judge(endpoint, options, max_concurrent=max_concurrent, timeout=timeout)
     try:
         check = _run_check(judge, server, items, kind, repeats, max_concurrent)
-    except SystemicFailure as problem:
-        click.echo(f"Check failed: {printable(str(problem))}", err=True)
-        raise click.exceptions.Exit(2) from None
     except KeyboardInterrupt:
         saved = f"Verdicts so far are saved to {judge.cache}; the same command asks for the others."
         if judge.cache is None:
             saved = "Nothing is saved; with --cache FILE verdicts are."
-        click.echo(f"Interrupted. {printable(saved)}", err=True)
-        raise click.exceptions.Exit(130) from None
+        raise KeyboardInterrupt(saved) from None
     shown = check.differences[: failures or 0]
     if as_json:
         more = {} if failures is None else {"failures": [_judged_as_dict(j) for j in shown]}
@@ -460,10 +464,10 @@ def _find_reasoning(reply: str, criteria: Sequence[str]) -> str:
     return "\n".join(str(reason) for reason in reasons if reason) or reply
 
 
-# --- doctor -------------------------------------------------------------------------------------
+# --- check template -----------------------------------------------------------------------------
 
 
-@click.command("doctor")
+@command.command("template")
 @click.argument("tokenizer")
 @click.option("--template", metavar="FILE", help="A Jinja chat template to use instead.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, with every finding in full.")

@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from heldout._format import count, interval, number, p_value, percent, printable
+from heldout.cli._load import read_texts
 from heldout.cli._tables import (
     Block,
     Cell,
     Column,
+    Flip,
     Line,
     Report,
     Section,
-    Span,
     Table,
+    build_flips,
     code,
     name,
     print_json,
     print_report,
 )
+from heldout.cli.show import describe_usage, in_order, usage_as_dict
+from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
     from heldout.analysis import Comparison, Side
@@ -40,6 +44,8 @@ MARKDOWN_FLIPS = 10
 """Samples each way that Markdown lists by default; they are folded away."""
 JSON_FLIPS = 100
 """Samples each way that JSON lists by default, next to the number of all."""
+VERDICT_STYLES = {"b_better": "green", "a_better": "red", "inconclusive": "yellow"}
+"""Of a metric, heldout does not know which way is better."""
 SLICES_NAMED = 5
 """Slices without a comparison that are named."""
 
@@ -73,7 +79,8 @@ def measure_options(command: Command) -> Command:
 
 @click.command("compare")
 @click.argument("a")
-@click.argument("b")
+@click.argument("b", required=False)
+@click.option("--baseline", metavar="A", help="Run A, where only B is an argument.")
 @click.option(
     "--by", multiple=True, metavar="KEY", help="Metadata key to slice by; several combine."
 )
@@ -82,7 +89,10 @@ def measure_options(command: Command) -> Command:
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
 @click.option("--unpaired", is_flag=True, help="Do not pair the samples that both have.")
 @click.option(
-    "--flips", type=click.IntRange(1), metavar="N", help="List N samples gained, and N lost."
+    "--flips",
+    type=click.IntRange(1),
+    metavar="N",
+    help="List N samples gained, and N lost, with question, target and both answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
@@ -94,7 +104,8 @@ def measure_options(command: Command) -> Command:
 )
 def command(
     a: str,
-    b: str,
+    b: str | None,
+    baseline: str | None,
     by: tuple[str, ...],
     metric: str,
     cluster: str | None,
@@ -108,19 +119,25 @@ def command(
     as_markdown: bool,
     plot: Path | None,
 ) -> None:
-    """Compare run B with run A by the samples that both have.
+    """Compare run B with run A by the samples that both have: is B better?
 
-    A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last
-    (RUN@LABEL:STEP, where a run has curves of several labels).
+    A run is a directory, a name under outputs/evals (the latest run of that name; NAME@3 the
+    third), or an eval of a curve: RUN@STEP, RUN@last (RUN@LABEL:STEP, where a run has curves of
+    several labels). `heldout compare B --baseline A` is the same.
 
     What is not comparable is refused unless --allow names it: samples, scorer, environment,
     threshold or incomplete.
+
+    Exits with 0 whatever the verdict; `heldout gate` is the command that passes or fails.
     """
     from heldout._plotting import format_of
     from heldout.analysis import compare
     from heldout.cli._load import describe_selection, load_report, select_results
 
     refuse_json_and_markdown(as_json, as_markdown)
+    if (b is None) == (baseline is None):
+        raise click.UsageError("which two runs? heldout compare A B, or compare B --baseline A")
+    a, b = (a, b) if b is not None else (str(baseline), a)
     format = None if plot is None else format_of(plot)  # refused before anything is read
     reports = [select_results(load_report(name), where, "compare") for name in (a, b)]
     with name_options_in_errors(allow, by, "--by"):
@@ -193,7 +210,8 @@ def _report(comparison: Comparison, flips: int | None, *, markdown: bool) -> Rep
     if comparison.by:
         blocks += slice_blocks(comparison)
     blocks += [*flip_blocks(comparison, flips, markdown=markdown), *remark_lines(comparison)]
-    return Report(blocks, conclusion=_verdict_text(comparison))
+    style = f"bold {VERDICT_STYLES.get(comparison.verdict, '')}".rstrip()
+    return Report(blocks, conclusion=_verdict_text(comparison), style=style)
 
 
 # --- Numbers ------------------------------------------------------------------------------------
@@ -257,8 +275,6 @@ def _errors_counted_as(comparison: Comparison) -> str:
 
 def sort_slices(slices: Iterable[SliceDifference]) -> list[SliceDifference]:
     """Sort slices by their labels as people do: easy before hard, 2 before 10."""
-    from heldout.cli.slice import in_order
-
     by_label: dict[Any, SliceDifference] = {part.label: part for part in slices}
     return [by_label[label] for label in in_order(by_label)]
 
@@ -306,8 +322,6 @@ def slice_blocks(comparison: Comparison) -> list[Line | Table]:
 
 
 def _slice_notes(comparison: Comparison, slices: Sequence[SliceDifference]) -> list[str]:
-    from heldout.cli.slice import in_order
-
     total = slice_count(comparison)
     lines = [f"{total} slices; p adjusted by Holm, intervals simultaneous."]
     if total == 1:
@@ -341,34 +355,47 @@ def flip_blocks(comparison: Comparison, flips: int | None, *, markdown: bool) ->
     if flips is not None and not comparison.paired:
         return [Line("There are no flips to list: the samples are not paired.")]
     shown = flips or (MARKDOWN_FLIPS if markdown else 0)
-    rows = [
-        (Span(label, style), code(change.id), number(change.a), number(change.b))
-        for label, style, changes in (
-            ("gained", "green", comparison.gained),
-            ("lost", "red", comparison.lost),
-        )
-        for change in changes[:shown]
-    ]
-    if not rows:
+    listed = list_flips(comparison, shown)
+    if not listed:
         return []
-    columns = [Column(""), Column("sample", wrap=True), Column("A", "right"), Column("B", "right")]
     title = f"Flips: gained {len(comparison.gained)}, lost {len(comparison.lost)}"
-    return [Section(title, [Table(columns, rows)])]
+    return [Section(title, build_flips(listed, "A", "B", markdown=markdown))]
+
+
+def list_flips(comparison: Comparison, most: int, *, texts: bool = True) -> list[Flip]:
+    """List the first samples that flipped each way.
+
+    Args:
+        comparison: The comparison.
+        most: Samples each way.
+        texts: Whether to read their questions and answers.
+
+    Returns:
+        Those gained, then those lost.
+    """
+    changes = {"gained": comparison.gained[:most], "lost": comparison.lost[:most]}
+    ids = {change.id for changed in changes.values() for change in changed} if texts else set()
+    texts_a, texts_b = (read_texts(side.report, ids) for side in (comparison.a, comparison.b))
+    return [
+        Flip.make(kind, change.id, (change.a, change.b), texts_a, texts_b)
+        for kind, changed in changes.items()
+        for change in changed
+    ]
 
 
 # --- Sentences ----------------------------------------------------------------------------------
 
 
 def side_line(label: str, side: Side) -> Line:
-    """Name a run, its model, and how much there is of it."""
-    from heldout.cli.show import describe_model
-
+    """Name a run, its model, how much there is of it, and what it took."""
     model = describe_model(side.report.config)
     parts: list[Cell] = [f"{label}: ", name(side.name)]
     if model is not None:
         parts += [" (model: ", name(model), ")"]
     counts = f"{count(side.samples, 'sample')}, {count(side.items, 'item')}"
-    return Line(*parts, f"; {counts}, {side.errored} errored", bullet=True)
+    tokens = describe_usage(side.report)
+    usage = f"; {tokens}" if tokens else ""
+    return Line(*parts, f"; {counts}, {side.errored} errored{usage}", bullet=True)
 
 
 def pairing_line(comparison: Comparison) -> Line:
@@ -521,8 +548,8 @@ def _pairing_notes(comparison: Comparison) -> list[str]:
 
 def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]:
     """Return a comparison as JSON has it, with the first flips each way and the number of all."""
-    shown = flips or JSON_FLIPS
     by = comparison.by
+    listed = list_flips(comparison, flips or JSON_FLIPS, texts=flips is not None)
     return {
         "verdict": comparison.verdict,
         "metric": comparison.metric,
@@ -541,8 +568,8 @@ def comparison_json(comparison: Comparison, flips: int | None) -> dict[str, Any]
         "slices_not_compared": [
             dict(zip(by, label, strict=True)) for label in comparison.slices_not_compared
         ],
-        "gained": [asdict(change) for change in comparison.gained[:shown]],
-        "lost": [asdict(change) for change in comparison.lost[:shown]],
+        "gained": [flip.as_dict("a", "b") for flip in listed if flip.kind == "gained"],
+        "lost": [flip.as_dict("a", "b") for flip in listed if flip.kind == "lost"],
         "mismatches": [asdict(mismatch) for mismatch in comparison.mismatches],
         "notes": notes(comparison),
         "gained_total": len(comparison.gained),
@@ -559,6 +586,10 @@ def side_json(side: Side) -> dict[str, Any]:
         "items": side.items,
         "errored": side.errored,
         "left_out": side.left_out,
+        "mean": side.report.summary["mean"],
+        "ci_low": side.report.summary["ci_low"],
+        "ci_high": side.report.summary["ci_high"],
+        "usage": usage_as_dict(side.report),
     }
 
 

@@ -1,485 +1,573 @@
-"""Curves of training runs: read, described and laid out; and `heldout plot` and `heldout stop`."""
+"""`heldout curve`: watch, plot, compare and stop the curve of a training run.
+
+The curve file is followed from the byte after the last whole line, so a line that is being written,
+or was torn, is read again once it is whole.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+import difflib
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import cycle
 from os.path import realpath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
+import msgspec
+from rich.console import Console, Group, RenderableType
+from rich.text import Text
 
-from heldout._format import count, cut, interval, number, printable
-from heldout.cli._load import find_curve
-from heldout.cli._tables import Block, Column, Line, Span, Table
-from heldout.errors import InvalidInput, RunDirectoryError
+from heldout._format import interval, printable, samples
+from heldout.cli._braille import COLOURS, Dot, Series, draw_curves
+from heldout.cli._curves import (
+    VERDICT_STYLES,
+    CurveRun,
+    build_curve_table,
+    check_metric,
+    describe_status,
+    format_point,
+    group_by_label,
+    open_curve,
+    point_as_dict,
+    shorten_verdict,
+    training_state,
+)
+from heldout.cli._load import find_curve, find_step, list_steps
+from heldout.cli._tables import (
+    Block,
+    Flip,
+    Line,
+    Report,
+    as_line,
+    build_flips,
+    make_console,
+    name,
+    print_json,
+    print_report,
+    render_line,
+    render_table,
+)
+from heldout.cli.show import command as show_command
+from heldout.errors import DamagedJournal, HeldoutError, InvalidInput
+from heldout.store.jsonl import has_writer, open_to_read, read_header
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import find_run
+from heldout.training.curve import CURVE, CURVE_NAME, CurvePoint, current_points, decode_point
 
 if TYPE_CHECKING:
-    from heldout.store.run_dir import RunInfo
-    from heldout.training.curve import CurvePoint
+    from heldout.cli._load import SampleTexts
+    from heldout.training.flips import Change, Flips
     from heldout.training.plot import NamedCurve
-    from heldout.training.verdicts import StepVerdict
+    from heldout.training.verdicts import CurveMonitor
 
-NOTE_CHARACTERS = 300
-"""Characters of a reason that are shown: a traceback would bury the table."""
-NOTE_WIDTH = 16
-"""Columns of the terminal that are left for notes."""
-ALWAYS_SHOWN = 7
-"""Rank of columns that are never left out: step, reward and interval."""
-CORRECTED_EVALS = 500
-"""Evals up to which the best is corrected for the choice: with more it takes minutes."""
-VERDICT_STYLES = {
-    "improving": "green",
-    "regressing": "red",
-    "plateau": "yellow",
-    "inconclusive": "dim",
-}
+RESIZE_SECONDS = 0.2
+"""Seconds between checks of the terminal's size."""
+CURVE_ROWS = 8
+"""Rows of the curve for which the table below it is made smaller."""
+ANSWER_SETTINGS = ("attention", "dtype", "temperature", "top_p", "max_new")
+"""Settings of decoding that can change answers; the others are about speed."""
 
 
-# --- Reading ------------------------------------------------------------------------------------
+@click.group("curve")
+def command() -> None:
+    """Read the curve of a training run: its evals by step.
 
-
-@dataclass(frozen=True, slots=True)
-class CurveRun:
-    """A run directory with a curve in it.
-
-    Attributes:
-        path: The directory.
-        points: The current points of the curve.
-        superseded: Number of results that a later attempt of the training run superseded.
-        info: Its run.json, if there is one.
-        live: Whether a process is writing it.
-        last_skip: Reason of the last skip, where the last attempt has no results but earlier ones
-            have.
+    RUN is the run directory of the training run, or its name under outputs/evals.
     """
 
-    path: Path
-    points: list[CurvePoint]
-    superseded: int
-    info: RunInfo | None
-    live: bool
-    last_skip: str | None = None
 
-    @property
-    def pass_threshold(self) -> float:
-        """The reward that passes."""
-        from heldout.store.report import threshold_of
-
-        return threshold_of(self.info.config if self.info else {})
+command.add_command(show_command, "show")
 
 
-def open_curve(run: str | Path) -> CurveRun:
-    """Read the curve of a training run.
+# --- Watch --------------------------------------------------------------------------------------
 
-    Args:
-        run: A run directory, or a name under outputs/evals.
 
-    Returns:
-        The curve.
+@command.command("watch")
+@click.argument("run")
+@click.option("--metric", default="reward", show_default=True, help="Or pass_rate, or a metric.")
+@click.option(
+    "--interval",
+    type=click.FloatRange(0.05, 3600),
+    default=2.0,
+    show_default=True,
+    help="Seconds between reads of the curve file.",
+)
+@click.option("--once", is_flag=True, help="Draw the curve as it is and exit.")
+@click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help="Stream JSON: one line per point, then one with the state of the training run.",
+)
+def watch(run: str, metric: str, interval: float, once: bool, as_json: bool) -> None:
+    """Draw the curve of RUN while it grows.
 
-    Raises:
-        RunDirectoryError: There is no such run, or it has no curve.
+    Waits for a run that does not exist yet, unless --once is given. Ctrl-C ends it. In a pipe it
+    prints one line per point, and ends when the training run does.
     """
-    from heldout.store.run_dir import find_run
-
-    path = find_curve(run)
-    if path is None:
-        path = find_run(run)
-        raise RunDirectoryError(
-            f"{path} has no curve.jsonl: nothing was evaluated there during training. "
-            f"`heldout show {path}` prints an ordinary run"
-        )
-    return read_curve(path)
-
-
-def read_curve(path: Path) -> CurveRun:
-    """Read the curve in a run directory.
-
-    Args:
-        path: The directory.
-
-    Returns:
-        The curve.
-    """
-    from heldout.store.jsonl import has_writer
-    from heldout.store.run_dir import RunDir
-    from heldout.training.curve import CURVE_NAME, current_points, read_points
-
-    live = has_writer(path / CURVE_NAME)
-    written = read_points(path / CURVE_NAME)
-    points = current_points(written)
-    run = RunDir(path)
-    results = {(point.label, point.step) for point in written if point.has_result}
-    current = {(point.label, point.step) for point in points if point.has_result}
-    last_attempt = [p for p in written if p.session == written[-1].session]
-    last_skip = None
-    if results and not any(point.has_result for point in last_attempt):
-        last_skip = last_attempt[-1].skipped
-    info = run.read_info() if run.run.exists() else None
-    return CurveRun(path, points, len(results - current), info, live, last_skip)
-
-
-def group_by_label(points: Iterable[CurvePoint]) -> dict[str, list[CurvePoint]]:
-    """Group points by the label of their eval, sorted."""
-    groups: dict[str, list[CurvePoint]] = {}
-    for point in points:
-        groups.setdefault(point.label, []).append(point)
-    return dict(sorted(groups.items()))
-
-
-def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
-    """Refuse a metric that no result has; a curve without results may still get it.
-
-    Args:
-        points: Points of a curve.
-        metric: "reward", "pass_rate" or the name of a metric.
-
-    Raises:
-        InvalidInput: There is no such metric; the message names those there are.
-    """
-    results = [point for point in points if point.has_result]
-    names = dict.fromkeys(["reward", "pass_rate", *(n for p in results for n in p.metrics())])
-    if results and metric not in names:
-        raise InvalidInput(f"the curve has no metric {metric!r}; it has {', '.join(names)}")
-
-
-# --- Words --------------------------------------------------------------------------------------
-
-
-def format_age(point: CurvePoint, now: datetime | None = None) -> str:
-    """Return how long ago a point was written: "40 s ago"."""
-    try:
-        written = datetime.strptime(point.time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
-    except ValueError:
-        return "at an unknown time"
-    seconds = max(0, int(((now or datetime.now(UTC)) - written).total_seconds()))
-    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds // size} {unit} ago"
-    return f"{seconds} s ago"
-
-
-def describe_status(run: CurveRun) -> Line:
-    """Say whether the training run is alive, finished or gone, and whether a stop was requested."""
-    from heldout.training.curve import stop_requested
-
-    newest = max(run.points, key=lambda point: point.time, default=None)
-    last = f"the last point came {format_age(newest)}" if newest else "no point yet"
-    status = run.info.status if run.info else "running"
-    if run.live:
-        state = Span(f"Live; {last}.", "green")
-    elif status == "complete":
-        state = Span(f"Finished; {last}.", "dim")
-    else:
-        reason = f" ({run.info.reason})" if run.info and run.info.reason else ""
-        why = "no process is writing it now" if status == "running" else f"{status}{reason}"
-        state = Span(f"Not finished: {why}; {last}.", "yellow")
-    request = stop_requested(run.path)
-    if request is None:
-        return Line(state)
-    return Line(state, Span(f" Asked to stop: {cut(request, NOTE_CHARACTERS)}", "red"))
-
-
-def describe_point(point: CurvePoint) -> str:
-    """Return what a reader must know to read a point right; empty if nothing."""
-    notes = ["final"] if point.final else []
-    if not point.has_result:
-        state = "pending" if point.pending else "skipped"
-        notes.append(f"{state}: {point.skipped or 'no reason given'}")
-    if point.partial is not None:
-        notes.append(f"partial: {point.partial}")
-    elif point.has_result and point.budget is not None and point.asked < point.of:
-        notes.append("fewer items, to keep its budget")
-    scored = point.number("mean_scored")
-    if point.number("n_errors") and scored is not None:
-        notes.append(f"{number(scored)} without errored items")
-    if postponed := _count_postponed(point):
-        notes.append(f"{postponed} before it postponed, to keep its budget")
-    if point.stop is not None:
-        notes.append(f"stop: {point.stop}")
-    return "; ".join(cut(text, NOTE_CHARACTERS) for text in notes)
-
-
-def _count_postponed(point: CurvePoint) -> int:
-    """Return how many evals before this one were due and could not be afforded."""
-    budget = point.budget or {}
-    since, every = budget.get("steps_since_last"), budget.get("every_steps")
-    if not isinstance(since, int) or not isinstance(every, int) or every < 1:
-        return 0
-    return max(0, -(-since // every) - 1)
-
-
-def format_n(point: CurvePoint) -> str:
-    """Return what the numbers are of: "20 of 32 of 64" are of those asked for, of all."""
-    if point.number("n") is None:  # skipped, or from an evaluator that does not say
-        return "–"
-    counts = [point.n]
-    for larger in (point.asked, point.of):
-        if larger > counts[-1]:
-            counts.append(larger)
-    return " of ".join(map(str, counts))
-
-
-def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = False) -> str:
-    """Return a point as a line for a pipe.
-
-    Args:
-        point: The point.
-        metric: What to print of it: "reward", "pass_rate" or the name of a metric.
-        labelled: Whether to begin with its label.
-
-    Returns:
-        The line, with fields two spaces apart.
-    """
-    from heldout.training.verdicts import stored_kind
-
-    fields = [point.label] if labelled else []
-    fields.append(f"step {point.step}")
-    if point.has_result:
-        value, bounds = point.value_and_interval(metric)
-        around = f" ({interval(*bounds)})" if bounds else ""
-        if value is None and metric == "reward" and point.metrics():
-            names = point.metrics()[:3]
-            fields += [f"{name} {number(point.number(f'metric_{name}'))}" for name in names]
+    with suppress(KeyboardInterrupt):
+        if sys.stdout.isatty() and not as_json:
+            _watch_terminal(run, metric, interval, once=once)
         else:
-            fields.append(f"{metric} {number(value)}{around}")
-        fields.append("n unknown" if format_n(point) == "–" else f"n {format_n(point)}")
-        errors = int(point.number("n_errors") or 0)
-        fields.append(count(errors, "error") if errors else "")
-    lag = f"{count(point.lag_steps, 'step')} late" if point.lag_steps else ""
-    fields += [f"{_format_seconds(point)} s", lag, stored_kind(point) or "", describe_point(point)]
-    line = "  ".join(text for text in fields if text)
-    return printable(line.replace("\n", "\\n"))
-
-
-def _format_seconds(point: CurvePoint) -> str:
-    return f"{point.seconds:.1f}" if abs(point.seconds) < 1e7 else f"{point.seconds:.3g}"
-
-
-def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
-    """Return every field of a point, also those that have their default.
-
-    Args:
-        point: The point.
-        outcomes: Whether to include the reward of each sample.
-
-    Returns:
-        Plain values for JSON.
-    """
-    import msgspec
-
-    from heldout.training.verdicts import stored_kind
-
-    plain = msgspec.structs.asdict(point)
-    if point.verdict is not None and (kind := stored_kind(point)) is not None:
-        plain["verdict"] = {**point.verdict, "kind": kind}
-    if outcomes:
-        plain["outcomes"] = [msgspec.structs.asdict(outcome) for outcome in point.outcomes]
-    else:
-        del plain["outcomes"]
-    return plain
-
-
-# --- Verdicts -----------------------------------------------------------------------------------
-
-
-def shorten_verdict(verdict: StepVerdict, width: int) -> str:
-    """Return as much of a verdict's sentence as fits, rather than half a number."""
-    sentence = verdict.sentence()
-    for text in (sentence, sentence.partition(", paired on")[0]):
-        if len(text) <= width:
-            return text
-    return verdict.short()
-
-
-def judge_curve(
-    points: Sequence[CurvePoint], options: Mapping[str, Any]
-) -> tuple[list[CurvePoint], list[Line]]:
-    """Judge a curve of one label.
-
-    Args:
-        points: Its points.
-        options: effect, alpha or window that replace those the curve was written with; then every
-            stored verdict is replaced, too.
-
-    Returns:
-        The points, with verdicts where they have none (evals in the background are written before
-        they are judged), and lines with the last verdict and the best eval.
-    """
-    import msgspec
-
-    from heldout.training.verdicts import best_as_dict, best_checkpoint, terms_of, verdicts
-
-    terms = replace(terms_of(points), **options)
-    try:
-        judged = verdicts(
-            points,
-            effect=terms.effect,
-            alpha=terms.alpha,
-            window=terms.window,
-            bounds=terms.bounds,
-        )
-        best = best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
-    except InvalidInput as problem:  # rewards that no verdict can be made of
-        return list(points), [Line(f"no verdict: {problem}", style="yellow")]
-    lines = []
-    if judged:
-        lines.append(Line(judged[-1].sentence(), style=VERDICT_STYLES[judged[-1].kind]))
-    if best:
-        lines.append(Line(best.sentence()))
-    by_step = {verdict.step: verdict for verdict in judged}
-    filled = []
-    for point in points:
-        verdict = by_step.get(point.step) if point.has_result else None
-        if options or (point.verdict is None and verdict is not None):
-            # The best is known as of the last step alone.
-            is_last = verdict is not None and verdict is judged[-1]
-            best_fields = best_as_dict(best if is_last else None)
-            fields = None if verdict is None else {**verdict.as_dict(), **best_fields}
-            point = msgspec.structs.replace(point, verdict=fields)
-        filled.append(point)
-    return filled, lines
-
-
-# --- Tables -------------------------------------------------------------------------------------
+            _watch_pipe(run, metric, interval, once=once, as_json=as_json)
 
 
 @dataclass(slots=True)
-class _Column:
-    """A column that may be left out.
+class Follower:
+    """Reads a curve as it grows.
 
     Attributes:
-        heading: Its heading.
-        cells: One per point.
-        rank: Where there is no room for all, columns of the highest rank stay.
-        align: Numbers stand on the right.
+        path: curve.jsonl.
+        points: The points read so far, without the outcomes of samples.
+        damaged: Numbers of lines that cannot be read.
+        monitors: Verdicts on the rewards, by label.
     """
 
-    heading: str
-    cells: list[str]
-    rank: int
-    align: Literal["left", "right"] = "right"
-    width: int = field(init=False)
+    path: Path
+    points: list[CurvePoint] = field(default_factory=list)
+    damaged: list[int] = field(default_factory=list)
+    monitors: dict[str, CurveMonitor] = field(default_factory=dict)
+    _offset: int = 0
+    _line: int = 0
+    _file: tuple[int, int] | None = None
 
-    def __post_init__(self) -> None:
-        from rich.cells import cell_len
+    def poll(self) -> list[CurvePoint]:
+        """Read what was appended since the last call.
 
-        self.width = max(cell_len(printable(text)) for text in (self.heading, *self.cells))
+        Returns:
+            The new points.
+        """
+        try:
+            file = open_to_read(self.path)
+        except FileNotFoundError:
+            return []
+        with file:
+            status = os.fstat(file.fileno())
+            identity = (status.st_dev, status.st_ino)
+            if identity != self._file or status.st_size < self._offset:
+                # Another file by that name, a repaired one for example: read it from its start.
+                self.points, self.damaged, self.monitors = [], [], {}
+                self._offset, self._line, self._file = 0, 0, identity
+            if self._line == 0:
+                self._offset = read_header(file, self.path, CURVE)
+                if not self._offset:
+                    return []
+                self._line = 1
+            file.seek(self._offset)
+            whole, newline, _ = file.read().rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        new = []
+        for line in whole.split(b"\n") if newline else []:
+            self._line += 1
+            try:
+                point = decode_point(self.path, self._line, line)
+            except DamagedJournal:
+                self.damaged.append(self._line)
+                continue
+            self._judge(point)
+            new.append(msgspec.structs.replace(point, outcomes=()))
+        self.points.extend(new)
+        return new
+
+    def _judge(self, point: CurvePoint) -> None:
+        from heldout.training.verdicts import CurveMonitor, terms_of
+
+        monitor = self.monitors.setdefault(point.label, CurveMonitor())
+        if point.verdict is not None and (terms := terms_of([point])) != monitor.terms:
+            monitor = self.monitors[point.label] = monitor.with_terms(terms)
+        with suppress(InvalidInput):  # rewards without a verdict; `heldout show` says why
+            monitor.add(point)
+
+    def read_run(self, points: list[CurvePoint]) -> CurveRun:
+        """Return the run with these points; its run.json is None while it cannot be read."""
+        directory = self.path.parent
+        try:
+            info = RunDir(directory).read_info()
+        except HeldoutError:
+            info = None
+        return CurveRun(directory, points, 0, info, has_writer(self.path))
+
+    def describe_damage(self) -> str:
+        """Return which lines cannot be read."""
+        numbers = ", ".join(map(str, self.damaged[:5])) + ", …" * (len(self.damaged) > 5)
+        lines = "line" if len(self.damaged) == 1 else "lines"
+        return f"{lines} {numbers} of {self.path.name} cannot be read"
 
 
-@dataclass(frozen=True, slots=True)
-class CurveTable:
-    """A curve as a table.
-
-    Attributes:
-        table: One row per point.
-        hidden: Metrics that the table has no room for.
-    """
-
-    table: Table
-    hidden: list[str]
-
-    def blocks(self) -> list[Block]:
-        """Return the table, and a line that names the hidden metrics."""
-        hidden = Line(f"No room for {', '.join(self.hidden)}; --json has all.", style="dim")
-        return [self.table, hidden] if self.hidden else [self.table]
+def _find_or_wait(run: str, *, once: bool) -> Path | None:
+    """Return the directory of the curve, or None where there may be one later."""
+    path = find_curve(run)
+    if path is None:
+        try:
+            waiting = not RunDir(find_run(run)).journal.exists()
+        except HeldoutError:
+            waiting = True
+        if once or not waiting:
+            open_curve(run)  # raises: it says what is wrong
+    return path
 
 
-def build_curve_table(
-    points: Sequence[CurvePoint],
-    width: int,
-    *,
-    metric: str | None = None,
-    one_line: bool = False,
-) -> CurveTable:
-    """Lay out points as a table that fits a width.
+def _describe_waiting(run: str) -> str:
+    """Say what is waited for, and which run may have been meant if the name is misspelled."""
+    path = Path(run)
+    directories = [path.parent, *([Path("outputs/evals")] if len(path.parts) == 1 else [])]
+    names = [entry.name for folder in directories if folder.is_dir() for entry in folder.iterdir()]
+    near = difflib.get_close_matches(path.name, names, n=3, cutoff=0.6)
+    curves = [path.with_name(name) for name in near if find_curve(path.with_name(name))]
+    hint = f" (did you mean {curves[0]}?)" if curves else ""
+    return f"Waiting for {run}/{CURVE_NAME}; Ctrl-C ends{hint}"
+
+
+def _watch_pipe(
+    run: str, metric: str, interval: float, *, once: bool, as_json: bool = False
+) -> None:
+    path = _find_or_wait(run, once=once)
+    if path is None:
+        click.echo(printable(_describe_waiting(run)), err=True)
+    while path is None:
+        time.sleep(interval)
+        path = _find_or_wait(run, once=once)
+    follower = Follower(path / CURVE_NAME)
+    new = current_points(follower.poll())
+    damaged = 0
+    pending: set[tuple[str, str, int]] = set()
+    while True:
+        check_metric(follower.points, metric)
+        labelled = len(group_by_label(follower.points)) > 1
+        for point in new:
+            if not (point.pending and point.key in pending):  # the hash of its weights came later
+                if as_json:
+                    print_json(point_as_dict(point, outcomes=False))
+                else:
+                    click.echo(format_point(point, metric, labelled=labelled))
+            if point.pending:
+                pending.add(point.key)
+        if len(follower.damaged) > damaged:
+            damaged = len(follower.damaged)
+            click.echo(printable(follower.describe_damage()), err=True)
+        state = follower.read_run([])
+        finished = state.info is not None and state.info.status == "complete" and not state.live
+        if once or (finished and not new):
+            if as_json:
+                state = follower.read_run(current_points(follower.points))
+                print_json({"training": training_state(state)})
+            return
+        if not finished:
+            time.sleep(interval)
+        new = follower.poll()  # once more after the end: the last point comes before it
+
+
+def _watch_terminal(run: str, metric: str, interval: float, *, once: bool) -> None:
+    from rich.live import Live
+
+    console = make_console()
+    follower: Follower | None = None
+    if once:
+        follower = Follower(open_curve(run).path / CURVE_NAME)
+        follower.poll()
+        check_metric(follower.points, metric)
+        console.print(draw_screen(follower, metric, console))
+        return
+    screen: RenderableType = as_line(_describe_waiting(run), "yellow")
+    try:
+        # The alternate screen is redrawn as a whole when the terminal changes its size.
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                path = _find_or_wait(run, once=False)
+                if follower is None and path is not None:
+                    follower = Follower(path / CURVE_NAME)
+                if follower is not None:
+                    follower.poll()
+                    check_metric(follower.points, metric)
+                    screen = draw_screen(follower, metric, console)
+                live.update(screen, refresh=True)
+                _wait_for_resize(interval, console)
+    except KeyboardInterrupt:
+        # The last picture stays when the alternate screen is gone.
+        if follower is not None and follower.points:
+            console.print(draw_screen(follower, metric, console))
+
+
+def _wait_for_resize(seconds: float, console: Console) -> None:
+    size, end = console.size, time.monotonic() + seconds
+    while console.size == size and (left := end - time.monotonic()) > 0:
+        time.sleep(min(RESIZE_SECONDS, left))
+
+
+def draw_screen(follower: Follower, metric: str, console: Console) -> RenderableType:
+    """Draw all that fits the terminal: title, status, verdicts, the curve and its last points.
 
     Args:
-        points: The points.
-        width: Columns of the terminal. What does not fit is left out, metrics first.
-        metric: A metric that stays longer than others.
-        one_line: Cut notes instead of folding them.
+        follower: What was read of the curve.
+        metric: What to draw: "reward", "pass_rate" or the name of a metric.
+        console: The terminal.
 
     Returns:
-        The table.
+        The screen.
     """
-    notes = [describe_point(point) for point in points]
-    columns = _make_columns(points, metric)
-    shown = _fit(columns, width - (NOTE_WIDTH + 3 if any(notes) else 0))
-    headings = [Column(column.heading, column.align) for column in shown]
-    if any(notes):
-        headings.append(Column("note", wrap=not one_line))
-        if one_line:
-            room = width - sum(column.width + 3 for column in shown)
-            notes = [cut(note, max(1, room)) for note in notes]
-    rows = []
-    for i, point in enumerate(points):
-        cells = [column.cells[i] for column in shown] + ([notes[i]] if any(notes) else [])
-        rows.append([Span(text, "" if point.has_result else "dim") for text in cells])
-    hidden = [column.heading for column in columns if column.rank == 0 and column not in shown]
-    return CurveTable(Table(headings, rows), hidden)
+    points = current_points(follower.points)
+    groups = group_by_label(points)
+    width = console.width
+    head = [_build_title(list(groups), metric)]
+    head.append(render_line(describe_status(follower.read_run(points))))
+    head += _build_verdicts(follower, groups, metric, width)
+    if follower.damaged:
+        head.append(as_line(follower.describe_damage(), "red"))
+    room = console.height - 1 - _count_rows(head, console)
+    foot: list[RenderableType] = []
+    for rows in (6, 3, 1):
+        shown = build_curve_table(points[-rows:], width, metric=metric, one_line=True)
+        table = render_table(shown.table)
+        table.show_edge = False
+        foot = [Text(""), table]
+        if room - _count_rows(foot, console) >= CURVE_ROWS:
+            break
+    else:
+        foot = []
+    series = [_make_series(group, metric) for group in groups.values()]
+    drawing = draw_curves(series, width, room - _count_rows(foot, console))
+    return Group(*head, drawing, *foot)
 
 
-def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[_Column]:
-    from heldout.training.verdicts import stored_kind
+def _count_rows(parts: Sequence[RenderableType], console: Console) -> int:
+    return sum(len(console.render_lines(part)) for part in parts)
 
-    errors = [point.number("n_errors") for point in points]
-    columns = [
-        _Column("step", [str(p.step) for p in points], 9),
-        _Column("reward", [number(p.reward) for p in points], 8),
-        _Column("95% interval", [interval(*(p.ci or (None, None))) for p in points], 7, "left"),
-        _Column("passed", [number(p.number("pass_rate")) for p in points], 3),
-        _Column("n", [format_n(p) for p in points], 5),
-        _Column("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
-        _Column("seconds", [_format_seconds(p) for p in points], 2),
+
+def _build_title(labels: list[str], metric: str) -> Text:
+    title = Text(no_wrap=True, overflow="ellipsis")
+    for i, (label, colour) in enumerate(zip(labels, cycle(COLOURS), strict=False)):
+        title.append(", " if i else "")
+        title.append_text(as_line(label, f"bold {colour}" if len(labels) > 1 else "bold"))
+    return title.append_text(as_line(f"  {metric}, mean and 95% interval", "dim"))
+
+
+def _build_verdicts(
+    follower: Follower, groups: Mapping[str, Sequence[CurvePoint]], metric: str, width: int
+) -> list[Text]:
+    """Return one line per eval that has a verdict. It is on the reward, whatever is drawn."""
+    lines = []
+    for label, points in groups.items():
+        monitor = follower.monitors[label]
+        with suppress(InvalidInput):
+            monitor.update(points)
+        if monitor.latest is None:
+            continue
+        line = as_line(f"{label}: " * (len(groups) > 1) + "reward: " * (metric != "reward"))
+        text = shorten_verdict(monitor.latest, width - line.cell_len)
+        line.append_text(as_line(text, VERDICT_STYLES[monitor.latest.kind]))
+        line.no_wrap, line.overflow = True, "ellipsis"
+        lines.append(line)
+    return lines
+
+
+def _make_series(points: Sequence[CurvePoint], metric: str) -> Series:
+    from heldout.training.curve import is_fewer, most_asked
+
+    dots, skipped, most = [], [], most_asked(points)
+    for point in points:
+        value, bounds = point.value_and_interval(metric)
+        if value is not None:
+            dots.append(Dot(point.step, value, bounds, is_fewer(point, most)))
+        elif not point.has_result:
+            skipped.append(point.step)
+    return Series(dots, skipped)
+
+
+# --- Flips --------------------------------------------------------------------------------------
+
+
+@command.command("flips")
+@click.argument("run")
+@click.option("--from", "first", type=int, metavar="STEP", help="Default: the first with a result.")
+@click.option("--to", "last", type=int, metavar="STEP", help="Default: the last with a result.")
+@click.option("--label", help="Which eval, where a curve has several.")
+@click.option(
+    "-n",
+    "--limit",
+    type=click.IntRange(1),
+    default=10,
+    show_default=True,
+    metavar="N",
+    help="List N samples gained, and N lost.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line, with all of them.")
+def flips(
+    run: str, first: int | None, last: int | None, label: str | None, limit: int, as_json: bool
+) -> None:
+    """Print which samples of RUN pass at one step and fail at another.
+
+    With question, target and both answers, where the conversations were saved. Where rewards are
+    returns, which do not pass or fail, print whose reward rose and whose fell.
+    """
+    from heldout.training.flips import flips as find_flips
+
+    curve = open_curve(run)
+    results = _select_label([point for point in curve.points if point.has_result], label)
+    before = _point_at(results, first, default=0)
+    after = _point_at(results, last, default=-1)
+    threshold = curve.pass_threshold if _has_passes(before, after) else None
+    changes = find_flips(before, after, threshold)
+    shown = {
+        "gained": changes.gained if as_json else _largest(changes.gained, limit),
+        "lost": changes.lost if as_json else _largest(changes.lost, limit),
+    }
+    listed = _add_texts(curve.path, before, after, shown)
+    if as_json:
+        print_json(_flips_json(before, after, changes, threshold, listed))
+    else:
+        print_report(_flips_report(before, after, changes, threshold, listed))
+
+
+def _add_texts(
+    path: Path, before: CurvePoint, after: CurvePoint, shown: Mapping[str, Sequence[Change]]
+) -> list[Flip]:
+    """Return the changes with the texts of their samples, where the conversations were saved."""
+    from heldout.cli._load import read_texts
+    from heldout.store.report import EvalReport
+
+    ids = {change.id for changes in shown.values() for change in changes}
+    texts: list[dict[str, SampleTexts]] = []
+    for point in (before, after):
+        try:
+            report = EvalReport.load(find_step(path, point.step, label=point.label))
+            texts.append(read_texts(report, ids))
+        except HeldoutError:
+            texts.append({})
+    old, new = texts
+    return [
+        Flip.make(kind, change.id, (change.before, change.after), old, new)
+        for kind, changes in shown.items()
+        for change in changes
     ]
-    results = [point for point in points if point.has_result]
-    if results and all(point.number("n") is None for point in results):
-        # Metrics of an evaluator that gives no reward and no denominator.
-        columns = [column for column in columns if column.heading in ("step", "seconds")]
-    kinds = [stored_kind(point) for point in points]
-    if any(kinds):
-        columns.append(_Column("verdict", [kind or "–" for kind in kinds], 1, "left"))
-    if any(point.lag_steps for point in points):
-        lags = ["–" if p.lag_steps is None else str(p.lag_steps) for p in points]
-        columns.append(_Column("steps late", lags, 1))
-    if len({point.label for point in points}) > 1:
-        columns.insert(0, _Column("eval", [cut(p.label, 24) for p in points], 10, "left"))
-    names = dict.fromkeys(name for point in points for name in point.metrics())
-    values = {name: [p.value_and_interval(name)[0] for p in points] for name in names}
-    # A metric that is all there is to the reward says nothing new: it comes last.
-    scored = [point.number("mean_scored") for point in points]
-    for name in sorted(names, key=lambda name: values[name] == scored):
-        cells = [_format_metric(point, name) for point in points]
-        columns.append(_Column(name, cells, 6 if name == metric else 0))
-    return columns
 
 
-def _format_metric(point: CurvePoint, name: str) -> str:
-    """Return a metric's mean, with its number of values where that is not the reward's."""
-    value, n = point.number(f"metric_{name}"), point.number(f"metric_{name}_n")
-    if value is None or n is None or n == point.n:
-        return number(value)
-    return f"{number(value)} of {n:.0f}"
+def _has_passes(before: CurvePoint, after: CurvePoint) -> bool:
+    """Tell whether a reward can pass: of returns there is no pass rate."""
+    rates = before.number("pass_rate"), after.number("pass_rate")
+    return not (before.outcomes and after.outcomes) or rates != (None, None)
 
 
-def _fit(columns: Sequence[_Column], width: int) -> list[_Column]:
-    chosen: list[_Column] = []
-    for column in sorted(columns, key=lambda column: -column.rank):
-        needed = sum(other.width + 3 for other in chosen) + column.width
-        if needed <= width or column.rank >= ALWAYS_SHOWN:
-            chosen.append(column)
-        elif column.rank:
-            break  # a less important one must not take its place
-    return [column for column in columns if column in chosen]
+def _select_label(results: list[CurvePoint], label: str | None) -> list[CurvePoint]:
+    labels = sorted({point.label for point in results})
+    if label is None and len(labels) > 1:
+        raise InvalidInput(
+            f"of which eval? The curve has several: add --label {labels[0]!r}, say; "
+            f"there are {', '.join(labels)}"
+        )
+    if label is not None and label not in labels:
+        raise InvalidInput(f"the curve has no eval {label!r}; it has {', '.join(labels)}")
+    return [point for point in results if label in (None, point.label)]
 
 
-# --- Commands -----------------------------------------------------------------------------------
+def _point_at(results: Sequence[CurvePoint], step: int | None, *, default: int) -> CurvePoint:
+    if step is None and results:
+        return results[default]
+    points = [point for point in results if point.step == step]
+    if not points:
+        steps = list_steps(point.step for point in results)
+        raise InvalidInput(f"no result at step {step}; {steps}" if step is not None else steps)
+    return points[0]
 
 
-@click.command("plot")
+def _flips_json(
+    before: CurvePoint,
+    after: CurvePoint,
+    flips: Flips,
+    pass_threshold: float | None,
+    listed: Sequence[Flip],
+) -> dict[str, Any]:
+    changes = {
+        kind: [flip.as_dict("before", "after") for flip in listed if flip.kind == kind]
+        for kind in ("gained", "lost")
+    }
+    return {
+        "label": after.label,
+        "from": before.step,
+        "to": after.step,
+        "pass_threshold": pass_threshold,
+        "compared": flips.compared,
+        "stayed_passing": flips.stayed_passing,
+        "stayed_failing": flips.stayed_failing,
+        **({"unchanged": flips.unchanged} if pass_threshold is None else {}),
+        "errored": flips.errored,
+        "not_in_both": flips.not_in_both,
+        "difference": flips.difference,
+        "stderr": flips.stderr,
+        "ci_low": flips.interval.low if flips.interval else None,
+        "ci_high": flips.interval.high if flips.interval else None,
+        "p_value": flips.p_value,
+        **changes,
+    }
+
+
+def _flips_report(
+    before: CurvePoint,
+    after: CurvePoint,
+    flips: Flips,
+    pass_threshold: float | None,
+    listed: Sequence[Flip],
+) -> Report:
+    blocks: list[Block] = [Line(name(after.label), f", step {before.step} to {after.step}")]
+    blocks += build_flips(listed, f"at {before.step}", f"at {after.step}")
+    total = len(flips.gained) + len(flips.lost)
+    if len(listed) < total:
+        text = f"{len(listed)} of {total} are listed; --limit N lists more, --json all."
+        blocks.append(Line(text, style="dim"))
+    blocks.append(Line(_counts_text(flips, pass_threshold)))
+    if flips.difference is not None:
+        around = "no interval, all changed alike"
+        if flips.interval is not None:
+            around = interval(flips.interval.low, flips.interval.high)
+        change = f"{flips.difference:+.3f} (95%, paired: {around})"
+        blocks.append(Line(f"mean reward changed by {change}"))
+    blocks += [Line(text, style="yellow") for text in _warnings(before, after, flips)]
+    return Report(blocks)
+
+
+def _counts_text(flips: Flips, pass_threshold: float | None) -> str:
+    gained, lost = len(flips.gained), len(flips.lost)
+    if pass_threshold is not None:
+        return (
+            f"{samples(flips.compared)} compared (passed: ≥ {pass_threshold:g}): {gained} gained, "
+            f"{lost} lost, {flips.stayed_passing} still pass, {flips.stayed_failing} still fail"
+        )
+    return (
+        f"{samples(flips.compared)} compared by reward: {gained} gained, {lost} lost, "
+        f"{flips.unchanged} unchanged"
+    )
+
+
+def _largest(changes: Sequence[Change], most: int) -> tuple[Change, ...]:
+    ordered = sorted(changes, key=lambda change: -abs(change.after - change.before))
+    return tuple(ordered[:most])
+
+
+def _warnings(before: CurvePoint, after: CurvePoint, flips: Flips) -> list[str]:
+    """Say what the comparison does not cover, or is not made for."""
+    texts = []
+    if flips.not_in_both:
+        texts.append(f"run at only one of the steps: {samples(flips.not_in_both)}")
+    if flips.errored:
+        texts.append(f"not compared, without a score at one of the steps: {samples(flips.errored)}")
+    if not flips.compared:
+        texts.append("the curve has no scores of samples that both steps share")
+    old, new = before.decoding or {}, after.decoding or {}
+    changed = [name for name in ANSWER_SETTINGS if old.get(name) != new.get(name)]
+    if changed:
+        texts.append(f"not the policy alone changed, but its decoding, too: {', '.join(changed)}")
+    return texts
+
+
+# --- Plot and stop ------------------------------------------------------------------------------
+
+
+@command.command("plot")
 @click.argument("runs", nargs=-1, required=True, metavar="RUN…")
 @click.option(
     "-o",
@@ -492,7 +580,8 @@ def _fit(columns: Sequence[_Column], width: int) -> list[_Column]:
 )
 @click.option("--metric", default="reward", show_default=True, help="Or pass_rate, or a metric.")
 @click.option("--pass-rate", is_flag=True, help="Add a panel with the pass rate.")
-def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool, as_json: bool) -> None:
     """Plot the curves of one RUN or several into one picture."""
     from heldout._plotting import format_of
     from heldout.store.run_dir import replace_file
@@ -506,7 +595,10 @@ def plot(runs: tuple[str, ...], output: Path, metric: str, pass_rate: bool) -> N
         format=format,
     )
     replace_file(output, picture)
-    click.echo(printable(f"Wrote {output}."))
+    if as_json:
+        print_json({"path": str(output), "format": format, "runs": list(runs)})
+    else:
+        click.echo(printable(f"Wrote {output}."))
 
 
 def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
@@ -514,7 +606,7 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
 
     curves = []
     names = [Path(realpath(run)).name for run in runs]
-    for run, name in zip(runs, names, strict=True):
+    for run, run_name in zip(runs, names, strict=True):
         points = open_curve(run).points
         if not any(point.has_result for point in points):
             raise InvalidInput(f"{run} has no result yet: there is nothing to plot")
@@ -522,28 +614,32 @@ def _name_curves(runs: tuple[str, ...], metric: str) -> list[NamedCurve]:
         groups = group_by_label(points)
         for label, group in groups.items():
             # Whatever it takes to tell them apart, and no more.
-            parts = [run if names.count(name) > 1 else name] if len(runs) > 1 else []
+            parts = [run if names.count(run_name) > 1 else run_name] if len(runs) > 1 else []
             parts += [label] if len(groups) > 1 or not parts else []
             text = " ".join(parts).replace("\n", "\\n")
             curves.append(NamedCurve(printable(text), group))
     return curves
 
 
-@click.command("stop")
+@command.command("stop")
 @click.argument("run")
 @click.option("--reason", default="heldout stop", metavar="TEXT", help="Saved in the curve.")
-def stop(run: str, reason: str) -> None:
-    """Ask the training run that writes RUN to stop: a run directory, or a name under outputs/evals.
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
+def stop(run: str, reason: str, as_json: bool) -> None:
+    """Ask the training run that writes RUN to stop.
 
     It stops at its next check, after an eval or a step. Remove RUN/stop to withdraw the request.
     """
-    from heldout.store.jsonl import has_writer
-    from heldout.training.curve import CURVE_NAME, STOP_NAME, request_stop
+    from heldout.training.curve import STOP_NAME, request_stop
 
     path = find_curve(run) or open_curve(run).path  # raises: it says what is wrong
     request_stop(path, reason)
-    click.echo(printable(f"Asked the training run that writes {path} to stop."))
-    if not has_writer(path / CURVE_NAME):
+    is_alive = has_writer(path / CURVE_NAME)
+    if as_json:
+        print_json({"path": str(path / STOP_NAME), "reason": reason, "alive": is_alive})
+    else:
+        click.echo(printable(f"Asked the training run that writes {path} to stop."))
+    if not is_alive:
         # Not refused: some file systems have no locks.
         click.echo(
             printable(

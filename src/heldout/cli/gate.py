@@ -1,8 +1,8 @@
 """`heldout gate RUN`: may it replace the baseline? For CI: the exit code is the verdict.
 
-0 passes, 1 fails, 3 is inconclusive; 2 is no verdict at all (see `cli/main.py`). With --markdown,
-that there is no verdict is printed as Markdown, too, or the job summary of a refused run would be
-empty.
+0 passes, 1 fails, 3 is inconclusive; 2 and 4 are no verdict at all (see `cli/main.py`). With
+--markdown, that there is no verdict is printed as Markdown, too, or the job summary of a refused
+run would be empty.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from heldout._format import count, number, percent
+from heldout._format import count, interval, number, percent
+from heldout.cli._options import renamed_option
 from heldout.cli._tables import (
     Block,
     Column,
@@ -43,9 +44,10 @@ from heldout.cli.compare import (
     slice_count,
     slice_name,
 )
+from heldout.cli.show import in_order
 
 if TYPE_CHECKING:
-    from heldout.analysis import Check, Gate, Reading
+    from heldout.analysis import Check, Gate, Reading, Side
 
 SIGNS = {
     "pass": ("✓", "green"),
@@ -111,9 +113,10 @@ def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
 @click.option("--min-mean", type=float, metavar="MEAN", help="The minimum mean.")
 @click.option("--max-mean", type=float, metavar="MEAN", help="The maximum mean.")
 @click.option("--lower-is-better", is_flag=True, help="Of a metric such as a loss: more is worse.")
-@click.option(
-    "--slice",
+@renamed_option(
+    "--by",
     "by",
+    formerly=["--slice"],
     multiple=True,
     metavar="KEY",
     help="Check every slice by this metadata key, too; several combine.",
@@ -130,7 +133,7 @@ def _refusal_as_markdown(wanted: bool) -> Iterator[None]:
     "--flips",
     type=click.IntRange(1),
     metavar="N",
-    help="List N samples gained, and N lost.",
+    help="List N samples gained, and N lost, with question, target and both answers.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
@@ -158,8 +161,8 @@ def command(
     (RUN@LABEL:STEP, where a run has curves of several labels).
 
     Exits with 0: passes. 1: fails. 3: inconclusive, there are too few samples. 2: no verdict, since
-    the command was not understood, or the runs cannot be read or compared, or it depends on what
-    errored items count as.
+    the command was not understood, or the runs cannot be read or compared. 4: no verdict, since it
+    depends on what errored items count as.
     """
     from heldout.analysis import gate
     from heldout.cli._load import load_report
@@ -168,7 +171,7 @@ def command(
     refuse_json_and_markdown(as_json, as_markdown)
     has_mean = min_mean is not None or max_mean is not None
     _check_options(baseline, no_worse_than, by, slice_no_worse_than, has_mean=has_mean)
-    with name_options_in_errors(allow, by, "--slice"):
+    with name_options_in_errors(allow, by, "--by"):
         verdict = gate(
             baseline=None if baseline is None else load_report(baseline),
             run=load_report(run),
@@ -215,20 +218,20 @@ def _check_options(
             "--max-mean MEAN, or several"
         )
     if by and no_worse_than is None:
-        raise click.UsageError("--slice needs --no-worse-than and --baseline")
+        raise click.UsageError("--by needs --no-worse-than and --baseline")
     if slice_no_worse_than is not None and not by:
-        raise click.UsageError("--slice-no-worse-than needs --slice KEY")
+        raise click.UsageError("--slice-no-worse-than needs --by KEY")
 
 
 def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     checks = _sort_checks(gate)
     blocks: list[Block] = []
     if gate.comparison is None:
-        blocks.append(side_line("the run", gate.run))
+        blocks += [side_line("the run", gate.run), _headline("the run", gate.run)]
     else:
-        blocks.append(side_line("A, the baseline", gate.comparison.a))
-        blocks.append(side_line("B, the run", gate.comparison.b))
-        blocks.append(pairing_line(gate.comparison))
+        a, b = gate.comparison.a, gate.comparison.b
+        blocks += [side_line("A, the baseline", a), side_line("B, the run", b)]
+        blocks += [_headline("A", a), _headline("B", b), pairing_line(gate.comparison)]
     blocks += [_table(gate, checks), *map(Line, _footnotes(gate))]
     blocks += [
         Line(code(check_name(check, gate)), f": {_reason(check, gate)}", bullet=True)
@@ -249,13 +252,21 @@ def _report(gate: Gate, flips: int | None, *, markdown: bool) -> Report:
     )
 
 
+def _headline(label: str, side: Side) -> Line:
+    """Give the first row of `heldout show`, so that the two are seen to agree."""
+    summary = side.report.summary
+    errors = ", errored ones as 0" if side.errored else ""
+    bounds = interval(summary["ci_low"], summary["ci_high"])
+    items = count(summary["n"], "item")
+    text = f"reward of {label}: {number(summary['mean'])} ({bounds}), {items}{errors}"
+    return Line(text, bullet=True)
+
+
 # --- Checks -------------------------------------------------------------------------------------
 
 
 def _sort_checks(gate: Gate) -> list[Check]:
     """Order checks: overall, slices as people sort them, means."""
-    from heldout.cli.slice import in_order
-
     slices = {tuple(check.slice.values()): check for check in gate.checks if check.slice}
     ordered = [slices[label] for label in in_order(slices)] if slices else []
     before = [check for check in gate.checks if check.kind == "overall"]
@@ -320,7 +331,13 @@ def _footnotes(gate: Gate) -> list[str]:
     if any(check.disputed and check.scored is not None for check in gate.checks):
         lines.append(f"{DISPUTED} with errored items counted, the outcome is another one.")
     if gate.run.errored or (comparison is not None and comparison.a.errored):
-        lines.append("The numbers leave out errored items.")
+        lines.append("The table leaves out errored items, which the rewards above count as 0.")
+    if any(check.needed is not None for check in gate.checks):
+        lines.append(
+            "Samples that would decide: for the difference measured here, from its bound. "
+            "`heldout power` plans for a difference that you choose, from 0, so it says another "
+            "number."
+        )
     if comparison is None and any(check.n < gate.run.samples for check in gate.checks):
         lines.append(
             f"Of {gate.run.samples} samples, those of one cluster (of equal input and ground "
@@ -354,13 +371,13 @@ def _reason_of_outcome(check: Check, gate: Gate) -> str:
         )
     if scored.interval is None:
         return "the values say nothing about how much they vary"
-    interval = "interval"
+    noun = "interval"
     if gate.comparison is not None and _is_corrected(check, gate):
-        interval = f"interval, corrected for {slice_count(gate.comparison)} slices,"
+        noun = f"interval, corrected for {slice_count(gate.comparison)} slices,"
     if check.outcome == "inconclusive":
-        return f"{check.bound:g} is inside the {interval.rstrip(',')}"
+        return f"{check.bound:g} is inside the {noun.rstrip(',')}"
     side = "right" if check.outcome == "pass" else "wrong"
-    return f"the whole {interval} is on the {side} side of {check.bound:g}"
+    return f"the whole {noun} is on the {side} side of {check.bound:g}"
 
 
 def _reading_text(check: Check, reading: Reading) -> str:
@@ -409,15 +426,15 @@ def _gate_json(gate: Gate, flips: int | None) -> dict[str, Any]:
 
 
 def _check_json(check: Check, gate: Gate) -> dict[str, Any]:
-    interval, counted = check.interval, check.with_errors
+    bounds, counted = check.interval, check.with_errors
     return {
         "kind": check.kind,
         "name": check_name(check, gate),
         "slice": check.slice,
         "outcome": check.outcome,
         "estimate": check.estimate,
-        "ci_low": interval and interval.low,
-        "ci_high": interval and interval.high,
+        "ci_low": bounds and bounds.low,
+        "ci_high": bounds and bounds.high,
         "corrected": check.corrected,
         "bound": check.bound,
         "n": check.n,

@@ -1,19 +1,14 @@
 """Entry point: finds the command, and turns what went wrong into a message and an exit code.
 
-0    done
-1    the options were not understood, or the input is bad; nothing ran
-2    the eval could not run: there is no honest number to report; or there is no such command
+0    fine
+1    the answer is no: `heldout gate` fails, a template supports no mode
+2    usage or bad input: an option, a file or a run is not what it should be; nothing ran
+3    inconclusive: too few samples for a verdict
+4    could not run: there is no honest number to report, or heldout itself failed
 130  interrupted; results so far are saved
 
-Scripts go by the exit code of `heldout gate`, so there 1 means one thing only:
-
-0    passes
-1    fails
-2    no verdict: whatever is 1 elsewhere, an error in heldout itself, or what errored items count
-     as decides
-3    inconclusive: too few samples
-
-Where it is not known which command was meant (`heldout gat`), the exit code is 2.
+With --json standard output is JSON whatever happens: an error is {"error": {"kind", "message",
+"hint"}}. The message goes to standard error, too.
 """
 
 from __future__ import annotations
@@ -21,44 +16,71 @@ from __future__ import annotations
 import difflib
 import errno
 import os
+import re
 import sys
 import traceback
 from contextlib import suppress
 from importlib import import_module
 from io import BufferedWriter, FileIO, TextIOWrapper
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
 from heldout._format import printable
-from heldout.errors import EvalFailed, HeldoutError, InvalidQuery, StorageFull
+from heldout.errors import (
+    EvalFailed,
+    HeldoutError,
+    InvalidInput,
+    RunDirectoryError,
+    StorageFull,
+)
 
 COMMANDS = {
     "run": ("run", "Run an eval file and print its report."),
-    "show": ("show", "Print the report of a run, or the curve of a training run."),
-    "slice": ("slice", "Print a run's report for each value of a metadata key."),
-    "sql": ("sql", "Query the results of a run in SQL."),
+    "list": ("list", "List runs: model, mean with interval, tokens, status, commit."),
+    "show": ("show", "Print the report of a run, by slice if asked, or a training curve."),
     "compare": ("compare", "Compare two runs: is one better than the other?"),
-    "rescore": ("rescore", "Score a run's saved trajectories with another grader."),
     "gate": ("gate", "Pass or fail a run against a baseline, for CI."),
-    "power": ("power", "Say how many samples it takes to detect a difference."),
-    "aggregate": ("aggregate", "Aggregate training runs over tasks, with intervals."),
-    "watch": ("watch", "Draw the curve of a training run while it grows."),
-    "flips": ("flips", "Print which samples changed between two steps of a curve."),
-    "plot": ("curve:plot", "Plot curves into a picture."),
-    "stop": ("curve:stop", "Ask a live training run to stop."),
-    "env": ("agent", "Evaluate an agent over a fixed number of episodes."),
-    "toolcalls": ("tool_calls", "Send a file of requests, and compare the tool calls."),
-    "judge-check": ("check:judge", "Measure a judge against human labels."),
+    "view": ("view", "Look at runs, comparisons and live curves in a browser."),
+    "power": ("power", "Plan how many samples it takes to detect a difference."),
+    "rescore": ("rescore", "Score the saved trajectories of a run with another scorer."),
+    "sql": ("sql", "Query the results of a run in SQL."),
+    "curve": ("curve", "Watch, plot, compare or stop the curve of a training run."),
+    "agent": ("agent", "Evaluate an agent over a fixed number of episodes."),
+    "aggregate": ("aggregate", "Aggregate training runs (seeds) over tasks, with intervals."),
+    "tool-calls": ("tool_calls", "Send a file of requests, and check the tool calls."),
+    "check": ("check", "Check a judge against human labels, or a chat template."),
     "cache": ("cache", "Show or empty the cache of model turns."),
-    "doctor": ("check:template", "Say which segments a tokenizer's chat template allows."),
+    "repair": ("list:repair", "Move damaged lines of a run aside."),
+    "rm": ("list:remove", "Remove runs."),
+    "schema": ("schema", "Print the JSON schema of what a command prints with --json."),
 }
 """The module of each command in this package, with the function's name unless it is `command`, and
 its help on one line: the module is imported when the command runs."""
+ALIASES = {
+    "slice": ("show:slice_command", "show RUN --by KEY"),
+    "watch": ("curve:watch", "curve watch"),
+    "flips": ("curve:flips", "curve flips"),
+    "plot": ("curve:plot", "curve plot"),
+    "stop": ("curve:stop", "curve stop"),
+    "env": ("agent", "agent"),
+    "toolcalls": ("tool_calls", "tool-calls"),
+    "judge-check": ("check:judge", "check judge"),
+    "doctor": ("check:template", "check template"),
+}
+"""Names of version 0.1 with the command they are now; they go with the next version."""
+EXIT_CODES = {
+    0: "fine",
+    1: "the answer is no: the gate fails",
+    2: "usage or bad input; nothing ran",
+    3: "inconclusive: too few samples",
+    4: "could not run: there is no number to report",
+    130: "interrupted; results so far are saved",
+}
 OUTPUT_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EBADF, errno.EIO)
 """Errors of standard output: a full disk, or a stream that was closed."""
-VERDICT_COMMANDS = ("gate",)
-"""Commands whose exit code is a verdict: 1 means "fails", so any error exits with 2."""
+JSON_COMMANDS = ("agent", "env")
+"""Commands that print JSON without being asked."""
 
 
 class LazyGroup(click.Group):
@@ -70,9 +92,10 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         """Import a command; None if there is none of that name."""
-        if name not in COMMANDS:
+        target = COMMANDS.get(name) or ALIASES.get(name)
+        if target is None:
             return None
-        module, _, function = COMMANDS[name][0].partition(":")
+        module, _, function = target[0].partition(":")
         command = getattr(import_module(f"heldout.cli.{module}"), function or "command")
         assert isinstance(command, click.Command)
         return command
@@ -81,22 +104,32 @@ class LazyGroup(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command in the arguments, or fail with the nearest name."""
-        if args[0] not in COMMANDS and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
+        name = args[0]
+        if name in ALIASES:
+            click.echo(f"`heldout {name}` is now `heldout {ALIASES[name][1]}`.", err=True)
+        elif name not in COMMANDS and not name.startswith("-"):
+            near = difflib.get_close_matches(name, COMMANDS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(COMMANDS)}"
-            ctx.fail(f"there is no command {printable(args[0])!r}; {hint}")
+            ctx.fail(f"there is no command {printable(name)!r}; {hint}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands."""
+        """Write the list of commands, and what exit codes mean."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        with formatter.section("Exit codes of all commands"):
+            formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="heldout", message="heldout %(version)s")
 def cli() -> None:
-    """Tell whether a policy is really getting better."""
+    """Tell whether a policy is really getting better.
+
+    RUN is a run directory or a name under outputs/evals: `capitals` is the latest run of that name,
+    `capitals@3` the third, `capitals@2026-11-15` the latest of that day, and `rl@200` the eval at
+    step 200 of a training curve. With --json a command prints JSON, errors included.
+    """
 
 
 def main() -> NoReturn:
@@ -111,6 +144,24 @@ def main() -> NoReturn:
     sys.exit(run_cli(sys.argv[1:]))
 
 
+class _Failure(NamedTuple):
+    """Why a command failed.
+
+    Attributes:
+        code: The exit code.
+        kind: The kind of error, for scripts: invalid_input.
+        message: What standard error says.
+        hint: What to do, if that is a sentence of its own.
+        shown: Whether standard error has said it already.
+    """
+
+    code: int
+    kind: str
+    message: str
+    hint: str | None = None
+    shown: bool = False
+
+
 def run_cli(arguments: list[str]) -> int:
     """Run a command line.
 
@@ -120,7 +171,6 @@ def run_cli(arguments: list[str]) -> int:
     Returns:
         The exit code.
     """
-    context: click.Context | None = None
     try:
         if "_HELDOUT_COMPLETE" in os.environ:  # a shell asks for completions
             cli.main(arguments, prog_name="heldout")
@@ -136,53 +186,78 @@ def run_cli(arguments: list[str]) -> int:
     except click.exceptions.NoArgsIsHelpError as help_text:
         click.echo(help_text.format_message())
         return 0
-    except click.ClickException as problem:
-        problem.show()
-        return _input_error_code(context, unknown=2)
-    except (EvalFailed, StorageFull) as problem:
-        _print_error(f"Eval failed: {problem}")
-        if isinstance(problem, EvalFailed) and problem.run_dir:
-            _print_error(f"Results so far are saved to {problem.run_dir}")
-        return 2
-    except InvalidQuery as problem:
-        _print_error(f"Error: {problem}")
-        return 2
-    except HeldoutError as problem:
-        _print_error(f"Error: {problem}")
-        return _input_error_code(context)
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("Interrupted.", err=True)
-        return 130
     except BrokenPipeError:  # `heldout show … | head`
         forget_stdout()
         return 0
-    except OSError as problem:
-        text = str(problem)
-        if problem.filename:  # it was named, or is in a run directory
-            text = f"cannot use {problem.filename}: {problem.strerror}"
-        elif problem.errno in OUTPUT_ERRORS:
-            forget_stdout()
-            text = f"cannot write the output: {problem.strerror}"
-        _print_error(f"Error: {text}")
-        return _input_error_code(context)
-    except Exception:
-        if _input_error_code(context) == 1:
-            raise
-        # The interpreter would exit with 1, which here means "fails".
-        click.echo(printable(traceback.format_exc()), err=True)
-        return 2
+    except BaseException as problem:  # noqa: BLE001 - each becomes a message and an exit code
+        failure = _explain(problem, arguments)
+    if not failure.shown:
+        # On one line: a name from a file could pass for a message of its own.
+        click.echo(printable(failure.message.replace("\n", "\\n")), err=True)
+    if "--json" in arguments or (arguments and arguments[0] in JSON_COMMANDS):
+        _print_json_error(failure)
+    return failure.code
 
 
-def _print_error(message: str) -> None:
-    # On one line: a name from a file could pass for a message of its own.
-    click.echo(printable(message.replace("\n", "\\n")), err=True)
+def _explain(problem: BaseException, arguments: list[str]) -> _Failure:
+    text = str(problem)
+    kind = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(problem).__name__).lower()
+    did_you_mean = re.search(r"did you mean [^?]+\?", text, re.IGNORECASE)
+    hint = did_you_mean[0] if did_you_mean else None
+    match problem:
+        case click.exceptions.Abort() | KeyboardInterrupt():
+            return _Failure(130, "interrupted", f"Interrupted. {text}".rstrip())
+        case click.ClickException():
+            return _explain_usage(problem, kind)
+        case EvalFailed() | StorageFull():
+            noun = "Check" if arguments[0] in ("check", "judge-check") else "Eval"
+            run_dir = problem.run_dir if isinstance(problem, EvalFailed) else None
+            saved = f"Results so far are saved to {run_dir}" if run_dir else None
+            click.echo(printable(f"{noun} failed: {text}".replace("\n", "\\n")), err=True)
+            if saved:
+                click.echo(printable(saved), err=True)
+            return _Failure(4, kind, text, saved or hint, shown=True)
+        case InvalidInput() | RunDirectoryError():
+            return _Failure(2, kind, f"Error: {text}", hint)
+        case HeldoutError():
+            return _Failure(4, kind, f"Error: {text}", hint)
+        case OSError() if problem.filename:  # it was named, or is in a run directory
+            text = f"Error: cannot use {problem.filename}: {problem.strerror}"
+            return _Failure(2, "os_error", text)
+        case OSError():
+            if problem.errno in OUTPUT_ERRORS:
+                forget_stdout()
+                text = f"cannot write the output: {problem.strerror}"
+            return _Failure(4, "os_error", f"Error: {text}")
+        case SystemExit():
+            raise problem
+    # The interpreter would exit with 1, which means "the answer is no".
+    trace = "".join(traceback.format_exception(problem))
+    click.echo(printable(trace), err=True)
+    message = f"{type(problem).__name__}: {text}"
+    return _Failure(4, "internal_error", message, "an error in heldout: report it", shown=True)
 
 
-def _input_error_code(context: click.Context | None, unknown: int = 1) -> int:
-    """Return the exit code of bad input; `unknown` where no command was recognized."""
-    if context is None or context.invoked_subcommand is None:
-        return unknown
-    return 2 if context.invoked_subcommand in VERDICT_COMMANDS else 1
+def _explain_usage(problem: click.ClickException, kind: str) -> _Failure:
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    if isinstance(problem, click.NoSuchOption) and context and context.info_name == "run":
+        from heldout.cli.run import explain_foreign_option
+
+        if advice := explain_foreign_option(problem.option_name):
+            message = f"there is no option {problem.option_name}: {advice}"
+            problem = click.UsageError(message, context)
+    problem.show()
+    kind = "no_such_option" if kind == "no_such_option" else "usage_error"
+    hint = f"see `{context.command_path} --help`" if context else None
+    return _Failure(2, kind, problem.format_message(), hint, shown=True)
+
+
+def _print_json_error(failure: _Failure) -> None:
+    from heldout.cli._tables import print_json
+
+    message = failure.message.removeprefix("Error: ")
+    with suppress(OSError, ValueError):  # the problem may be that nothing can be written
+        print_json({"error": {"kind": failure.kind, "message": message, "hint": failure.hint}})
 
 
 def forget_stdout() -> None:

@@ -1,4 +1,4 @@
-"""`heldout power --baseline RUN --detect 0.02`: how many samples detect that difference."""
+"""`heldout power RUN --detect 0.02`: how many samples detect that difference."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from heldout._format import count, number, percent
+from heldout.cli._options import renamed_option
 from heldout.cli._tables import Cell, Column, Line, Report, Table, name, print_json, print_report
 from heldout.cli.compare import name_options_in_errors, refuse_json_and_markdown
 
@@ -20,20 +21,27 @@ FEW_CLUSTERS = 10
 
 
 @click.command("power")
-@click.option("--baseline", required=True, metavar="RUN", help="Whose variance to plan with.")
+@click.argument("run", required=False)
 @click.option(
     "--detect", type=float, required=True, metavar="D", help="The true difference to detect."
 )
-@click.option("--against", metavar="RUN", help="Another run on its samples: no guess is needed.")
+@click.option(
+    "--baseline",
+    metavar="RUN",
+    help="Another run on the same samples: then nothing has to be assumed.",
+)
+@click.option("--against", metavar="RUN", hidden=True)
 @click.option("--metric", default="reward", show_default=True, help="Or passed, or a metric.")
 @click.option("--cluster", metavar="KEY", help="Samples that share its value are one cluster.")
 @click.option("--allow", multiple=True, metavar="KIND", help="What may differ, as for compare.")
-@click.option(
-    "--repeats",
+@renamed_option(
+    "--epochs",
+    "repeats",
+    formerly=["--repeats"],
     type=int,
     multiple=True,
     metavar="K",
-    help="Attempts at each sample; may be given several times.  [default: 1, 2, 4, 8]",
+    help="Attempts of each sample; may be given several times.  [default: 1, 2, 4, 8]",
 )
 @click.option(
     "--power", type=float, default=0.8, show_default=True, help="Probability of detecting it."
@@ -47,8 +55,9 @@ FEW_CLUSTERS = 10
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, on one line.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown for GitHub.")
 def command(
-    baseline: str,
+    run: str | None,
     detect: float,
+    baseline: str | None,
     against: str | None,
     metric: str,
     cluster: str | None,
@@ -60,25 +69,32 @@ def command(
     as_json: bool,
     as_markdown: bool,
 ) -> None:
-    """Plan how many samples and repeats detect a difference from a run.
+    """Plan how many samples, and attempts of each, detect a difference from RUN.
 
-    A run is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last.
+    RUN is a directory, a name under outputs/evals, or an eval of a curve: RUN@STEP, RUN@last. The
+    plan is for a later comparison of two runs with `heldout compare`, whatever its result.
     """
     from heldout.analysis import plan
     from heldout.analysis.power import REPEATS
     from heldout.cli._load import load_report
 
     refuse_json_and_markdown(as_json, as_markdown)
-    if against is not None and correlation is not None:
-        raise click.UsageError("--against measures what --correlation guesses: give one of them")
-    if allow and against is None:
-        raise click.UsageError("--allow is for what differs between two runs: add --against RUN")
-    report = load_report(baseline)
+    if run is None:  # as version 0.1 took them: --baseline RUN --against OTHER
+        run, baseline = baseline, against
+    elif against is not None:
+        raise click.UsageError("--against is --baseline now: heldout power RUN --baseline OTHER")
+    if run is None:
+        raise click.UsageError("of which run? heldout power RUN --detect D")
+    if baseline is not None and correlation is not None:
+        raise click.UsageError("--baseline measures what --correlation guesses: give one of them")
+    if allow and baseline is None:
+        raise click.UsageError("--allow is for what differs between two runs: add --baseline RUN")
+    report = load_report(run)
     with name_options_in_errors(allow):
         made = plan(
             report,
             detect=detect,
-            against=None if against is None else load_report(against),
+            against=None if baseline is None else load_report(baseline),
             power=power,
             alpha=alpha,
             metric=metric,
@@ -94,7 +110,7 @@ def command(
 
 
 def _report(plan: Plan, report: EvalReport) -> Report:
-    from heldout.cli.show import describe_model
+    from heldout.store.runs import describe_model
 
     model = describe_model(report.config)
     baseline: list[Cell] = [name(plan.name)]
@@ -156,7 +172,11 @@ def _repeats_text(plan: Plan) -> str:
 
 def notes(plan: Plan) -> list[str]:
     """Say what a plan assumes, and what would replace the assumption."""
-    lines = []
+    lines = [
+        f"planned for a true difference of {number(plan.detect)} from 0; where `heldout gate` is "
+        "inconclusive, it says how many samples would decide its own bound at the difference that "
+        "it measured, which is another number"
+    ]
     if not plan.variance_known:
         lines.append(
             "without repeats it is unknown how much of the variance more repeats would average "
@@ -165,7 +185,7 @@ def notes(plan: Plan) -> list[str]:
     if plan.correlation_assumed:
         lines.append(
             "how alike the other run will be is unknown, and it is assumed to be unlike; a second "
-            "run on these samples (--against) replaces that guess, and usually asks for fewer"
+            "run on these samples (--baseline) replaces that guess, and usually asks for fewer"
         )
     lines += [f"{run} is not finished: what ends first may vary less" for run in plan.unfinished]
     if plan.clusters is not None:

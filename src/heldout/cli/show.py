@@ -1,11 +1,11 @@
-"""`heldout show RUN`: the report of a run, its conversations, or the curve of a training run."""
+"""`heldout show RUN`: the report of a run, its slices and conversations, or a training curve."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +13,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from heldout._format import count, interval, number, printable
+from heldout.cli._curves import (
+    CurveRun,
+    build_curve_table,
+    describe_status,
+    group_by_label,
+    judge_curve,
+    point_as_dict,
+    read_curve,
+    training_state,
+)
 from heldout.cli._load import (
     describe_selection,
     find_curve,
@@ -35,16 +45,8 @@ from heldout.cli._tables import (
     print_json,
     print_report,
 )
-from heldout.cli.curve import (
-    CurveRun,
-    build_curve_table,
-    describe_status,
-    group_by_label,
-    judge_curve,
-    point_as_dict,
-    read_curve,
-)
 from heldout.errors import InvalidInput
+from heldout.store.runs import describe_model
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 
     from heldout.stats.summary import Summary
     from heldout.store.report import EvalReport
+    from heldout.store.run_dir import RunInfo
     from heldout.types import EvalResult, Message
 
 MANY_ERRORS = 0.1
@@ -59,10 +62,24 @@ MANY_ERRORS = 0.1
 MESSAGE_CHARACTERS = 4000
 """Characters of a message that are shown; a model that never stopped would bury the rest."""
 LABEL_WIDTH = 11
+# Words that have an order, though not that of the alphabet.
+SCALES = (
+    ("trivial", "very easy", "easy", "medium", "hard", "very hard", "expert"),
+    ("beginner", "intermediate", "advanced", "expert"),
+    ("very low", "low", "medium", "high", "very high"),
+    ("tiny", "small", "medium", "large", "huge"),
+    ("very short", "short", "medium", "long", "very long"),
+)
 
 
 @click.command("show")
 @click.argument("run")
+@click.option(
+    "--by",
+    multiple=True,
+    metavar="KEY",
+    help="One row per value of a metadata key; several combine.",
+)
 @click.option(
     "--failures",
     type=click.IntRange(1),
@@ -80,21 +97,22 @@ LABEL_WIDTH = 11
 )
 @click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
 @click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
-@click.option("--repair", is_flag=True, help="Move damaged journal lines aside first.")
+@click.option("--repair", is_flag=True, hidden=True, help="Now `heldout repair`.")
 @click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="Print JSON: a summary, or one line per item or point.",
+    help="Print JSON: one object, or one line per item or slice.",
 )
 @click.option("--markdown", is_flag=True, help="Print Markdown for GitHub.")
 @click.option("--step", type=click.IntRange(0), metavar="N", help="Of a curve: the eval at step N.")
 @click.option("--outcomes", is_flag=True, help="Of a curve, with --json: each item's reward, too.")
 @click.option("--effect", type=float, help="Of a curve: the gain over a window worth having.")
-@click.option("--alpha", type=float, help="Of a curve: the chance of a false verdict, over all.")
+@click.option("--alpha", type=float, help="Of a curve: false verdict rate over the whole curve.")
 @click.option("--window", type=int, metavar="EVALS", help="Of a curve: how far verdicts look back.")
 def command(
     run: str,
+    by: tuple[str, ...],
     failures: int | None,
     passes: int | None,
     samples: tuple[str, ...],
@@ -112,6 +130,8 @@ def command(
 ) -> None:
     """Print the report of RUN: a run directory, or a name under outputs/evals.
 
+    NAME is the latest run of that name, NAME@3 the third, NAME@2026-11-15 the latest of that day.
+
     For a training run, that is its curve, one line per point, and its verdict; --step prints the
     whole report of one point, as RUN@STEP does.
     """
@@ -120,8 +140,11 @@ def command(
     selection = _Selection(failures, passes, samples)
     terms = {"effect": effect, "alpha": alpha, "window": window}
     verdicts = {name: value for name, value in terms.items() if value is not None}
+    if by:
+        _refuse_with_slices(selection, pass_at)
     curve = find_curve(run)
-    report_option = "--pass-at" if pass_at else "--cluster" if cluster is not None else None
+    options = {"--pass-at": pass_at, "--cluster": cluster, "--by": by}
+    report_option = next((option for option, value in options.items() if value), None)
     if report_option and selection.option:
         raise InvalidInput(
             f"{report_option} is for the report, {selection.option} prints items: ask for one"
@@ -133,21 +156,43 @@ def command(
                 "--step N"
             )
         if repair:
-            from heldout.training.curve import CURVE_NAME, repair_curve
-
-            _report_repair(curve / CURVE_NAME, repair_curve(curve / CURVE_NAME))
+            repair_run(curve)
         _show_curve(curve, selection, verdicts, step, outcomes, as_json=as_json, markdown=markdown)
         return
     if curve is None:
         path = find_run_directory(run)
-        options = [*(["step"] if step is not None else []), *(["outcomes"] * outcomes), *verdicts]
-        for name in options:
+        curve_options = [*(["step"] * (step is not None)), *(["outcomes"] * outcomes), *verdicts]
+        for name in curve_options:
             raise InvalidInput(f"{path} has no curve.jsonl, so --{name} does not apply to it")
     else:
         path = find_step(curve, step)
     if repair:
         repair_run(path)
-    _show_run(path, selection, pass_at, cluster, where, as_json=as_json, markdown=markdown)
+    if by:
+        _show_slices(path, by, cluster, where, as_json=as_json, markdown=markdown)
+    else:
+        _show_run(path, selection, pass_at, cluster, where, as_json=as_json, markdown=markdown)
+
+
+@click.command("slice", hidden=True)
+@click.argument("run")
+@click.option("--by", multiple=True, required=True, metavar="KEY", help="Metadata key.")
+@click.option("--cluster", metavar="KEY", help="Cluster error bars by this metadata key.")
+@click.option("--where", metavar="SQL", help="Only results that meet a condition; see heldout sql.")
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per slice.")
+def slice_command(
+    run: str, by: tuple[str, ...], cluster: str | None, where: str | None, as_json: bool
+) -> None:
+    """Print a row for each value of KEY in RUN, as `heldout show RUN --by KEY` does."""
+    _show_slices(find_run_directory(run), by, cluster, where, as_json=as_json, markdown=False)
+
+
+def _refuse_with_slices(selection: _Selection, pass_at: Sequence[int]) -> None:
+    option = selection.option or ("--pass-at" if pass_at else None)
+    if option:
+        raise InvalidInput(
+            f"--by prints one row per slice, and {option} is of the whole: ask for one"
+        )
 
 
 class _Selection(NamedTuple):
@@ -232,30 +277,71 @@ def _show_run(
         else:
             print_results(results, report, passed=selection.passes is not None)
     else:
-        reason = RunDir(path).read_info().reason
+        info = RunDir(path).read_info()
         summary = report.summary
         if report.selection is None or not report.selection.by_outcome:
             summary = summarize_report(report, cluster=cluster, pass_at=pass_at)
         summary = report.mark_selected(summary)
         if as_json:
-            about = {"status": report.status, "reason": reason}
-            print_json({**about, "config": report.config, "summary": summary})
+            print_json(_run_as_dict(report, info, summary))
         else:
-            print_report(build_report(report, summary, reason=reason), markdown=markdown)
+            print_report(build_report(report, summary, info=info), markdown=markdown)
+    _exit_if_failed(report)
+
+
+def _exit_if_failed(report: EvalReport) -> None:
     if report.status == "failed":
-        raise click.exceptions.Exit(2)  # as `heldout run` did: a script must not go on
+        raise click.exceptions.Exit(4)  # as `heldout run` did: a script must not go on
 
 
-def repair_run(path: Path) -> None:
-    """Move damaged journal lines of a run aside, after which it is no longer complete.
+def _show_slices(
+    path: Path,
+    by: tuple[str, ...],
+    cluster: str | None,
+    where: str | None,
+    *,
+    as_json: bool,
+    markdown: bool,
+) -> None:
+    from heldout.cli.compare import name_options_in_errors
+    from heldout.store.report import EvalReport
+
+    report = select_results(EvalReport.load(path), where, "--cluster" if cluster else None)
+    with name_options_in_errors((), by, "--by"):
+        if cluster is None:
+            slices, total = report.slices_and_total(*by)
+        else:
+            from heldout.analysis.passes import slices_and_total
+
+            slices, total = slices_and_total(report, *by, cluster=cluster)
+            slices = {values: report.mark_selected(part) for values, part in slices.items()}
+    slices = {values: slices[values] for values in in_order(slices)}
+    if as_json:
+        for values, summary in slices.items():
+            print_json({"slice": dict(zip(by, values, strict=True)), **summary})
+    else:
+        print_report(build_slices(by, slices, total, report), markdown=markdown)
+    _exit_if_failed(report)
+
+
+def repair_run(path: Path) -> list[int]:
+    """Move damaged lines of a run aside, after which it is no longer complete.
 
     Args:
-        path: The run directory.
+        path: The run directory, of a run or of a curve.
+
+    Returns:
+        Numbers of the lines that were moved.
     """
     from heldout.store.journal import repair
     from heldout.store.run_dir import RunDir, now
+    from heldout.training.curve import repair_curve
 
     run = RunDir(path)
+    if run.curve.exists():
+        moved = repair_curve(run.curve)
+        _report_repair(run.curve, moved)
+        return moved
     moved = repair(run.journal) if run.journal.exists() else []
     _report_repair(run.journal, moved)
     if moved:
@@ -263,6 +349,7 @@ def repair_run(path: Path) -> None:
         info.status, info.finished = "interrupted", now()
         info.reason = f"{count(len(moved), 'damaged journal line')} moved aside"
         run.write_info(info)
+    return moved
 
 
 def _report_repair(path: Path, moved: Sequence[int]) -> None:
@@ -276,18 +363,75 @@ def _report_repair(path: Path, moved: Sequence[int]) -> None:
 # --- Report -------------------------------------------------------------------------------------
 
 
-def describe_model(config: Mapping[str, Any]) -> str | None:
-    """Return the model of a run and where it is served; None where the config does not say.
+def _run_as_dict(report: EvalReport, info: RunInfo, summary: Summary) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        "kind": "run",
+        "path": str(report.path),
+        "status": report.status,
+        "reason": info.reason,
+        "config": report.config,
+        "summary": summary,
+        "usage": usage_as_dict(report),
+        "started": info.started,
+        "finished": info.finished,
+        "git": msgspec.to_builtins(info.git),
+        "command": info.command,
+        "versions": info.versions,
+    }
+
+
+def usage_as_dict(report: EvalReport) -> dict[str, Any] | None:
+    """Return tokens and cost of a run for JSON; None where no item reported its tokens.
 
     Args:
-        config: The config of a report.
+        report: The report of the run.
     """
-    endpoint = config.get("endpoint")
-    if not isinstance(endpoint, Mapping):
+    usage = report.usage
+    if not usage.n:
         return None
-    name = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
-    where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
-    return f"{name}{where}" if name else None
+    return {
+        "n": usage.n,
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "cost": usage.cost,
+    }
+
+
+def describe_usage(report: EvalReport) -> str | None:
+    """Return tokens and cost of a run in words; None where no item reported its tokens.
+
+    Args:
+        report: The report of the run.
+    """
+    usage = report.usage
+    if not usage.n:
+        return None
+    text = f"tokens: {usage.prompt_tokens:,} in, {usage.completion_tokens:,} out"
+    if usage.n < report.summary["n"]:
+        text += f" ({usage.n} of {count(report.summary['n'], 'item')} report them)"
+    return text if usage.cost is None else f"{text}; cost: {format_cost(usage.cost)}"
+
+
+def format_cost(cost: float) -> str:
+    """Return a cost with two decimals, or more where it is small; prices name no currency."""
+    return f"{cost:,.2f}" if cost >= 1 or cost == 0 else f"{cost:.3g}"
+
+
+def _describe_origin(info: RunInfo | None) -> list[Line]:
+    """Say when, at which commit and with which tags and note a run was made."""
+    if info is None:
+        return []
+    parts = [info.started.replace("T", " ").removesuffix("Z") + " UTC"]
+    if info.git is not None:
+        parts.append(f"commit {info.git.commit[:9]}" + ", with changes" * bool(info.git.dirty))
+    tags, note = info.config.get("tags"), info.config.get("note")
+    if isinstance(tags, list) and tags:
+        parts.append(f"tags: {', '.join(map(str, tags))}")
+    if isinstance(note, str):
+        parts.append(f"note: {note}")
+    return [Line("; ".join(parts), style="dim")]
 
 
 def describe_report(report: EvalReport) -> Line:
@@ -305,14 +449,14 @@ def describe_report(report: EvalReport) -> Line:
 
 
 def build_report(
-    report: EvalReport, summary: Summary | None = None, *, reason: str | None = None
+    report: EvalReport, summary: Summary | None = None, *, info: RunInfo | None = None
 ) -> Report:
     """Build what `heldout show` prints of a run.
 
     Args:
         report: The report of the run.
         summary: A summary of it that says more than its own (`heldout.analysis.passes`).
-        reason: Why the run ended early.
+        info: Its run.json: when and at which commit it was made, and why it ended early.
 
     Returns:
         The report in rows.
@@ -323,7 +467,7 @@ def build_report(
         summary = summarize_report(report)
     blocks: list[Block] = [
         describe_report(report),
-        *_describe_unfinished(report, reason),
+        *_describe_unfinished(report, info.reason if info else None),
         *_selection_lines(report),
         _build_summary_table(summary, report.pass_threshold),
         *_describe_three_way(report, summary),
@@ -335,25 +479,27 @@ def build_report(
         run = "RUN" if report.path is None else shlex.quote(str(report.path))
         hint = f"`heldout show {run} --failures 5` shows why items errored"
         blocks.append(Line(hint, style="yellow", wrap=False))
+    if tokens := describe_usage(report):
+        blocks.append(Line(tokens, style="dim"))
+    blocks += _describe_origin(info)
     if report.path is not None:
         blocks.append(Line(f"saved to {report.path}", style="dim", wrap=False))
     return Report(blocks)
 
 
 def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
-    rows: list[list[str | Span]] = []
+    # A reward that is 0 or 1 is also the pass rate and its only metric: one row says so.
+    labels: dict[tuple[str, str, str], list[str]] = {}
 
     def add(label: str, key: str, interval_key: str, n: object) -> None:
         bounds = interval(summary[f"{interval_key}_low"], summary[f"{interval_key}_high"])
-        rows.append([label, number(summary[key]), bounds, "–" if n is None else str(n)])
+        numbers = (number(summary[key]), bounds, "–" if n is None else str(n))
+        labels.setdefault(numbers, []).append(label)
 
     add("reward", "mean", "ci", summary["n"])
     if summary["n_errors"]:
         add("reward, scored only", "mean_scored", "ci_scored", summary["n_scored"])
     add(f"passed (≥ {pass_threshold:g})", "pass_rate", "pass_rate_ci", summary["n"])
-    for key, label in _pass_rates(summary):
-        samples = summary[f"{key}_n"]
-        add(label, key, f"{key}_ci", None if samples is None else count(samples, "sample"))
     for key in _metric_keys(summary):
         add(key[len("metric_") :], key, f"{key}_ci", summary[f"{key}_n"])
     columns = [
@@ -362,7 +508,16 @@ def _build_summary_table(summary: Summary, pass_threshold: float) -> Table:
         Column("95% interval"),
         Column("n", "right"),
     ]
-    return Table(columns, rows)
+    rows = [[" = ".join(names), *numbers] for numbers, names in labels.items()]
+    return Table(columns, [*rows, *_build_pass_rates(summary)])
+
+
+def _build_pass_rates(summary: Summary) -> Iterator[list[str]]:
+    for key, label in _pass_rates(summary):
+        bounds = interval(summary[f"{key}_ci_low"], summary[f"{key}_ci_high"])
+        samples = summary[f"{key}_n"]
+        n = "–" if samples is None else count(samples, "sample")
+        yield [label, number(summary[key]), bounds, n]
 
 
 def _pass_rates(summary: Summary) -> list[tuple[str, str]]:
@@ -490,7 +645,7 @@ def build_slices(
     total: Summary,
     report: EvalReport,
 ) -> Report:
-    """Build what `heldout slice` prints.
+    """Build what `heldout show --by` prints.
 
     Args:
         by: The metadata keys.
@@ -530,6 +685,40 @@ def build_slices(
             *_describe_clusters(total, fewest),
         ]
     )
+
+
+def in_order(keys: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Sort combinations of values as people do: easy before hard, level 2 before level 10."""
+    keys = list(keys)
+    ranks = [_ranks(dict.fromkeys(column)) for column in zip(*keys, strict=True)]
+    return sorted(
+        keys, key=lambda key: [rank[value] for rank, value in zip(ranks, key, strict=True)]
+    )
+
+
+def _ranks(values: Iterable[Any]) -> dict[Any, tuple[Any, ...]]:
+    """What each value of one key sorts by. Missing values come last."""
+    words = {v: re.sub(r"[\s_-]+", " ", v.lower()) for v in values if isinstance(v, str)}
+    scale = next((s for s in SCALES if words and {*words.values()} <= {*s}), None)
+    ranks: dict[Any, tuple[Any, ...]] = {}
+    for value in values:
+        if value is None:
+            ranks[value] = (2,)
+        elif not isinstance(value, str):
+            ranks[value] = (0, value)
+        elif scale:
+            ranks[value] = (1, scale.index(words[value]), value)
+        else:
+            ranks[value] = (1, _natural(value), value)
+    return ranks
+
+
+def _natural(text: str) -> list[tuple[int, int, str]]:
+    """Texts and numbers in turn; a number sorts by its length first, however long it is."""
+    pieces = re.split(r"([0-9]+)", text.lower())
+    texts = [(1, 0, piece) for piece in pieces[::2]]
+    numbers = [(0, len(n), n) for n in (piece.lstrip("0") for piece in pieces[1::2])]
+    return [part for pair in zip(texts, [*numbers, (0, 0, "")], strict=True) for part in pair]
 
 
 # --- Conversations ------------------------------------------------------------------------------
@@ -685,8 +874,15 @@ def _show_curve(
     points = [point for point in points if step in (None, point.step)]
     if step is not None and not points:
         raise InvalidInput(f"{path} has no eval at step {step}; {steps}")
-    for point in points:
-        print_json(point_as_dict(point, outcomes=outcomes))
+    print_json(
+        {
+            "kind": "curve",
+            "path": str(path),
+            "training": training_state(run),
+            "superseded": run.superseded,
+            "points": [point_as_dict(point, outcomes=outcomes) for point in points],
+        }
+    )
 
 
 def _build_curve_report(run: CurveRun, verdicts: Mapping[str, Any], width: int) -> Report:

@@ -1,6 +1,6 @@
-"""`heldout toolcalls FILE --endpoint E`: does a server call tools as it should?
+"""`heldout tool-calls FILE --model M`: does a server call tools as it should?
 
-The requests run on the engine like any eval, into a run directory that `show`, `slice` and
+The requests run on the engine like any eval, into a run directory that `show` and
 `compare` read. What is printed is made from that directory alone, so a complete run prints the same
 again and does not call the model.
 """
@@ -18,7 +18,8 @@ from urllib.parse import urlsplit
 
 import click
 
-from heldout._format import count, cut, interval, number, printable
+from heldout._format import count, cut, interval, number
+from heldout.cli._options import renamed_option
 from heldout.cli._tables import Block, Column, Line, Report, Span, Table, print_json, print_report
 from heldout.cli.show import describe_report
 from heldout.config import EvalConfig
@@ -38,21 +39,24 @@ LISTED = 10
 """Finish reasons, and problems, that are listed."""
 
 
-@click.command("toolcalls")
+@click.command("tool-calls")
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option(
-    "--endpoint",
+@renamed_option(
+    "--model",
+    "endpoint",
+    formerly=["--endpoint"],
     required=True,
-    metavar="E",
+    metavar="M",
     help="openai:MODEL or openai:MODEL@http://host/v1. MODEL replaces the model of each request.",
 )
-@click.option(
-    "--reference",
+@renamed_option(
+    "--baseline",
     "references",
+    formerly=["--reference"],
     multiple=True,
     metavar="RESULTS",
-    help="A run of this command, or a JSONL of results. Given twice, the second is the reference "
-    "run again, and shows how far it agrees with itself.",
+    help="The reference: a run of this command, or a JSONL of results. Given twice, the second is "
+    "the reference run again, and shows how far it agrees with itself.",
 )
 @click.option(
     "--name", metavar="NAME", help="Name of the run.  [default: made of FILE, model and server]"
@@ -64,7 +68,15 @@ LISTED = 10
     metavar="D",
     help="Where the run directory is made.",
 )
-@click.option("--max-samples", type=click.IntRange(1), metavar="N", help="Only the first N lines.")
+@renamed_option(
+    "-n",
+    "--limit",
+    "max_samples",
+    formerly=["--max-samples"],
+    type=click.IntRange(1),
+    metavar="N",
+    help="Only the first N lines.",
+)
 @click.option(
     "--max-concurrent",
     type=click.IntRange(1),
@@ -105,7 +117,7 @@ def command(
     from heldout.models.requests import open_requests
 
     if len(references) > 2:
-        raise click.UsageError("--reference is given once, or twice: the reference run again")
+        raise click.UsageError("--baseline is given once, or twice: the reference run again")
     # Whatever can be refused is refused before the first request is paid for.
     samples = load_requests(file, most=max_samples)
     server = open_requests(endpoint, [s.input for s in samples], max_concurrent=max_concurrent)
@@ -114,7 +126,7 @@ def command(
     for reference in references:
         if reference == name or realpath(reference) == realpath(run_dir):
             raise click.UsageError(
-                f"the run {name!r} is compared with itself; --reference is another one"
+                f"the run {name!r} is compared with itself; --baseline is another one"
             )
     loaded = [read_reference(reference) for reference in references]
     # The second repeat of a single reference is the reference again.
@@ -180,9 +192,8 @@ def _send_requests(
             "the end"
         ) from None
     except KeyboardInterrupt:
-        saved = f" Responses so far are saved to {run_dir}; the same command continues."
-        click.echo("Interrupted." + printable(saved) * RunDir(run_dir).exists(), err=True)
-        raise click.exceptions.Exit(130) from None
+        saved = f"Responses so far are saved to {run_dir}; the same command continues."
+        raise KeyboardInterrupt(saved if RunDir(run_dir).exists() else "") from None
 
 
 # --- Report -------------------------------------------------------------------------------------

@@ -306,12 +306,12 @@ class Best:
 class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
     """Evaluates the model every `every_steps` environment steps, and at the end.
 
-    The curve is in a run directory, for `heldout watch`, `plot`, `flips` and `stop`, with a verdict
-    at each evaluation. Training ends where the monitor asks for it, and at the next rollout where
-    `heldout stop` does. Numbers also go to the model's logger as `eval/…`, at the step they belong
-    to, without writing what the trainer has recorded and not yet dumped. `history` holds every
-    evaluation and every skip: one that fails is a skip with its reason, and training goes on.
-    `best` says which was best, with its interval.
+    The curve is in a run directory, for `heldout curve`, with a verdict at each evaluation.
+    Training ends where the monitor asks for it, and at the next rollout where `heldout curve stop`
+    does. Numbers also go to the model's logger as `eval/…`, at the step they belong to, without
+    writing what the trainer has recorded and not yet dumped. `history` holds every evaluation and
+    every skip: one that fails is a skip with its reason, and training goes on. `best` says which
+    was best, with its interval.
 
     A training run that goes on (`reset_num_timesteps=False`) continues its curve.
 
@@ -418,7 +418,7 @@ class HeldoutEvalCallback(BaseCallback):  # type: ignore[misc]
 
     @property
     def stop_requested(self) -> str | None:
-        """Why training should stop, if the monitor or `heldout stop` said so."""
+        """Why training should stop, if the monitor or `heldout curve stop` said so."""
         return self._evals.stop_requested
 
     def _on_training_start(self) -> None:

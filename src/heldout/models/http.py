@@ -408,9 +408,10 @@ class HTTPEndpoint(ServerEndpoint):
         body: dict[str, Any] = {
             "model": self.model,
             "messages": [self._message(m) for m in messages],
-            "temperature": sampling.temperature,
             "stream": sampling.stream,
         }
+        if sampling.temperature is not None:
+            body["temperature"] = sampling.temperature
         if sampling.stream:
             body["stream_options"] = {"include_usage": True}
         if sampling.top_p is not None:

@@ -297,8 +297,8 @@ class TemplateWithTools:
                 f"position {position}: there they go on {self._excerpt(so_far, position)}, and the "
                 f"template {self._excerpt(full, position)}. Either the template rewrites earlier "
                 "turns, or the model wrote what its tokenizer would split otherwise. "
-                "segments='boundary' renders no turn twice; `heldout doctor` says which of the two "
-                "modes a template allows"
+                "segments='boundary' renders no turn twice; `heldout check template` says which of "
+                "the two modes a template allows"
             )
         segment = full[len(so_far) :]
         if segment:

@@ -12,6 +12,7 @@ for the same results, so a run that was killed and resumed ends in the files of 
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -39,7 +40,6 @@ from heldout.store.journal import (
     Row,
     id_hash,
     in_order,
-    records,
     row_of,
 )
 from heldout.store.parquet import ColumnType, Kind, ParquetFile, ParquetWriter, hash_of_file
@@ -300,9 +300,66 @@ def parts(rows: Iterable[Row]) -> Iterator[Part]:
 # --- The journal to a summary and a Parquet file --------------------------------------------------
 
 
+class RunUsage(msgspec.Struct, frozen=True):
+    """What the model turns of a run took.
+
+    Attributes:
+        n: Attempts that reported their tokens, which are those of these attempts alone.
+        prompt_tokens: Tokens that the model read.
+        completion_tokens: Tokens that it wrote.
+        cost: What these tokens cost, those of cached turns included; None where the model has no
+            price.
+    """
+
+    n: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+
+class UsageCounter:
+    """Counts what attempts took while their rows pass."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.usage = RunUsage()
+
+    def watch(self, rows: Iterable[Row]) -> Iterator[Row]:
+        """Pass rows on; after the last, `usage` is that of these.
+
+        Args:
+            rows: The rows.
+
+        Yields:
+            The rows.
+        """
+        n = prompt = completion = 0
+        for row in rows:
+            if (usage := row.trajectory.usage) is not None:
+                n += 1
+                prompt += usage.prompt_tokens
+                completion += usage.completion_tokens
+            yield row
+        self.usage = RunUsage(n, prompt, completion)
+
+
+def count_usage(rows: Iterable[Row]) -> RunUsage:
+    """Count what attempts took.
+
+    Args:
+        rows: The rows of the attempts.
+
+    Returns:
+        The sums, without a cost.
+    """
+    counter = UsageCounter()
+    deque(counter.watch(rows), maxlen=0)
+    return counter.usage
+
+
 def derive(
     run: RunDir, *, parquet: bool, repeats: int, pass_threshold: float
-) -> tuple[Summary, str]:
+) -> tuple[Summary, RunUsage, str]:
     """Summarize the journal of a complete run, and write its results.parquet.
 
     Args:
@@ -312,26 +369,44 @@ def derive(
         pass_threshold: The reward from which an item counts as passed.
 
     Returns:
-        The summary; and a hash of the Parquet file, "" where there is none.
+        The summary; the usage; and a hash of the Parquet file, "" where there is none.
 
     Raises:
         RunDirectoryError: The journal cannot be read, or the file cannot be written.
     """
+    counter = UsageCounter()
     if not parquet:
         with suppress(FileNotFoundError):
             run.columns.unlink()
-        return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), ""
+        summary = summarize_journal(run, repeats, pass_threshold, counter)
+        return summary, counter.usage, ""
     tally = Tally(pass_threshold)
-    written = write_parquet(lambda: in_order(run.journal, repeats), run.columns, tally=tally)
+    written = write_parquet(
+        lambda: counter.watch(in_order(run.journal, repeats)), run.columns, tally=tally
+    )
     if tally.scattered:
-        return summarize_journal(run, repeats=repeats, pass_threshold=pass_threshold), written
-    return tally.summary(), written
+        summary = summarize_journal(run, repeats, pass_threshold)
+        return summary, counter.usage, written
+    return tally.summary(), counter.usage, written
 
 
-def summarize_journal(run: RunDir, *, repeats: int, pass_threshold: float) -> Summary:
-    """Summarize what the journal holds now, complete or not."""
+def summarize_journal(
+    run: RunDir, repeats: int, pass_threshold: float, counter: UsageCounter | None = None
+) -> Summary:
+    """Summarize what the journal holds now, complete or not.
+
+    Args:
+        run: Whose journal.
+        repeats: Attempts per sample.
+        pass_threshold: The reward from which an item counts as passed.
+        counter: Counts the usage on the way.
+
+    Returns:
+        The summary.
+    """
     tally = Tally(pass_threshold)
-    for part in parts(in_order(run.journal, repeats)):
+    rows = in_order(run.journal, repeats)
+    for part in parts(rows if counter is None else counter.watch(rows)):
         tally.add(part.batch())
     if not tally.scattered:
         return tally.summary()
@@ -861,7 +936,7 @@ def slice_summaries(
     summaries = summarize_groups(batch, groups, len(first), pass_threshold)
     values = [tuple(each[place] for each in labels) for place in first.tolist()]
     slices = dict(zip(values, summaries, strict=True))
-    ordered = sorted(slices, key=lambda values: [_sortable(value) for value in values])
+    ordered = sorted(slices, key=lambda values: [sort_key(value) for value in values])
     return {key: slices[key] for key in ordered}, summarize_batch(batch, pass_threshold)
 
 
@@ -917,18 +992,7 @@ def places_by_code(codes: Ints) -> Iterator[tuple[int, Ints]]:
     return zip(distinct.tolist(), np.split(order, starts)[1:], strict=True)
 
 
-def slice_keys(run: RunDir) -> list[str]:
-    """List the metadata keys that a run can be sliced by."""
-    with current_parquet(run) as file:
-        if file is not None:
-            return [n.removeprefix(METADATA) for n in file.columns if n.startswith(METADATA)]
-    layout = Layout()
-    for part in parts(records(run.journal, Row)):
-        layout.add(part)
-    return sorted(layout.types)
-
-
-def _sortable(value: Any) -> tuple[int, Any]:
+def sort_key(value: Any) -> tuple[int, Any]:
     """Missing values last; numbers and texts each among themselves."""
     if value is None:
         return (2, "")

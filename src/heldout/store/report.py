@@ -5,39 +5,54 @@ from __future__ import annotations
 import shutil
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from heldout._providers import model_name
 from heldout.errors import UNREADABLE, InvalidInput, RunDirectoryError, RunExists
+from heldout.prices import Price, find_price
 from heldout.stats.summary import EMPTY_SUMMARY, Summary, summarize_batch, without_intervals
 from heldout.store.columns import (
+    RunUsage,
     Selection,
+    count_usage,
     derive,
     make_table_batch,
     rows_of,
-    slice_keys,
     slice_summaries,
+    sort_key,
     summarize_journal,
+    summarize_results,
     table_of,
     write_parquet,
 )
 from heldout.store.journal import (
     JournalWriter,
+    Row,
     decode_key,
     decode_result,
     has_writer,
+    in_order,
     lines,
     refuse_unknown,
+    row_of,
 )
 from heldout.store.jsonl import open_to_read, read_whole
 from heldout.store.run_dir import RunDir, RunInfo, now, replace_file
+from heldout.store.runs import find_run
 from heldout.types import EvalResult
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow
 
 FORMAT = "heldout.summary"
 VERSION = 2
@@ -50,6 +65,7 @@ class SummaryFile(msgspec.Struct):
     format: str
     version: int
     summary: dict[str, Annotated[int, msgspec.Meta(ge=-(2**53), le=2**53)] | float | bool | None]
+    usage: RunUsage | None = None
 
 
 class Results(Sequence[EvalResult]):
@@ -139,14 +155,34 @@ class EvalReport:
         numbers = {key: self.summary.get(key) for key in ("n", "n_errors", "mean")}
         return f"EvalReport({numbers}, status={self.status!r}{where})"
 
+    def _repr_html_(self) -> str:
+        from heldout.viewer.notebook import report_html
+
+        return report_html(self)
+
     @classmethod
     def load(cls, path: str | Path) -> EvalReport:
         """Open a run directory. Runs no code from it and follows no path in it (clause 19).
 
         A run that is still being written, or was stopped, loads too: its summary is of what has
         finished so far, with `complete: False` and `n_asked` beside it.
+
+        Args:
+            path: The directory, or a name under outputs/evals: NAME is the latest run of that name,
+                NAME@3 its third, NAME@2026-11-15 the latest of that day.
+
+        Returns:
+            The report.
+
+        Raises:
+            RunDirectoryError: There is no such run, or it cannot be read.
+            InvalidInput: The path is that of a file.
         """
-        run = RunDir(Path(path))
+        if Path(path).is_file():
+            raise InvalidInput(
+                f"{path} is a file; EvalReport.load takes the run directory, {Path(path).parent}"
+            )
+        run = RunDir(find_run(path))
         info = run.read_info()
         if info.status == "running" and not has_writer(run.journal):
             info = run.read_info()  # it may have finished just now
@@ -226,7 +262,7 @@ class EvalReport:
         results: Sequence[EvalResult] = (
             [result for result, held in zip(self.results, selection.items, strict=True) if held]
             if self.path is None
-            else Results(self._run(), selection.items)
+            else Results(RunDir(self.path), selection.items)
         )
         picked = replace(self, results=results, selection=selection)
         summary = summarize_batch(make_table_batch(table_of(picked)), self.pass_threshold)
@@ -255,29 +291,108 @@ class EvalReport:
         """The reward from which an item counts as passed."""
         return threshold_of(self.config)
 
-    def slice(self, *by: str) -> dict[tuple[Any, ...], Summary]:
-        """A summary for each value of these metadata keys (each combination, if several)."""
-        if not by:
-            raise InvalidInput(f"slice by what? This run has {slice_keys(self._run())}")
-        return self.slices_and_total(*by)[0]
+    @property
+    def usage(self) -> RunUsage:
+        """What the model turns took: tokens and, where the model has a price, cost.
+
+        A judge's own tokens are not part of it.
+        """
+        if self.path is not None and self.selection is None:
+            run = RunDir(self.path)
+            info = run.read_info()
+            stored = _read_summary_file(run) if run.derived_are_current(info) else None
+            if stored is not None and stored.usage is not None:
+                return add_cost(stored.usage, info.config)
+            rows: Iterable[Row] = in_order(run.journal, repeats_of(info.config))
+        else:
+            rows = (row_of(0, result, 0) for result in self.results)
+        return add_cost(count_usage(rows), self.config)
+
+    def summarize(
+        self, by: str | Sequence[str] | Callable[[EvalResult], Any]
+    ) -> dict[Any, Summary]:
+        """Summarize the results for each value of a key; `summary` is that of all.
+
+        Args:
+            by: A metadata key or a column such as `truncated`; several of them; or a function of a
+                result.
+
+        Returns:
+            A summary by value, in sorted order; None stands for results without the key. For
+            several keys, by a tuple of their values.
+
+        Raises:
+            InvalidInput: There is no such key; the message names those that there are.
+        """
+        if callable(by):
+            groups: dict[Any, list[EvalResult]] = {}
+            for result in self.results:
+                groups.setdefault(by(result), []).append(result)
+            return {
+                value: self._mark(summarize_results(groups[value], self.pass_threshold))
+                for value in sorted(groups, key=sort_key)
+            }
+        keys = (by,) if isinstance(by, str) else tuple(by)
+        if not keys:
+            raise InvalidInput("summarize by what? Name at least one key")
+        slices, _ = self.slices_and_total(*keys)
+        return {values[0]: s for values, s in slices.items()} if isinstance(by, str) else {**slices}
 
     def slices_and_total(self, *by: str) -> tuple[dict[tuple[Any, ...], Summary], Summary]:
-        """… and the summary of all, from one reading: a live run grows between two."""
-        self._run()
-        slices, total = slice_summaries(self, by, self.pass_threshold)
-        slices = {values: self.mark_selected(summary) for values, summary in slices.items()}
-        total = self.mark_selected(total)
-        if self.summary.get("complete") is False:
-            for summary in (total, *slices.values()):
-                summary["complete"] = False
-        return slices, total
+        """Summarize slices and all results from one reading: a live run grows between two.
 
-    def _run(self) -> RunDir:
-        if self.path is None:
-            raise RunDirectoryError(
-                "this report lives in memory: save it and load it, or use heldout.analysis.group_by"
-            )
-        return RunDir(self.path)
+        Args:
+            *by: Metadata keys, or names of columns.
+
+        Returns:
+            A summary by the values of the keys, and that of all results.
+        """
+        slices, total = slice_summaries(self, by, self.pass_threshold)
+        return {values: self._mark(s) for values, s in slices.items()}, self._mark(total)
+
+    def _mark(self, summary: Summary) -> Summary:
+        """Say in a summary whether results were picked, and whether more are to come."""
+        summary = self.mark_selected(summary)
+        return {**summary, "complete": False} if self.summary.get("complete") is False else summary
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """Make a pandas DataFrame: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The frame.
+
+        Raises:
+            InvalidInput: pandas is not installed.
+        """
+        from heldout.store.frames import to_pandas
+
+        return to_pandas(self)
+
+    def to_polars(self) -> polars.DataFrame:
+        """Make a polars DataFrame: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The frame.
+
+        Raises:
+            InvalidInput: polars is not installed.
+        """
+        from heldout.store.frames import to_polars
+
+        return to_polars(self)
+
+    def to_arrow(self) -> pyarrow.Table:
+        """Make a pyarrow Table: a row per attempt, as `heldout.store.frames` describes it.
+
+        Returns:
+            The table.
+
+        Raises:
+            InvalidInput: pyarrow is not installed.
+        """
+        from heldout.store.frames import to_arrow
+
+        return to_arrow(self)
 
 
 def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Summary:
@@ -295,7 +410,7 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
     Raises:
         RunDirectoryError: The journal does not have them, or a file cannot be written.
     """
-    summary, columns = derive(
+    summary, usage, columns = derive(
         run,
         parquet=asked >= parquet_from,
         repeats=repeats_of(info.config),
@@ -306,7 +421,7 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
             f"{run.journal} has {summary['n']} results where {asked} were asked for; was it "
             "changed from outside?"
         )
-    content = SummaryFile(FORMAT, VERSION, summary)
+    content = SummaryFile(FORMAT, VERSION, summary, add_cost(usage, info.config))
     replace_file(run.summary, msgspec.json.format(msgspec.json.encode(content)) + b"\n")
     info.status, info.asked, info.finished = "complete", summary["n"], now()
     info.journal_bytes = run.journal.stat().st_size
@@ -315,22 +430,44 @@ def finish(run: RunDir, info: RunInfo, asked: int, parquet_from: int = 0) -> Sum
     return summary
 
 
+def add_cost(usage: RunUsage, config: Mapping[str, Any]) -> RunUsage:
+    """Add what tokens cost.
+
+    Args:
+        usage: The tokens.
+        config: The run's, as run.json has it: with the price at the time, if there was one.
+
+    Returns:
+        The usage with its cost: at the price of the run or else at that of the user's file of
+        prices. None where there is no price, or no attempt reported its tokens.
+    """
+    price = None
+    stored, endpoint = config.get("price"), config.get("endpoint")
+    if isinstance(stored, Mapping):
+        with suppress(TypeError, InvalidInput):  # a run directory may come from anywhere
+            price = Price(**stored)
+    elif isinstance(endpoint, Mapping) and (model := model_name(endpoint)) is not None:
+        price = find_price(model)
+    if price is None or usage.n == 0:
+        return usage
+    cost = price.cost(usage.prompt_tokens, usage.completion_tokens)
+    return msgspec.structs.replace(usage, cost=cost)
+
+
 def _summary(run: RunDir, info: RunInfo) -> Summary:
     if run.derived_are_current(info):
-        stored = _stored_summary(run)
+        stored = _read_summary_file(run)
         if stored is not None:
-            return stored
+            return stored.summary
     if not run.journal.exists():
         raise RunDirectoryError(f"{run.path} has no {run.journal.name}: nothing was run yet")
-    summary = summarize_journal(
-        run, repeats=repeats_of(info.config), pass_threshold=threshold_of(info.config)
-    )
+    summary = summarize_journal(run, repeats_of(info.config), threshold_of(info.config))
     if info.asked == summary["n"] and info.status == "complete":
         return summary
     return {**summary, "complete": False, "n_asked": info.asked}
 
 
-def _stored_summary(run: RunDir) -> Summary | None:
+def _read_summary_file(run: RunDir) -> SummaryFile | None:
     """summary.json, if it is one: it is derived, so whatever else stands there is passed over."""
     try:
         raw = read_whole(run.summary)
@@ -345,7 +482,7 @@ def _stored_summary(run: RunDir) -> Summary | None:
     # Counts have to be there; whatever else there is may be null.
     counts = all(type(summary.get(k)) is int for k, v in EMPTY_SUMMARY.items() if v is not None)
     whole = found.version == VERSION and counts and set(EMPTY_SUMMARY) <= set(summary)
-    return summary if whole else None
+    return found if whole else None
 
 
 # A run directory may come from anywhere, so its config is not taken at its word.

@@ -7,11 +7,14 @@ in any of its files is ever followed: where things are is decided here alone (cl
 
 from __future__ import annotations
 
-import difflib
 import os
 import platform
+import re
 import secrets
+import subprocess
+import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -22,6 +25,7 @@ from typing import Any, Literal
 import msgspec
 
 import heldout
+from heldout._format import cut
 from heldout.config import result_changing
 from heldout.errors import UNREADABLE, ResumeMismatch, RunDirectoryError, RunExists
 from heldout.store.journal import JournalWriter, refuse_unknown, storage_error
@@ -31,6 +35,14 @@ FORMAT = "heldout.run"
 VERSION = 1
 
 Status = Literal["running", "complete", "interrupted", "failed"]
+
+
+class GitState(msgspec.Struct, frozen=True):
+    """The state of a git repository."""
+
+    commit: str
+    dirty: bool | None = None
+    """Whether tracked files differ from the commit."""
 
 
 class RunInfo(msgspec.Struct):
@@ -55,15 +67,38 @@ class RunInfo(msgspec.Struct):
     """Size and hash of results.parquet: another file is not read; None where there is none."""
     id: str | None = None
     """Of this run alone, whatever it is called; None where an earlier version wrote it."""
+    git: GitState | None = None
+    """The commit of the working directory; None outside a repository."""
+    command: list[str] | None = None
+    """The command line, without keys; None where an earlier version wrote it."""
 
     @classmethod
     def new(
         cls, config: dict[str, Any], functions: dict[str, Any], asked: int | None = None
     ) -> RunInfo:
         """Describe a run that begins now."""
-        versions = package_versions()
-        id = secrets.token_hex(8)
-        return cls(FORMAT, VERSION, "running", config, functions, asked, versions, now(), id=id)
+        return cls(
+            FORMAT,
+            VERSION,
+            "running",
+            config,
+            functions,
+            asked,
+            package_versions(),
+            now(),
+            id=secrets.token_hex(8),
+            git=read_git_state(),
+            command=redact_command(sys.orig_argv[1:]),
+        )
+
+    def keep_origin(self, first: RunInfo) -> None:
+        """Take over when, where and by what a resumed run was begun.
+
+        Args:
+            first: What run.json said of the run before it was resumed.
+        """
+        self.started, self.id, self.versions = first.started, first.id, first.versions
+        self.git, self.command = first.git, first.command
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,41 +318,112 @@ def now() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
+# --- Provenance ---------------------------------------------------------------------------------
+
+ALWAYS_RECORDED = ("numpy", "torch", "transformers")
+RECORDED_IF_IMPORTED = (
+    "accelerate", "anthropic", "datasets", "gymnasium", "litellm", "math_verify", "mujoco",
+    "openai", "peft", "ray", "sglang", "stable_baselines3", "tinker", "trl", "verifiers", "vllm",
+)  # fmt: skip
+"""Packages, by the name of their module, that can change a result."""
+GIT_SECONDS = 2.0
+"""Time that git may take: a repository on a slow disk must not hold up an eval."""
+REDACTED = "[redacted]"
+ARGUMENT_CHARACTERS = 1000
+"""Characters of an argument that are kept: `python -c` has a whole program in one."""
+
+_SECRET_NAME = re.compile(
+    r"\w[._-]key$|apikey$"
+    r"|(?:^|[._-])(?:token|secret|password|passwd|pwd|authorization|auth|credentials?)$",
+    re.IGNORECASE,
+)
+_SECRET_VALUE = re.compile(
+    r"\b(?:(?:sk|pk|rk|hf|gh[pousr]|github_pat|glpat|xox[abp]|gsk|tgp|r8|nvapi)[-_]|AKIA|AIza)"
+    r"[A-Za-z0-9_-]{16,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]+"
+)
+_URL_PASSWORD = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+
+
 def package_versions() -> dict[str, str]:
-    """Look up the versions of heldout, Python and what numbers depend on."""
-    return dict(_package_versions())
+    """Look up the versions of heldout, Python and packages that can change a result.
+
+    Returns:
+        Versions by name: NumPy, torch and transformers if they are installed, the others if this
+        process has imported them.
+    """
+    versions = {"heldout": heldout.__version__, "python": platform.python_version()}
+    imported = [name for name in RECORDED_IF_IMPORTED if name in sys.modules]
+    for name in (*ALWAYS_RECORDED, *imported):
+        installed = _package_version(name)
+        if installed is not None:
+            versions[name] = installed
+    return versions
 
 
 @cache
-def _package_versions() -> dict[str, str]:
-    """Once a process: each look reads a package's whole metadata, and every eval makes a run."""
-    found = {"heldout": heldout.__version__, "python": platform.python_version()}
-    for name in ("numpy", "torch", "transformers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            continue
-    return found
+def _package_version(name: str) -> str | None:
+    """Return the version of a package; cached, since each look reads the package's metadata."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
-def find_run(given: str | Path) -> Path:
-    """A run named by its path, or by its name under the default output directory."""
-    path = Path(given)
-    named = Path("outputs/evals") / path
-    for place in (path, named):
-        if RunDir(place).exists():
-            return place
-    if not path.exists():
-        nor = f", nor at {named}" if len(path.parts) == 1 else ""
-        raise RunDirectoryError(f"there is no run at {path}{nor}{_near(path)}")
-    raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
+def read_git_state() -> GitState | None:
+    """Read commit and dirtiness of the repository of the working directory.
+
+    Returns:
+        The state when this process first asked, which is nearest to the code that it has loaded;
+        None outside a repository or without git.
+    """
+    return _git_state_of(Path.cwd())
 
 
-def _near(path: Path) -> str:
-    """Which run under the default output directory may have been meant."""
-    home = Path("outputs/evals")
-    if path.parent not in (Path(), home) or not home.is_dir():
-        return ""
-    names = sorted(place.name for place in home.iterdir() if RunDir(place).exists())
-    near = difflib.get_close_matches(path.name, names, n=1)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
+@cache
+def _git_state_of(directory: Path) -> GitState | None:
+    command = ["git", "-c", "core.fsmonitor=false", "status", "--porcelain=v2", "--branch"]
+    try:
+        status = subprocess.run(
+            [*command, "--untracked-files=no"],
+            cwd=directory,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_SECONDS,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = status.stdout.decode(errors="replace").splitlines()
+    commit = next((line.split()[2] for line in lines if line.startswith("# branch.oid ")), "")
+    if not re.fullmatch("[0-9a-f]{40,64}", commit):  # "(initial)": there is no commit yet
+        return None
+    return GitState(commit, any(not line.startswith("#") for line in lines))
+
+
+def redact_command(arguments: Sequence[str]) -> list[str]:
+    """Take keys out of a command line.
+
+    Args:
+        arguments: The command line.
+
+    Returns:
+        The arguments, with "[redacted]" in place of the value of an option or setting that is
+        named like a key, of what looks like a key, of a password in a URL, and of what a variable
+        such as OPENAI_API_KEY holds.
+    """
+    held = [
+        value for name, value in os.environ.items() if len(value) >= 8 and _SECRET_NAME.search(name)
+    ]
+    redacted: list[str] = []
+    for i, argument in enumerate(arguments):
+        name, equals, _ = argument.partition("=")
+        if equals and _SECRET_NAME.search(name):
+            argument = f"{name}={REDACTED}"
+        elif i and arguments[i - 1].startswith("-") and _SECRET_NAME.search(arguments[i - 1]):
+            argument = REDACTED
+        for value in held:
+            argument = argument.replace(value, REDACTED)
+        argument = _SECRET_VALUE.sub(REDACTED, argument)
+        redacted.append(cut(_URL_PASSWORD.sub(REDACTED, argument), ARGUMENT_CHARACTERS))
+    return redacted

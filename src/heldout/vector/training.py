@@ -7,7 +7,7 @@
     evals.run_final(step)                  # the last weights, on or off cadence
 
 This is `heldout.training.PeriodicEval` with episodes for samples: the same cadence, the same curve
-in a run directory (`heldout watch`, `plot`, `flips`, `stop`), the same verdicts. It has no side
+in a run directory (`heldout curve`), the same verdicts. It has no side
 effects on training: environments are the evaluation's own, random state and every module's
 train/eval flag are restored (docs/semantics.md, clauses 12 to 14). An evaluation that fails is a
 skip with its reason, on the curve, in `history` and in the log, and never a number.
@@ -254,7 +254,7 @@ class EvalEvery:
 
     @property
     def stop_requested(self) -> str | None:
-        """Why training should stop, if the monitor or `heldout stop` said so."""
+        """Why training should stop, if the monitor or `heldout curve stop` said so."""
         is_running = self.every_steps > 0 or bool(self._evals.history)
         return self._evals.stop_requested if is_running else None
 

@@ -124,7 +124,7 @@ class HeldoutEvaluator(SamplingClientEvaluator):  # type: ignore[misc]
             raise InvalidInput(f"context_window is a number of tokens, got {context_window!r}")
         definition = EvalDefinition.of(samples, score_fn, prepare_messages, environment_factory)
         sampling = replace(sampling or Sampling(), max_tokens=max_tokens)
-        if sampling.temperature > 0 and sampling.seed is None:
+        if sampling.temperature and sampling.seed is None:
             sampling = replace(sampling, seed=0)  # the same weights, the same summary
         stop_sequences(renderer, sampling)
         self._config = EvalConfig(

@@ -99,7 +99,7 @@ def build_rollout_func(
         engine_max_len: The most tokens of a whole conversation; by default what the engine can
             read.
         segments: How replies are put into tokens; `auto` is `boundary` where the chat template
-            allows it (as `heldout doctor` finds out), and else `suffix`.
+            allows it (as `heldout check template` finds out), and else `suffix`.
         prepare_messages: Makes a sample's opening messages; it cannot be async.
         duplicates: What to do with samples that share a prompt, which cannot be told apart:
             `refuse` them, use the `first`, or a function that chooses one.
@@ -426,7 +426,7 @@ def _check_rollouts(rollouts: list[Rollout], segments: Segments) -> None:
             # avoid it (that use no tool, say) would be what is trained on.
             raise SystemicFailure(
                 f"{rollout.error}. This template does not work with segments='boundary'; use "
-                "'suffix', and see `heldout doctor` on its tokenizer"
+                "'suffix', and see `heldout check template` on its tokenizer"
             )
     scores = [rollout.score for rollout in rollouts if rollout.score is not None]
     metrics = [metric for score in scores for metric in score.metrics]

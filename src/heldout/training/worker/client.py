@@ -18,11 +18,11 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from multiprocessing import Pipe
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from heldout.errors import HeldoutError, InvalidInput
 from heldout.training.run_eval import Known, Measured, Task, describe
@@ -108,6 +108,7 @@ class EvalWorker:
         environment: Variables added to this process's own for the worker; None removes one.
         copy: "trainable" hands over what is trained, and checks that the rest is the same; "all"
             hands over everything.
+        on: Another machine to run it on, as `heldout.cluster.RayNode` does; by default this one.
 
     Raises:
         InvalidInput: An argument is not one of these, the file does not exist, or this already is
@@ -122,6 +123,7 @@ class EvalWorker:
         start_timeout: float = 600.0,
         environment: Mapping[str, str | None] | None = None,
         copy: Copy = "trainable",
+        on: WorkerHost | None = None,
     ) -> None:
         if INSIDE_WORKER in os.environ:
             raise InvalidInput(
@@ -139,11 +141,12 @@ class EvalWorker:
                 raise InvalidInput(f"environment: {name!r} is text, got {type(value).__name__}")
         self._start_timeout = start_timeout
         self._environment = dict(environment or {})
+        self._host = on
         self._buffers = [WeightBuffer(copy=copy) for _ in range(slots)]
         self._free = deque(range(slots))
         self._lock = threading.Lock()
         """Held during an eval."""
-        self._process: _Process | None = None
+        self._process: WorkerProcess | None = None
         self._closed = False
         self._failures: tuple[str, int] = ("", 0)
         """Why it last did not start, and at how many evals in a row it has been so."""
@@ -226,7 +229,7 @@ class EvalWorker:
             self._end_process()
         return ended.measured
 
-    def _ready_process(self, task: Task) -> _Process:
+    def _ready_process(self, task: Task) -> WorkerProcess:
         """The worker once `policy()` has returned: a new one, or one that was started before."""
         process = self._process
         if process is not None and process.ready:
@@ -240,9 +243,7 @@ class EvalWorker:
             )
         try:
             if process is None:
-                environment = worker_environment(os.environ, self._environment)
-                fds = [buffer.fd for buffer in self._buffers]
-                process = self._process = _Process(environment, fds, task.run_dir / LOG)
+                process = self._process = self._start_process(task.run_dir / LOG)
                 path = [entry or str(Path.cwd()) for entry in sys.path]
                 process.send(Begin(next(process.numbers), self.spec, path, str(process.log)))
             answer = self._wait(process, task, 1, "starting", process.started_at)
@@ -255,8 +256,14 @@ class EvalWorker:
         process.ready = True
         return process
 
+    def _start_process(self, log: Path) -> WorkerProcess:
+        if self._host is not None:
+            return self._host.start(self.spec, self._environment, self._buffers, log)
+        environment = worker_environment(os.environ, self._environment)
+        return LocalProcess(environment, [buffer.fd for buffer in self._buffers], log)
+
     def _wait(
-        self, process: _Process, task: Task, number: int, what: str, since: float
+        self, process: WorkerProcess, task: Task, number: int, what: str, since: float
     ) -> Ready | Ended:
         while not isinstance(answer := self._receive(process, number), Ready | Ended):
             if not task.keep_going(0, len(task.samples)):
@@ -268,7 +275,7 @@ class EvalWorker:
                 )
         return answer
 
-    def _run(self, process: _Process, task: Task) -> Ended:
+    def _run(self, process: WorkerProcess, task: Task) -> Ended:
         number, samples = next(process.numbers), list(task.samples[: task.size])
         run_dir = str(task.run_dir)
         process.send(Measure(number, samples, task.step, task.seed, task.pass_threshold, run_dir))
@@ -288,7 +295,7 @@ class EvalWorker:
                 )
         return answer
 
-    def _receive(self, process: _Process, number: int) -> Answer | None:
+    def _receive(self, process: WorkerProcess, number: int) -> Answer | None:
         if self._closed:
             raise WorkerGone("the eval worker was closed")
         return process.receive(number)
@@ -297,6 +304,61 @@ class EvalWorker:
         process, self._process = self._process, None
         if process is not None:
             process.end(LEAVE_SECONDS if self._closed else 0.0)
+
+
+class WorkerProcess(Protocol):
+    """A started worker, on this machine or another one."""
+
+    ready: bool
+    """Whether `policy()` has returned."""
+    started_at: float
+    numbers: Iterator[int]
+    """Of the requests."""
+    log: Path
+    pid: int
+
+    def send(self, message: Message) -> None:
+        """Send a request; WorkerGone where there is nobody to take it."""
+        ...
+
+    def receive(self, number: int) -> Answer | None:
+        """Return the next answer, if one comes soon and is to the request of this number."""
+        ...
+
+    def end(self, patience: float) -> None:
+        """End it and all that it has started; kill what has not ended after `patience` seconds."""
+        ...
+
+    def last_lines(self) -> str:
+        """Return what it has printed last, to follow a reason."""
+        ...
+
+
+class WorkerHost(Protocol):
+    """Starts workers on another machine."""
+
+    def start(
+        self,
+        spec: str,
+        environment: Mapping[str, str | None],
+        buffers: Sequence[WeightBuffer],
+        log: Path,
+    ) -> WorkerProcess:
+        """Start a worker.
+
+        Args:
+            spec: "file.py:function" or "module:function".
+            environment: Variables added to those of the machine; None removes one.
+            buffers: Hold the snapshots of weights.
+            log: Where what it prints is to be kept.
+
+        Returns:
+            The worker.
+
+        Raises:
+            HeldoutError: It cannot be started.
+        """
+        ...
 
 
 def worker_environment(own: Mapping[str, str], changes: Mapping[str, str | None]) -> dict[str, str]:
@@ -327,7 +389,7 @@ def _check_spec(spec: str) -> str:
     return spec
 
 
-class _Process:
+class LocalProcess:
     """A started worker: its connection, its output, and how it ends.
 
     It has a session and a process group of its own, so that Ctrl-C in the terminal reaches the
@@ -338,7 +400,7 @@ class _Process:
     def __init__(self, environment: dict[str, str], buffers: Sequence[int], log: Path) -> None:
         self.ready = False
         self.started_at = time.monotonic()
-        self.numbers = itertools.count(1)
+        self.numbers: Iterator[int] = itertools.count(1)
         self.log = log
         self._connection, inherited = Pipe()
         fds = (inherited.fileno(), *buffers)
@@ -362,6 +424,7 @@ class _Process:
         self.pid = self._popen.pid
 
     def send(self, message: Message) -> None:
+        """Send a request."""
         try:
             self._connection.send_bytes(encode(message))
         except OSError:
@@ -369,10 +432,17 @@ class _Process:
 
     def receive(self, number: int) -> Answer | None:
         """The next answer, if one comes soon and is to the request of this number."""
+        content = self.receive_bytes()
+        if content is None:
+            return None
+        answer = decode_answer(content)
+        return answer if answer.number == number else None
+
+    def receive_bytes(self) -> bytes | None:
+        """The next answer to any request, not decoded."""
         try:
             if self._connection.poll(POLL_SECONDS):
-                answer = decode_answer(self._connection.recv_bytes())
-                return answer if answer.number == number else None
+                return self._connection.recv_bytes()
         except (EOFError, OSError):
             raise WorkerGone(self._why_gone()) from None
         if self._popen.poll() is not None:  # what it has started may hold the connection open

@@ -93,7 +93,7 @@ class WeightBuffer:
 
     def __init__(self, *, copy: Copy = "trainable") -> None:
         self._copy = checked_copy(copy)
-        self.fd = _create_file()
+        self.fd = create_memory()
         self._layout: Layout | None = None
         self._checksum_offsets = range(0)
         self._content: Any = None
@@ -148,6 +148,10 @@ class WeightBuffer:
         self._wait_for_marks()
         sums = [self._read_number(offset) for offset in self._checksum_offsets]
         return msgspec.structs.replace(self._layout, frozen_checksums=sums)
+
+    def content(self) -> Any:
+        """What the last `write` has written, as a NumPy array of bytes, without a copy."""
+        return self._content.numpy()
 
     def _reserve(self, size: int) -> None:
         import torch
@@ -261,7 +265,17 @@ def _as_bytes(named: Named) -> Any:
     return local.contiguous().reshape(-1).view(torch.uint8)
 
 
-def _create_file() -> int:
+def fill(fd: int, content: Any) -> None:
+    """Replace what a buffer's memory holds with an array of bytes."""
+    import torch
+
+    _allocate(fd, len(content))
+    with mmap.mmap(fd, len(content)) as memory:
+        torch.frombuffer(memory, dtype=torch.uint8).copy_(torch.from_numpy(content))
+
+
+def create_memory() -> int:
+    """Create memory that other processes can share by its file descriptor."""
     if sys.platform == "linux":
         return os.memfd_create("heldout-weights", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile(prefix="heldout-weights-") as file:

@@ -1,0 +1,176 @@
+"""Options of `heldout run` for other machines: a cluster, a remote job, another GPU, a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from heldout._format import printable
+from heldout.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from heldout.cluster import RayExecutor
+
+OPTIONS = (
+    click.option(
+        "--on",
+        metavar="ADDRESS",
+        help="Run items on a Ray cluster: HOST:PORT, ray://HOST:PORT, auto or local "
+        "(docs/cluster.md).",
+    ),
+    click.option("--workers", type=int, metavar="N", help="With --on: how many workers."),
+    click.option("--gpus-per-worker", type=float, metavar="G", help="With --on."),
+    click.option("--cpus-per-worker", type=float, metavar="C", help="With --on."),
+    click.option(
+        "--resources",
+        multiple=True,
+        metavar="NAME=N",
+        help="With --on: a custom resource of each worker.",
+    ),
+    click.option(
+        "--remote",
+        metavar="ADDRESS",
+        help="Run it all as a job of a Ray cluster, http://HOST:8265, and bring the run home.",
+    ),
+    click.option(
+        "--gpu-id",
+        metavar="ID",
+        help="A GPU of this machine: 0, 1 … With --remote: a node, an accelerator type, or any.",
+    ),
+    click.option(
+        "--copy-to", metavar="URL", help="Copy the run there at the end: s3://…, gs://…, a folder."
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Where a run goes, as the command line says."""
+
+    on: str | None
+    workers: int | None
+    gpus_per_worker: float | None
+    cpus_per_worker: float | None
+    resources: tuple[str, ...]
+    remote: str | None
+    gpu_id: str | None
+    copy_to: str | None
+
+    @property
+    def executor(self) -> RayExecutor | None:
+        """What runs the items; None for this process.
+
+        Raises:
+            InvalidInput: A value is none that a worker can have.
+        """
+        if self.on is None:
+            return None
+        from heldout.cluster import RayExecutor
+
+        cpus = 1.0 if self.cpus_per_worker is None else self.cpus_per_worker
+        resources = dict(_parse_resource(text) for text in self.resources)
+        return RayExecutor(self.on, self.workers, self.gpus_per_worker, cpus, resources)
+
+    def check(self) -> None:
+        """Refuse options that do not go together, and choose a GPU of this machine."""
+        of_workers = {
+            "--workers": self.workers,
+            "--gpus-per-worker": self.gpus_per_worker,
+            "--cpus-per-worker": self.cpus_per_worker,
+            "--resources": self.resources or None,
+        }
+        for name, value in of_workers.items():
+            if value is not None and self.on is None:
+                raise click.UsageError(f"{name} goes with --on, which names the cluster")
+        if self.on is not None and (self.remote is not None or self.gpu_id is not None):
+            other = "--remote" if self.remote is not None else "--gpu-id"
+            raise click.UsageError(f"--on runs items on a cluster, {other} the whole command")
+        if self.gpu_id is not None and self.remote is None:
+            if not self.gpu_id.isdigit():
+                raise click.UsageError(
+                    "--gpu-id is the number of a GPU of this machine; with --remote it names one "
+                    "of a cluster"
+                )
+            from heldout.cluster.remote import choose_local_gpu
+
+            choose_local_gpu(int(self.gpu_id))
+        if self.copy_to is not None:
+            from heldout.store.remote import check_target
+
+            check_target(self.copy_to)
+
+    def copy(self, run_dir: Path | None) -> None:
+        """Copy a run that is done to where it is wanted, too."""
+        if self.copy_to is not None and run_dir is not None:
+            from heldout.store.remote import copy_run
+
+            copy_run(run_dir, self.copy_to)
+            click.echo(printable(f"Copied to {self.copy_to}"), err=True)
+
+
+def _parse_resource(text: str) -> tuple[str, float]:
+    name, equals, amount = text.partition("=")
+    try:
+        if name and equals:
+            return name, float(amount)
+    except ValueError:
+        pass
+    raise InvalidInput(f"--resources takes NAME=N, got {text!r}")
+
+
+def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options, which the command takes as one argument, `elsewhere`."""
+
+    def call(**options: Any) -> Any:
+        fields = {name: options.pop(name) for name in Elsewhere.__dataclass_fields__}
+        return command(elsewhere=Elsewhere(**fields), **options)
+
+    call.__doc__ = command.__doc__
+    call.__click_params__ = getattr(command, "__click_params__", [])  # type: ignore[attr-defined]
+    for option in reversed(OPTIONS):
+        call = option(call)
+    return call
+
+
+def run_as_job(elsewhere: Elsewhere, file: Path) -> None:
+    """Run this command on a cluster instead, and end with its exit code.
+
+    Args:
+        elsewhere: Names the cluster.
+        file: The eval file.
+
+    Raises:
+        Exit: With the command's exit code.
+        InvalidInput: The file is none, or there is no cluster.
+    """
+    from heldout.cluster.remote import submit
+
+    if not file.is_file():
+        raise InvalidInput(f"{file} does not exist")
+    context = click.get_current_context()
+    command = ["python", "-m", "heldout", "run", file.name, *_given_options(context)]
+    code = submit(command, file.resolve().parent, elsewhere.remote, gpu_id=elsewhere.gpu_id)
+    raise click.exceptions.Exit(code)
+
+
+def _given_options(context: click.Context) -> list[str]:
+    """Write down again the options that the command line has, but those of this machine."""
+    own = ("file", "remote", "gpu_id", "copy_to")
+    words: list[str] = []
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        source = context.get_parameter_source(name)
+        if name in own or source is not click.core.ParameterSource.COMMANDLINE:
+            continue
+        value = context.params[name]
+        option = parameter.opts[0]
+        if isinstance(parameter, click.Option) and parameter.is_flag:
+            words.append(option)
+        else:
+            values: Sequence[Any] = value if isinstance(value, tuple | list) else (value,)
+            words += [word for item in values for word in (option, str(item))]
+    return words

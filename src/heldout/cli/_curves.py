@@ -1,0 +1,466 @@
+"""Curves of training runs: read, described and laid out as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from heldout._format import count, cut, interval, number, printable
+from heldout.cli._load import find_curve
+from heldout.cli._tables import Block, Column, Line, RankedColumn, Span, Table, fit_columns
+from heldout.errors import InvalidInput, RunDirectoryError
+
+if TYPE_CHECKING:
+    from heldout.store.run_dir import RunInfo
+    from heldout.training.curve import CurvePoint
+    from heldout.training.verdicts import StepVerdict
+
+NOTE_CHARACTERS = 300
+"""Characters of a reason that are shown: a traceback would bury the table."""
+NOTE_WIDTH = 16
+"""Columns of the terminal that are left for notes."""
+CORRECTED_EVALS = 500
+"""Evals up to which the best is corrected for the choice: with more it takes minutes."""
+VERDICT_STYLES = {
+    "improving": "green",
+    "regressing": "red",
+    "plateau": "yellow",
+    "inconclusive": "dim",
+}
+
+
+# --- Reading ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRun:
+    """A run directory with a curve in it.
+
+    Attributes:
+        path: The directory.
+        points: The current points of the curve.
+        superseded: Number of results that a later attempt of the training run superseded.
+        info: Its run.json, if there is one.
+        live: Whether a process is writing it.
+        last_skip: Reason of the last skip, where the last attempt has no results but earlier ones
+            have.
+    """
+
+    path: Path
+    points: list[CurvePoint]
+    superseded: int
+    info: RunInfo | None
+    live: bool
+    last_skip: str | None = None
+
+    @property
+    def pass_threshold(self) -> float:
+        """The reward that passes."""
+        from heldout.store.report import threshold_of
+
+        return threshold_of(self.info.config if self.info else {})
+
+
+def open_curve(run: str | Path) -> CurveRun:
+    """Read the curve of a training run.
+
+    Args:
+        run: A run directory, or a name under outputs/evals.
+
+    Returns:
+        The curve.
+
+    Raises:
+        RunDirectoryError: There is no such run, or it has no curve.
+    """
+    from heldout.store.runs import find_run
+
+    path = find_curve(run)
+    if path is None:
+        path = find_run(run)
+        raise RunDirectoryError(
+            f"{path} has no curve.jsonl: nothing was evaluated there during training. "
+            f"`heldout show {path}` prints an ordinary run"
+        )
+    return read_curve(path)
+
+
+def read_curve(path: Path) -> CurveRun:
+    """Read the curve in a run directory.
+
+    Args:
+        path: The directory.
+
+    Returns:
+        The curve.
+    """
+    from heldout.store.jsonl import has_writer
+    from heldout.store.run_dir import RunDir
+    from heldout.training.curve import CURVE_NAME, current_points, read_points
+
+    live = has_writer(path / CURVE_NAME)
+    written = read_points(path / CURVE_NAME)
+    points = current_points(written)
+    run = RunDir(path)
+    results = {(point.label, point.step) for point in written if point.has_result}
+    current = {(point.label, point.step) for point in points if point.has_result}
+    last_attempt = [p for p in written if p.session == written[-1].session]
+    last_skip = None
+    if results and not any(point.has_result for point in last_attempt):
+        last_skip = last_attempt[-1].skipped
+    info = run.read_info() if run.run.exists() else None
+    return CurveRun(path, points, len(results - current), info, live, last_skip)
+
+
+def group_by_label(points: Iterable[CurvePoint]) -> dict[str, list[CurvePoint]]:
+    """Group points by the label of their eval, sorted."""
+    groups: dict[str, list[CurvePoint]] = {}
+    for point in points:
+        groups.setdefault(point.label, []).append(point)
+    return dict(sorted(groups.items()))
+
+
+def check_metric(points: Iterable[CurvePoint], metric: str) -> None:
+    """Refuse a metric that no result has; a curve without results may still get it.
+
+    Args:
+        points: Points of a curve.
+        metric: "reward", "pass_rate" or the name of a metric.
+
+    Raises:
+        InvalidInput: There is no such metric; the message names those there are.
+    """
+    results = [point for point in points if point.has_result]
+    names = dict.fromkeys(["reward", "pass_rate", *(n for p in results for n in p.metrics())])
+    if results and metric not in names:
+        raise InvalidInput(f"the curve has no metric {metric!r}; it has {', '.join(names)}")
+
+
+# --- Words --------------------------------------------------------------------------------------
+
+
+def format_age(point: CurvePoint, now: datetime | None = None) -> str:
+    """Return how long ago a point was written: "40 s ago"."""
+    seconds = _seconds_since(point, now)
+    if seconds is None:
+        return "at an unknown time"
+    for size, unit in ((86_400, "days"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit} ago"
+    return f"{seconds} s ago"
+
+
+def _seconds_since(point: CurvePoint, now: datetime | None = None) -> int | None:
+    try:
+        written = datetime.strptime(point.time, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return max(0, int(((now or datetime.now(UTC)) - written).total_seconds()))
+
+
+def training_state(run: CurveRun) -> dict[str, Any]:
+    """Return whether a training run is alive, finished or stale, as plain values.
+
+    Args:
+        run: The curve.
+
+    Returns:
+        `state` is "alive" while a process writes the curve, "finished" once training has ended, and
+        "stale" where neither is so; with the time of the newest point, and a request to stop.
+    """
+    from heldout.training.curve import stop_requested
+
+    newest = max(run.points, key=lambda point: point.time, default=None)
+    status = run.info.status if run.info else "running"
+    return {
+        "state": "alive" if run.live else "finished" if status == "complete" else "stale",
+        "reason": run.info.reason if run.info else None,
+        "last_point": newest.time if newest else None,
+        "seconds_since_last_point": None if newest is None else _seconds_since(newest),
+        "stop_requested": stop_requested(run.path),
+    }
+
+
+def describe_status(run: CurveRun) -> Line:
+    """Say whether the training run is alive, finished or gone, and whether a stop was requested."""
+    from heldout.training.curve import stop_requested
+
+    newest = max(run.points, key=lambda point: point.time, default=None)
+    last = f"the last point came {format_age(newest)}" if newest else "no point yet"
+    status = run.info.status if run.info else "running"
+    if run.live:
+        state = Span(f"Live; {last}.", "green")
+    elif status == "complete":
+        state = Span(f"Finished; {last}.", "dim")
+    else:
+        reason = f" ({run.info.reason})" if run.info and run.info.reason else ""
+        why = "no process is writing it now" if status == "running" else f"{status}{reason}"
+        state = Span(f"Not finished: {why}; {last}.", "yellow")
+    request = stop_requested(run.path)
+    if request is None:
+        return Line(state)
+    return Line(state, Span(f" Asked to stop: {cut(request, NOTE_CHARACTERS)}", "red"))
+
+
+def describe_point(point: CurvePoint) -> str:
+    """Return what a reader must know to read a point right; empty if nothing."""
+    notes = ["final"] if point.final else []
+    if not point.has_result:
+        state = "pending" if point.pending else "skipped"
+        notes.append(f"{state}: {point.skipped or 'no reason given'}")
+    if point.partial is not None:
+        notes.append(f"partial: {point.partial}")
+    elif point.has_result and point.budget is not None and point.asked < point.of:
+        notes.append("fewer items, to keep its budget")
+    scored = point.number("mean_scored")
+    if point.number("n_errors") and scored is not None:
+        notes.append(f"{number(scored)} without errored items")
+    if postponed := _count_postponed(point):
+        notes.append(f"{postponed} before it postponed, to keep its budget")
+    if point.stop is not None:
+        notes.append(f"stop: {point.stop}")
+    return "; ".join(cut(text, NOTE_CHARACTERS) for text in notes)
+
+
+def _count_postponed(point: CurvePoint) -> int:
+    """Return how many evals before this one were due and could not be afforded."""
+    budget = point.budget or {}
+    since, every = budget.get("steps_since_last"), budget.get("every_steps")
+    if not isinstance(since, int) or not isinstance(every, int) or every < 1:
+        return 0
+    return max(0, -(-since // every) - 1)
+
+
+def format_n(point: CurvePoint) -> str:
+    """Return what the numbers are of: "20 of 32 of 64" are of those asked for, of all."""
+    if point.number("n") is None:  # skipped, or from an evaluator that does not say
+        return "–"
+    counts = [point.n]
+    for larger in (point.asked, point.of):
+        if larger > counts[-1]:
+            counts.append(larger)
+    return " of ".join(map(str, counts))
+
+
+def format_point(point: CurvePoint, metric: str = "reward", *, labelled: bool = False) -> str:
+    """Return a point as a line for a pipe.
+
+    Args:
+        point: The point.
+        metric: What to print of it: "reward", "pass_rate" or the name of a metric.
+        labelled: Whether to begin with its label.
+
+    Returns:
+        The line, with fields two spaces apart.
+    """
+    from heldout.training.verdicts import stored_kind
+
+    fields = [point.label] if labelled else []
+    fields.append(f"step {point.step}")
+    if point.has_result:
+        value, bounds = point.value_and_interval(metric)
+        around = f" ({interval(*bounds)})" if bounds else ""
+        if value is None and metric == "reward" and point.metrics():
+            names = point.metrics()[:3]
+            fields += [f"{name} {number(point.number(f'metric_{name}'))}" for name in names]
+        else:
+            fields.append(f"{metric} {number(value)}{around}")
+        fields.append("n unknown" if format_n(point) == "–" else f"n {format_n(point)}")
+        errors = int(point.number("n_errors") or 0)
+        fields.append(count(errors, "error") if errors else "")
+    lag = f"{count(point.lag_steps, 'step')} late" if point.lag_steps else ""
+    fields += [f"{_format_seconds(point)} s", lag, stored_kind(point) or "", describe_point(point)]
+    line = "  ".join(text for text in fields if text)
+    return printable(line.replace("\n", "\\n"))
+
+
+def _format_seconds(point: CurvePoint) -> str:
+    return f"{point.seconds:.1f}" if abs(point.seconds) < 1e7 else f"{point.seconds:.3g}"
+
+
+def point_as_dict(point: CurvePoint, *, outcomes: bool) -> dict[str, Any]:
+    """Return every field of a point, also those that have their default.
+
+    Args:
+        point: The point.
+        outcomes: Whether to include the reward of each sample.
+
+    Returns:
+        Plain values for JSON.
+    """
+    import msgspec
+
+    from heldout.training.verdicts import stored_kind
+
+    plain = msgspec.structs.asdict(point)
+    if point.verdict is not None and (kind := stored_kind(point)) is not None:
+        plain["verdict"] = {**point.verdict, "kind": kind}
+    if outcomes:
+        plain["outcomes"] = [msgspec.structs.asdict(outcome) for outcome in point.outcomes]
+    else:
+        del plain["outcomes"]
+    return plain
+
+
+# --- Verdicts -----------------------------------------------------------------------------------
+
+
+def shorten_verdict(verdict: StepVerdict, width: int) -> str:
+    """Return as much of a verdict's sentence as fits, rather than half a number."""
+    sentence = verdict.sentence()
+    for text in (sentence, sentence.partition(", paired on")[0]):
+        if len(text) <= width:
+            return text
+    return verdict.short()
+
+
+def judge_curve(
+    points: Sequence[CurvePoint], options: Mapping[str, Any]
+) -> tuple[list[CurvePoint], list[Line]]:
+    """Judge a curve of one label.
+
+    Args:
+        points: Its points.
+        options: effect, alpha or window that replace those the curve was written with; then every
+            stored verdict is replaced, too.
+
+    Returns:
+        The points, with verdicts where they have none (evals in the background are written before
+        they are judged), and lines with the last verdict and the best eval.
+    """
+    import msgspec
+
+    from heldout.training.verdicts import best_as_dict, best_checkpoint, terms_of, verdicts
+
+    terms = replace(terms_of(points), **options)
+    try:
+        judged = verdicts(
+            points,
+            effect=terms.effect,
+            alpha=terms.alpha,
+            window=terms.window,
+            bounds=terms.bounds,
+        )
+        best = best_checkpoint(points, bounds=terms.bounds, most=CORRECTED_EVALS)
+    except InvalidInput as problem:  # rewards that no verdict can be made of
+        return list(points), [Line(f"no verdict: {problem}", style="yellow")]
+    lines = []
+    if judged:
+        lines.append(Line(judged[-1].sentence(), style=VERDICT_STYLES[judged[-1].kind]))
+    if best:
+        lines.append(Line(best.sentence()))
+    by_step = {verdict.step: verdict for verdict in judged}
+    filled = []
+    for point in points:
+        verdict = by_step.get(point.step) if point.has_result else None
+        if options or (point.verdict is None and verdict is not None):
+            # The best is known as of the last step alone.
+            is_last = verdict is not None and verdict is judged[-1]
+            best_fields = best_as_dict(best if is_last else None)
+            fields = None if verdict is None else {**verdict.as_dict(), **best_fields}
+            point = msgspec.structs.replace(point, verdict=fields)
+        filled.append(point)
+    return filled, lines
+
+
+# --- Tables -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CurveTable:
+    """A curve as a table.
+
+    Attributes:
+        table: One row per point.
+        hidden: Metrics that the table has no room for.
+    """
+
+    table: Table
+    hidden: list[str]
+
+    def blocks(self) -> list[Block]:
+        """Return the table, and a line that names the hidden metrics."""
+        hidden = Line(f"No room for {', '.join(self.hidden)}; --json has all.", style="dim")
+        return [self.table, hidden] if self.hidden else [self.table]
+
+
+def build_curve_table(
+    points: Sequence[CurvePoint],
+    width: int,
+    *,
+    metric: str | None = None,
+    one_line: bool = False,
+) -> CurveTable:
+    """Lay out points as a table that fits a width.
+
+    Args:
+        points: The points.
+        width: Columns of the terminal. What does not fit is left out, metrics first.
+        metric: A metric that stays longer than others.
+        one_line: Cut notes instead of folding them.
+
+    Returns:
+        The table.
+    """
+    notes = [describe_point(point) for point in points]
+    columns = _make_columns(points, metric)
+    shown = fit_columns(columns, width - (NOTE_WIDTH + 3 if any(notes) else 0))
+    headings = [Column(column.heading, column.align) for column in shown]
+    if any(notes):
+        headings.append(Column("note", wrap=not one_line))
+        if one_line:
+            room = width - sum(column.width + 3 for column in shown)
+            notes = [cut(note, max(1, room)) for note in notes]
+    rows = []
+    for i, point in enumerate(points):
+        cells = [column.cells[i] for column in shown] + ([notes[i]] if any(notes) else [])
+        rows.append([Span(text, "" if point.has_result else "dim") for text in cells])
+    hidden = [column.heading for column in columns if column.rank == 0 and column not in shown]
+    return CurveTable(Table(headings, rows), hidden)
+
+
+def _make_columns(points: Sequence[CurvePoint], metric: str | None) -> list[RankedColumn]:
+    from heldout.training.verdicts import stored_kind
+
+    errors = [point.number("n_errors") for point in points]
+    intervals = [interval(*(point.ci or (None, None))) for point in points]
+    columns = [
+        RankedColumn("step", [str(p.step) for p in points], 9),
+        RankedColumn("reward", [number(p.reward) for p in points], 8),
+        RankedColumn("95% interval", intervals, 7, "left"),
+        RankedColumn("passed", [number(p.number("pass_rate")) for p in points], 3),
+        RankedColumn("n", [format_n(p) for p in points], 5),
+        RankedColumn("errors", ["–" if e is None else f"{e:.0f}" for e in errors], 4),
+        RankedColumn("seconds", [_format_seconds(p) for p in points], 2),
+    ]
+    results = [point for point in points if point.has_result]
+    if results and all(point.number("n") is None for point in results):
+        # Metrics of an evaluator that gives no reward and no denominator.
+        columns = [column for column in columns if column.heading in ("step", "seconds")]
+    kinds = [stored_kind(point) for point in points]
+    if any(kinds):
+        columns.append(RankedColumn("verdict", [kind or "–" for kind in kinds], 1, "left"))
+    if any(point.lag_steps for point in points):
+        lags = ["–" if p.lag_steps is None else str(p.lag_steps) for p in points]
+        columns.append(RankedColumn("steps late", lags, 1))
+    if len({point.label for point in points}) > 1:
+        columns.insert(0, RankedColumn("eval", [cut(p.label, 24) for p in points], 10, "left"))
+    names = dict.fromkeys(name for point in points for name in point.metrics())
+    values = {name: [p.value_and_interval(name)[0] for p in points] for name in names}
+    # A metric that is all there is to the reward says nothing new: it comes last.
+    scored = [point.number("mean_scored") for point in points]
+    for name in sorted(names, key=lambda name: values[name] == scored):
+        cells = [_format_metric(point, name) for point in points]
+        columns.append(RankedColumn(name, cells, 6 if name == metric else 0))
+    return columns
+
+
+def _format_metric(point: CurvePoint, name: str) -> str:
+    """Return a metric's mean, with its number of values where that is not the reward's."""
+    value, n = point.number(f"metric_{name}"), point.number(f"metric_{name}_n")
+    if value is None or n is None or n == point.n:
+        return number(value)
+    return f"{number(value)} of {n:.0f}"

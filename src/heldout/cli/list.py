@@ -1,0 +1,296 @@
+"""`heldout list`, `heldout rm` and `heldout repair`: the runs of an output directory."""
+
+from __future__ import annotations
+
+import fnmatch
+import shutil
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from heldout._format import count, cut, interval, number, printable
+from heldout.cli._load import find_curve, find_run_directory
+from heldout.cli._options import json_option
+from heldout.cli._tables import (
+    Block,
+    Column,
+    Line,
+    RankedColumn,
+    Report,
+    Span,
+    Table,
+    fit_columns,
+    make_console,
+    print_json,
+    print_report,
+)
+from heldout.cli.show import format_cost, repair_run
+from heldout.errors import RunBusy, RunDirectoryError
+from heldout.store.jsonl import has_writer
+from heldout.store.run_dir import RunDir
+from heldout.store.runs import (
+    ROOT,
+    TIMESTAMP,
+    RunEntry,
+    find_run,
+    list_history,
+    list_runs,
+    read_entry,
+)
+
+STATUS_STYLES = {
+    "running": "cyan",
+    "finished": "",
+    "failed": "red",
+    "interrupted": "yellow",
+    "damaged": "red",
+}
+SORT_KEYS = ("when", "name", "model", "mean", "n", "errors", "tokens", "cost", "status")
+RUN_FILES = ("run.json", "results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "stop")
+"""Files that a run directory has of its own; with `*.damaged`, `steps/` and `turns/`."""
+
+
+@click.command("list")
+@click.argument("pattern", required=False)
+@click.option("--tag", "tags", multiple=True, metavar="WORD", help="Only runs with this tag.")
+@click.option("--model", metavar="TEXT", help="Only runs whose model has this in its name.")
+@click.option("--status", type=click.Choice([*STATUS_STYLES]), help="Only runs of this status.")
+@click.option("--kind", type=click.Choice(["run", "curve", "episodes"]), help="Only this kind.")
+@click.option(
+    "--sort",
+    "key",
+    type=click.Choice(SORT_KEYS),
+    default="when",
+    show_default=True,
+    help="What to sort by; numbers and times from the largest.",
+)
+@click.option("--reverse", is_flag=True, help="Sort the other way round.")
+@click.option("-n", "--limit", type=click.IntRange(1), metavar="N", help="Only the first N.")
+@click.option(
+    "--output-dir", default=ROOT, show_default=True, metavar="DIR", help="Where the runs are."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one line of JSON per run.")
+def command(
+    pattern: str | None,
+    tags: tuple[str, ...],
+    model: str | None,
+    status: str | None,
+    kind: str | None,
+    key: str,
+    reverse: bool,
+    limit: int | None,
+    output_dir: str,
+    as_json: bool,
+) -> None:
+    """List runs, the latest first.
+
+    PATTERN picks runs by name: `capitals`, or `cap*`. Numbers are read from what a run has saved,
+    so a run that is not finished has none yet. Times are in UTC; * marks a commit with changes.
+    """
+    every = list_runs(output_dir)
+    entries = [
+        entry
+        for entry in every
+        if (pattern is None or _matches(entry.name, pattern))
+        and {*tags} <= {*entry.tags}
+        and (model is None or model.lower() in (entry.model or "").lower())
+        and status in (None, entry.status)
+        and kind in (None, entry.kind)
+    ]
+    entries = _sort_entries(entries, key, reverse=reverse)[:limit]
+    if as_json:
+        for entry in entries:
+            print_json(_entry_as_dict(entry))
+        return
+    print_report(Report(_build_list(entries, every, output_dir)))
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name.partition("/")[0], pattern)
+
+
+def _sort_entries(entries: Sequence[RunEntry], key: str, *, reverse: bool) -> list[RunEntry]:
+    ascending = key in ("name", "model", "status")
+
+    def value(entry: RunEntry) -> Any:
+        return _tokens(entry) if key == "tokens" else getattr(entry, key)
+
+    known = [entry for entry in entries if value(entry) is not None]
+    unknown = [entry for entry in entries if value(entry) is None]
+    newest_first = sorted(known, key=lambda entry: entry.when or "", reverse=True)
+    return [*sorted(newest_first, key=value, reverse=ascending == reverse), *unknown]
+
+
+def _tokens(entry: RunEntry) -> int | None:
+    if entry.prompt_tokens is None or entry.completion_tokens is None:
+        return None
+    return entry.prompt_tokens + entry.completion_tokens
+
+
+def short_name(entry: RunEntry) -> str:
+    """Return a run's name as commands take it: capitals@3 for capitals/2026-11-15T22-08-31."""
+    if not TIMESTAMP.fullmatch(entry.path.name) or "/" not in entry.name:
+        return entry.name
+    number = list_history(entry.path.parent).index(entry.path) + 1
+    return f"{entry.name.rpartition('/')[0]}@{number}"
+
+
+def _entry_as_dict(entry: RunEntry) -> dict[str, Any]:
+    return {**asdict(entry), "path": str(entry.path), "id": short_name(entry)}
+
+
+def _build_list(
+    entries: Sequence[RunEntry], every: Sequence[RunEntry], output_dir: str
+) -> list[Block]:
+    if not entries:
+        there = f"none of the {count(len(every), 'run')}" if every else "no run"
+        return [Line(f"{there} in {output_dir}" + " is of that kind" * bool(every))]
+    columns = [
+        RankedColumn("run", [short_name(e) for e in entries], 9, "left"),
+        RankedColumn("model", [cut(e.model or "–", 28) for e in entries], 4, "left"),
+        RankedColumn("mean", [number(e.mean) for e in entries], 8),
+        RankedColumn("95% interval", [interval(e.ci_low, e.ci_high) for e in entries], 7, "left"),
+        RankedColumn("n", [_format_n(e) for e in entries], 6),
+        RankedColumn("errors", ["–" if e.errors is None else str(e.errors) for e in entries], 5),
+        RankedColumn("tokens", [_format_tokens(e) for e in entries], 1),
+        RankedColumn("cost", ["–" if e.cost is None else format_cost(e.cost) for e in entries], 1),
+        RankedColumn("when", [_format_time(e.when) for e in entries], 6, "left"),
+        RankedColumn("status", [e.status for e in entries], 6, "left"),
+        RankedColumn("tags", [", ".join(e.tags) for e in entries], 3, "left"),
+        RankedColumn("commit", [_format_commit(e) for e in entries], 2, "left"),
+        RankedColumn("note", [cut(e.note or "", 40) for e in entries], 0, "left"),
+    ]
+    columns = [c for c in columns if c.rank > 4 or any(cell not in ("–", "") for cell in c.cells)]
+    shown = fit_columns(columns, make_console().width)
+    rows = [
+        [
+            Span(column.cells[i], STATUS_STYLES[entry.status] if column.heading == "status" else "")
+            for column in shown
+        ]
+        for i, entry in enumerate(entries)
+    ]
+    blocks: list[Block] = [Table([Column(c.heading, c.align) for c in shown], rows)]
+    hidden = [column.heading for column in columns if column not in shown]
+    if hidden:
+        blocks.append(Line(f"No room for {', '.join(hidden)}; --json has all.", style="dim"))
+    return blocks
+
+
+def _format_n(entry: RunEntry) -> str:
+    if entry.n is None:
+        return "–" if entry.asked is None else f"– of {entry.asked}"
+    return f"{entry.n} at {entry.step}" if entry.step is not None else str(entry.n)
+
+
+def _format_tokens(entry: RunEntry) -> str:
+    tokens = _tokens(entry)
+    if tokens is None:
+        return "–"
+    for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if tokens >= size:
+            return f"{tokens / size:.3g}{unit}"
+    return str(tokens)
+
+
+def _format_time(time: str | None) -> str:
+    return "–" if time is None else time[:16].replace("T", " ")
+
+
+def _format_commit(entry: RunEntry) -> str:
+    return "–" if entry.commit is None else entry.commit[:7] + "*" * bool(entry.dirty)
+
+
+# --- rm -----------------------------------------------------------------------------------------
+
+
+@click.command("rm")
+@click.argument("runs", nargs=-1, required=True, metavar="RUN...")
+@click.option("--all", "every", is_flag=True, help="All runs of that name, not only the latest.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@json_option
+def remove(runs: tuple[str, ...], every: bool, yes: bool, as_json: bool) -> None:
+    """Remove runs: what heldout wrote, and nothing else that lies in their directories.
+
+    NAME is the latest run of that name, NAME@3 the third. Removing one renumbers those after it.
+    """
+    paths: dict[Path, None] = {}
+    for run in runs:
+        path = find_curve(run) or find_run(run)
+        history = list_history(path.parent) if TIMESTAMP.fullmatch(path.name) else []
+        paths |= dict.fromkeys(history if every and history else [path])
+    for path in paths:
+        run_dir = RunDir(path)
+        if has_writer(run_dir.curve if run_dir.curve.exists() else run_dir.journal):
+            raise RunBusy(f"{path} is being written by another process; stop that first")
+    if not yes:
+        if as_json or not sys.stdin.isatty():
+            raise click.UsageError("there is nobody to ask here: add --yes")
+        for path in paths:
+            click.echo(printable(f"{path}: {_describe_entry(read_entry(path))}"))
+        click.confirm(f"Remove {count(len(paths), 'run')}?", abort=True)
+    left = {str(path): remove_run(path) for path in paths}
+    if as_json:
+        print_json({"removed": [*left], "left": {p: files for p, files in left.items() if files}})
+        return
+    for name, files in left.items():
+        others = f"; {count(len(files), 'file')} not of the run stay there" if files else ""
+        click.echo(printable(f"Removed {name}{others}."))
+
+
+def _describe_entry(entry: RunEntry) -> str:
+    mean = "" if entry.mean is None else f", mean {number(entry.mean)} of {entry.n}"
+    return f"{entry.kind} of {_format_time(entry.when)}, {entry.status}{mean}"
+
+
+def remove_run(path: Path) -> list[str]:
+    """Remove the files of a run, and its directory if nothing else is in it.
+
+    Args:
+        path: The run directory.
+
+    Returns:
+        Names of other files, which stay.
+
+    Raises:
+        RunDirectoryError: A file cannot be removed.
+    """
+    try:
+        for name in RUN_FILES:
+            (path / name).unlink(missing_ok=True)
+        for file in path.glob("*.damaged"):
+            file.unlink()
+        for name in ("steps", "turns"):
+            if (path / name).is_dir():
+                shutil.rmtree(path / name)
+    except OSError as problem:
+        raise RunDirectoryError(
+            f"{path} cannot be removed: {problem.filename}: {problem.strerror}"
+        ) from problem
+    left = sorted(file.name for file in path.iterdir())
+    for directory in (path, path.parent):
+        with suppress(OSError):  # it holds something else
+            directory.rmdir()
+    return left
+
+
+# --- repair -------------------------------------------------------------------------------------
+
+
+@click.command("repair")
+@click.argument("run")
+@json_option
+def repair(run: str, as_json: bool) -> None:
+    """Move damaged lines of RUN aside, to results.damaged or curve.damaged.
+
+    `heldout run FILE --resume` then runs their items again. A last line that was cut short is what
+    a killed process leaves behind; it is ignored anyway.
+    """
+    path = find_curve(run) or find_run_directory(run)
+    moved = repair_run(path)
+    if as_json:
+        print_json({"path": str(path), "moved": moved})

@@ -1,0 +1,217 @@
+"""Connecting to a Ray cluster, and what it has."""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from heldout._aio import waker
+from heldout.errors import EvalFailed, InvalidInput
+
+log = logging.getLogger("heldout")
+
+PROBE_SECONDS = 5.0
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
+"""What a gRPC client sends first. A gRPC server answers with a SETTINGS frame, whose type is 4."""
+
+
+def import_ray() -> Any:
+    """Import Ray.
+
+    Returns:
+        The module.
+
+    Raises:
+        InvalidInput: It is not installed.
+    """
+    try:
+        import ray
+    except ImportError as missing:
+        raise InvalidInput(
+            f"running on a cluster needs Ray ({missing.name} is missing): "
+            "pip install 'heldout[ray]'"
+        ) from None
+    return ray
+
+
+@contextmanager
+def connected(address: str | None) -> Iterator[Any]:
+    """Connect this process to a cluster, unless it is connected.
+
+    Args:
+        address: HOST:PORT of the cluster's head, ray://HOST:PORT, "auto" for the cluster on this
+            machine or in RAY_ADDRESS, "local" for a new one on this machine that ends with the
+            block. None is the cluster that this process is connected to, or else "auto".
+
+    Yields:
+        The module `ray`.
+
+    Raises:
+        InvalidInput: There is no cluster at the address, or it runs other versions.
+    """
+    ray = import_ray()
+    if ray.is_initialized():
+        own = ray.get_runtime_context().gcs_address
+        if address is not None and ":" in address and "://" not in address and address != own:
+            raise InvalidInput(
+                f"this process is connected to the Ray cluster at {own}, not {address}: "
+                "ray.shutdown() first, or leave the address out"
+            )
+        yield ray
+        return
+    address = address or "auto"
+    if address != "local":
+        _probe(address)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    options: dict[str, Any] = {"include_dashboard": False} if address == "local" else {}
+    try:
+        ray.init(address, logging_level=logging.WARNING, **options)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as problem:
+        raise InvalidInput(
+            f"cannot connect to a Ray cluster at {address}: {' '.join(str(problem).split())}"
+        ) from None
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _probe(address: str) -> None:
+    """Refuse an address at which no Ray answers: Ray itself would try for minutes."""
+    target = address
+    if address == "auto":
+        target = os.environ.get("RAY_ADDRESS") or _current_cluster()
+        if not target:
+            raise InvalidInput(
+                "there is no Ray cluster on this machine, and RAY_ADDRESS is not set: start one "
+                "with `ray start --head`, or name its address (HOST:PORT or ray://HOST:PORT)"
+            )
+    host, _, port = target.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        raise InvalidInput(
+            f"the address of a Ray cluster is HOST:PORT, ray://HOST:PORT, auto or local, "
+            f"got {address!r}"
+        )
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") not in ("0", ""):
+                return
+            connection.settimeout(PROBE_SECONDS)
+            connection.sendall(HTTP2_PREFACE)
+            if connection.recv(9)[3:4] == b"\4":
+                return
+            reason = "what answers there is no Ray"
+    except TimeoutError:
+        reason = f"nothing answered within {PROBE_SECONDS:g} s"
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+    raise InvalidInput(
+        f"there is no Ray cluster at {target}: {reason}. `ray start --head` says which address to "
+        "give"
+    )
+
+
+def _current_cluster() -> str:
+    """Return the address that the last `ray start` on this machine has left."""
+    folder = Path(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray")
+    try:
+        return (folder / "ray_current_cluster").read_text().strip()
+    except OSError:
+        return ""
+
+
+# --- What a cluster has -------------------------------------------------------------------------
+
+
+def count_fitting(ray: Any, need: Mapping[str, float]) -> int:
+    """Count the workers that the nodes of a cluster have room for, whatever else runs on them.
+
+    Args:
+        ray: The module, connected.
+        need: What one worker takes.
+
+    Returns:
+        How many there is room for.
+    """
+    fits = 0
+    for node in ray.nodes():
+        if node["Alive"]:
+            has = node["Resources"]
+            fits += int(min(has.get(name, 0.0) / amount for name, amount in need.items() if amount))
+    return fits
+
+
+def check_fits(ray: Any, need: Mapping[str, float], workers: int | None) -> None:
+    """Refuse workers that the cluster has no room for.
+
+    Args:
+        ray: The module, connected.
+        need: What one worker takes.
+        workers: How many are asked for; None is as many as there is room for.
+
+    Raises:
+        InvalidInput: There are not so many CPUs, GPUs or other resources.
+    """
+    room = count_fitting(ray, need)
+    if room >= (workers or 1):
+        return
+    wanted = ", ".join(f"{amount:g} {name}" for name, amount in need.items() if amount)
+    raise InvalidInput(
+        f"the cluster has room for {room} workers of {wanted} each, and {workers or 1} "
+        f"{'were' if (workers or 1) > 1 else 'was'} asked for; it has {describe_cluster(ray)}"
+    )
+
+
+def describe_cluster(ray: Any) -> str:
+    """Return what the nodes of a cluster have, for a message."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]
+    parts = []
+    for node in nodes[:8]:
+        has = {
+            name: amount
+            for name, amount in node["Resources"].items()
+            if not name.startswith(("node:", "object_store_memory", "memory"))
+        }
+        text = ", ".join(f"{amount:g} {name}" for name, amount in sorted(has.items()))
+        parts.append(f"{node['NodeManagerAddress']}: {text or 'nothing'}")
+    more = f", and {len(nodes) - 8} more" if len(nodes) > 8 else ""
+    return f"{len(nodes)} node{'s' * (len(nodes) != 1)} ({'; '.join(parts)}{more})"
+
+
+async def get(ref: Any) -> Any:
+    """Wait for what a call to an actor returns, under asyncio or trio.
+
+    Args:
+        ref: The call's ObjectRef.
+
+    Returns:
+        What it returned.
+
+    Raises:
+        Exception: What it raised, or that its actor has died.
+    """
+    done, wake = anyio.Event(), waker()
+    future = ref.future()
+    notify: Callable[[Any], None] = lambda _: wake(done.set)  # noqa: E731
+    future.add_done_callback(notify)
+    await done.wait()
+    return future.result()
+
+
+def explain_death(problem: BaseException) -> str:
+    """Return on one line why an actor has died, as Ray tells it."""
+    lines = [line.strip() for line in str(problem).splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:"))]
+    return " ".join(told)[:600] or type(problem).__name__
+
+
+class ClusterLost(EvalFailed):
+    """The connection to the cluster was lost, or it has no worker left. The run can be resumed."""

@@ -1,0 +1,552 @@
+"""RayExecutor: the items of an eval on the workers of a Ray cluster.
+
+    report = await evaluate(samples, config, score_fn, executor=RayExecutor("auto", workers=4))
+
+The engine runs here, in the driver, as it does without a cluster: it pulls an item from the samples
+when one of `max_concurrent` is done, and it alone writes the journal. Only what is done with an
+item is elsewhere. So nothing is queued ahead of `max_concurrent`, and resuming, errors, progress
+and the report are those of a local run.
+
+A worker that dies takes down what it was running, and which item was to blame cannot be seen. Its
+items are run again by others, spread out. An item that was there at two deaths runs alone from then
+on: if its worker dies a third time, it is that item's error, and nobody else's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import msgspec
+from anyio.abc import TaskGroup
+
+from heldout.cluster._ray import (
+    ClusterLost,
+    check_fits,
+    connected,
+    count_fitting,
+    explain_death,
+    get,
+    import_ray,
+)
+from heldout.cluster.travel import pack_functions, zip_folder
+from heldout.cluster.worker import (
+    STOP_SECONDS,
+    Finished,
+    Hello,
+    ItemWorker,
+    Job,
+    decode_finished,
+    encode,
+    make_spec,
+    own_versions,
+)
+from heldout.config import EvalConfig
+from heldout.engine import Evaluation, Item, Outcome, error_result
+from heldout.errors import (
+    EvalFailed,
+    FatalEndpointError,
+    InvalidInput,
+    ScoringFailed,
+    Unreachable,
+)
+from heldout.rollout import EvalDefinition
+from heldout.store.report import EvalReport
+
+log = logging.getLogger("heldout")
+
+MAX_DEATHS = 3
+"""Deaths of workers that an item is there at before it is to blame."""
+MAX_FAILED_STARTS = 3
+"""Workers that die before they are ready, in a row, after which none is started any more."""
+LOOK_SECONDS = 2.0
+"""How often it is looked whether nodes have joined."""
+START_SECONDS = 60.0
+"""How long a worker that is not ready yet keeps its share of `max_concurrent` free."""
+SUBMIT_ITEMS = 256
+"""Items in one message to a worker, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayExecutor:
+    """Runs the items of an eval on workers of a Ray cluster.
+
+    Each worker loads the eval file and opens the endpoint once. `EvalConfig.max_concurrent` is of
+    the run, and shared by its workers.
+    """
+
+    address: str | None = None
+    """HOST:PORT, ray://HOST:PORT, "auto" or "local"; None is the cluster that this process is
+    connected to, or else "auto"."""
+    workers: int | None = None
+    """How many; None is as many as the cluster has room for, and more when nodes join."""
+    gpus_per_worker: float | None = None
+    """None is 1 for a model that workers load (hf:, smollm2) where the cluster has GPUs, else 0."""
+    cpus_per_worker: float = 1.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Custom resources of one worker."""
+    working_dir: str | Path | None = None
+    """The folder that travels to the workers; by default that of the eval file."""
+    pip: Sequence[str] = ()
+    """Packages to install for the workers."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of the workers. Ray shows them in its dashboard: a key belongs into
+    the environment that `ray start` is called in."""
+
+    def __post_init__(self) -> None:
+        if self.workers is not None and self.workers < 1:
+            raise InvalidInput(f"workers is a whole number >= 1, got {self.workers!r}")
+        numbers = {"gpus_per_worker": self.gpus_per_worker or 0.0, **self.resources}
+        for name, value in (*numbers.items(), ("cpus_per_worker", self.cpus_per_worker)):
+            if not 0 <= value < math.inf:
+                raise InvalidInput(f"{name} is a number >= 0, got {value!r}")
+
+    async def evaluate(self, definition: EvalDefinition, config: EvalConfig) -> EvalReport:
+        """Run an eval; `heldout.evaluate(…, executor=…)` calls it.
+
+        Args:
+            definition: The samples and functions.
+            config: How to run them.
+
+        Returns:
+            The report, as it is saved.
+
+        Raises:
+            InvalidInput: A function cannot travel, there is no cluster at the address, it has no
+                room for the workers, or none of them can run the eval.
+            EvalFailed: As for `evaluate`; the cluster was lost on the way.
+        """
+        if config.save_turns:
+            raise InvalidInput(
+                "save_turns is not possible on a cluster: workers have no access to the run "
+                "directory"
+            )
+        import_ray()
+        functions = {
+            "score_fn": definition.score_fn,
+            "prepare_messages": definition.prepare_messages,
+            "environment_factory": definition.environment_factory,
+            "endpoint": None if isinstance(config.endpoint, str) else config.endpoint,
+        }
+        folder = None if self.working_dir is None else Path(self.working_dir)
+        luggage = pack_functions(functions, folder)
+        archive = None if luggage.folder is None else zip_folder(luggage.folder)
+        with connected(self.address) as ray:
+            need = self._need(ray, config)
+            check_fits(ray, need, self.workers)
+            wanted = self.workers or count_fitting(ray, need)
+            share = math.ceil(config.max_concurrent / wanted)
+            spec = make_spec(config, luggage.references, share)
+            pool = WorkerPool(ray, self, config, need, spec, archive)
+            async with pool.running(wanted):
+                return await _ClusterEvaluation(definition, config, pool).run()
+
+    def _need(self, ray: Any, config: EvalConfig) -> dict[str, float]:
+        gpus = self.gpus_per_worker
+        if gpus is None:
+            kind = config.endpoint.partition(":")[0] if isinstance(config.endpoint, str) else ""
+            gpus = float(kind in ("hf", "smollm2") and ray.cluster_resources().get("GPU", 0) >= 1)
+        return {"CPU": self.cpus_per_worker, "GPU": gpus, **self.resources}
+
+
+class _ClusterEvaluation(Evaluation):
+    """A run whose items are attempted by a pool of workers."""
+
+    def __init__(self, definition: EvalDefinition, config: EvalConfig, pool: WorkerPool) -> None:
+        super().__init__(definition, config, pool)  # type: ignore[arg-type] # for `describe` alone
+        self._pool = pool
+        pool.compare_functions(self.functions)
+
+    async def run_item(self, item: Item, timer: anyio.CancelScope) -> Outcome:
+        result, problem = await self._pool.run_item(item)
+        self.progress.add_turn(result.trajectory.usage)
+        return result, problem
+
+
+# --- The pool -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """An item until it has a result."""
+
+    number: int
+    item: Item
+    content: bytes
+    done: anyio.Event
+    deaths: int = 0
+    """Of workers, while they were running it."""
+    last_death: str = ""
+    outcome: Outcome | None = None
+
+    @property
+    def is_suspect(self) -> bool:
+        return self.deaths >= MAX_DEATHS - 1
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    """An actor, and what it is running."""
+
+    actor: Any
+    started_at: float
+    hello: Hello | None = None
+    """Set once it is ready."""
+    jobs: dict[int, _Job] = field(default_factory=dict)
+
+    @property
+    def is_ready(self) -> bool:
+        return self.hello is not None
+
+    @property
+    def runs_suspect(self) -> bool:
+        return any(job.is_suspect for job in self.jobs.values())
+
+    @property
+    def name(self) -> str:
+        return "a worker" if self.hello is None else f"worker {self.hello.pid} on {self.hello.node}"
+
+
+class WorkerPool:
+    """The workers of one run: gives them items, replaces those that die."""
+
+    def __init__(
+        self,
+        ray: Any,
+        executor: RayExecutor,
+        config: EvalConfig,
+        need: Mapping[str, float],
+        spec: bytes,
+        archive: bytes | None,
+    ) -> None:
+        """Make a pool without workers.
+
+        Args:
+            ray: The module, connected.
+            executor: How many workers, and of what kind.
+            config: How the eval is run.
+            need: What one worker takes.
+            spec: What they are to run.
+            archive: The folder that travels to them.
+        """
+        self._ray, self._executor, self._need, self._spec = ray, executor, dict(need), spec
+        self._max_concurrent = config.max_concurrent
+        self._archive = None if archive is None else ray.put(archive)
+        self._workers: list[_Worker] = []
+        self._wanted = 0
+        self._unusable = 0
+        """Workers that could not run the eval, so that there are fewer."""
+        self._failed_starts = 0
+        self._start_problem = ""
+        self._waiting: deque[_Job] = deque()
+        self._suspects: deque[_Job] = deque()
+        self._numbers = itertools.count()
+        self._work = anyio.Event()
+        """Set where there may be something to hand out."""
+        self._first_ready = anyio.Event()
+        self._hello: Hello | None = None
+        """Of the first worker that was ready; the others must have the same model."""
+        self._failure: EvalFailed | InvalidInput | None = None
+        self._group: TaskGroup
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the model as the workers see it, which are those who ask it."""
+        assert self._hello is not None
+        return self._hello.endpoint
+
+    def compare_functions(self, own: Mapping[str, Any]) -> None:
+        """Say where the workers' functions are not the driver's.
+
+        Args:
+            own: The driver's, as run.json has them.
+        """
+        assert self._hello is not None
+        for name, described in own.items():
+            if described != self._hello.functions.get(name):
+                log.warning(
+                    "%s is not the same on the workers as in this process: its code, or that of "
+                    "packages or settings it uses, differs there",
+                    name,
+                )
+
+    @asynccontextmanager
+    async def running(self, wanted: int) -> AsyncIterator[None]:
+        """Start workers, and stop them at the end.
+
+        Args:
+            wanted: How many.
+
+        Yields:
+            Nothing, once one of them is ready.
+
+        Raises:
+            InvalidInput: None of them can run the eval.
+            ClusterLost: None of them starts.
+        """
+        self._wanted = wanted
+        try:
+            async with anyio.create_task_group() as self._group:
+                for _ in range(wanted):
+                    self._start_worker()
+                self._group.start_soon(self._hand_out)
+                self._group.start_soon(self._look_for_nodes)
+                await self._first_ready.wait()
+                if self._failure is not None:
+                    raise self._failure
+                yield
+                self._group.cancel_scope.cancel()
+        except BaseExceptionGroup as group:
+            problem: BaseException = group
+            while isinstance(problem, BaseExceptionGroup) and len(problem.exceptions) == 1:
+                problem = problem.exceptions[0]
+            raise problem from problem.__cause__
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._stop_workers()
+
+    async def run_item(self, item: Item) -> Outcome:
+        """Have a worker run an item.
+
+        Args:
+            item: What to run.
+
+        Returns:
+            Its result, and what stands for what was raised there.
+
+        Raises:
+            ClusterLost: There is no worker any more.
+        """
+        number = next(self._numbers)
+        content = encode(Job(number, item.index, item.repeat, msgspec.Raw(item.content)))
+        job = _Job(number, item, content, anyio.Event())
+        self._waiting.append(job)
+        self._work.set()
+        if self._failure is None:
+            await job.done.wait()
+        if job.outcome is None:
+            assert self._failure is not None
+            raise self._failure
+        return job.outcome
+
+    # --- Handing out ---
+
+    async def _hand_out(self) -> None:
+        while True:
+            await self._work.wait()
+            self._work = anyio.Event()
+            for worker, jobs in self._assign().items():
+                for batch in _batches(jobs):
+                    content = b"[" + b",".join(job.content for job in batch) + b"]"
+                    with suppress(ConnectionError):  # which `collect` notices, too
+                        worker.actor.submit.remote(content)
+
+    def _assign(self) -> dict[_Worker, list[_Job]]:
+        """Give waiting items to the workers with the least to do."""
+        assigned: dict[_Worker, list[_Job]] = {}
+        ready = [worker for worker in self._workers if worker.is_ready]
+        for worker in ready:
+            if self._suspects and not worker.jobs:
+                job = self._suspects.popleft()
+                worker.jobs[job.number] = job
+                assigned[worker] = [job]
+        ready = [worker for worker in ready if not worker.runs_suspect]
+        if self._suspects and ready:
+            # One of them runs empty, to take the next suspect.
+            ready.remove(min(ready, key=lambda worker: len(worker.jobs)))
+        share = self._share()
+        while self._waiting and ready:
+            worker = min(ready, key=lambda worker: len(worker.jobs))
+            if len(worker.jobs) >= share:
+                break
+            job = self._waiting.popleft()
+            worker.jobs[job.number] = job
+            assigned.setdefault(worker, []).append(job)
+        return assigned
+
+    def _share(self) -> int:
+        """Return how many items one worker may have: the others must get theirs, too."""
+        now = time.monotonic()
+        expected = [w for w in self._workers if w.is_ready or now - w.started_at < START_SECONDS]
+        return math.ceil(self._max_concurrent / max(1, len(expected)))
+
+    # --- Workers ---
+
+    def _start_worker(self) -> None:
+        executor = self._executor
+        runtime_env: dict[str, Any] = {}
+        if executor.pip:
+            runtime_env["pip"] = list(executor.pip)
+        if executor.environment:
+            runtime_env["env_vars"] = dict(executor.environment)
+        custom = {n: amount for n, amount in self._need.items() if n not in ("CPU", "GPU")}
+        actor = (
+            self._ray.remote(ItemWorker)
+            .options(
+                num_cpus=self._need["CPU"],
+                num_gpus=self._need["GPU"],
+                resources=custom,
+                runtime_env=runtime_env or None,
+                max_concurrency=4,
+                max_restarts=0,
+                max_task_retries=0,
+            )
+            .remote(self._spec, self._archive)
+        )
+        worker = _Worker(actor, time.monotonic())
+        self._workers.append(worker)
+        self._group.start_soon(self._serve, worker)
+
+    async def _serve(self, worker: _Worker) -> None:
+        """Take a worker from its start to its death."""
+        try:
+            hello = msgspec.json.decode(await get(worker.actor.start.remote()), type=Hello)
+            if not self._accept(hello):
+                self._drop(worker)
+                return
+            worker.hello = hello
+            self._failed_starts = 0
+            self._work.set()
+            self._first_ready.set()
+            while True:
+                for finished in decode_finished(await get(worker.actor.collect.remote())):
+                    job = worker.jobs.pop(finished.number, None)
+                    if job is not None:
+                        job.outcome = _outcome_of(finished)
+                        job.done.set()
+                self._work.set()
+        except (self._ray.exceptions.RayError, ConnectionError, msgspec.MsgspecError) as problem:
+            self._bury(worker, problem)
+
+    def _accept(self, hello: Hello) -> bool:
+        """Tell whether a worker can be used: not where it fails, or has another model."""
+        for package, version in own_versions().items():
+            if hello.versions.get(package) != version:
+                log.warning(
+                    "worker %s on %s runs %s %s, this process %s",
+                    hello.pid, hello.node, package, hello.versions.get(package), version,
+                )  # fmt: skip
+        problem = hello.problem
+        if problem is None and self._hello is None:
+            self._hello = hello
+        elif problem is None and self._hello is not None:
+            first = self._hello
+            if hello.endpoint != first.endpoint:
+                problem = f"its model is not that of {first.node}: {hello.endpoint}"
+        if problem is not None:
+            self._start_problem = f"the worker on {hello.node} cannot run the eval: {problem}"
+        return problem is None
+
+    def _drop(self, worker: _Worker) -> None:
+        """Go on without a worker that cannot run the eval; another one could not either."""
+        self._workers.remove(worker)
+        self._unusable += 1
+        self._ray.kill(worker.actor)
+        if self._workers:
+            log.warning("%s; it is not used", self._start_problem)
+        else:
+            self._fail(InvalidInput(self._start_problem))
+
+    def _bury(self, worker: _Worker, problem: BaseException) -> None:
+        """Give the items of a worker that has died to others, and start another one."""
+        reason = explain_death(problem)
+        self._workers.remove(worker)
+        with suppress(self._ray.exceptions.RayError, ValueError):
+            self._ray.kill(worker.actor)  # what is no death, but cannot be talked to
+        if not self._ray.is_initialized():
+            self._fail(ClusterLost(f"the connection to the cluster was lost: {reason}"))
+            return
+        if worker.is_ready:
+            log.warning(
+                "%s died with %s items in flight: %s", worker.name, len(worker.jobs), reason
+            )
+        else:
+            self._failed_starts += 1
+        for job in reversed(worker.jobs.values()):
+            job.deaths += 1
+            if job.deaths >= MAX_DEATHS:
+                error = (
+                    f"worker: it died {job.deaths} times while this item ran, the last time with "
+                    f"no other: {reason}"
+                )
+                job.outcome = error_result(job.item, error), EvalFailed(error)
+                job.done.set()
+            elif job.is_suspect:
+                self._suspects.append(job)
+            else:
+                self._waiting.appendleft(job)
+        if self._failed_starts < MAX_FAILED_STARTS:
+            if len(self._workers) < self._wanted - self._unusable:
+                self._start_worker()
+        elif not self._workers:
+            self._fail(
+                ClusterLost(
+                    f"{self._failed_starts} workers in a row died as they started: {reason}"
+                )
+            )
+        self._work.set()
+
+    def _fail(self, failure: EvalFailed | InvalidInput) -> None:
+        """End the run: nothing can be run any more."""
+        self._failure = self._failure or failure
+        self._first_ready.set()
+        for job in (*self._waiting, *self._suspects):
+            job.done.set()
+
+    async def _look_for_nodes(self) -> None:
+        """Start more workers where nodes have joined, unless their number is fixed."""
+        while True:
+            await anyio.sleep(LOOK_SECONDS)
+            self._work.set()  # a worker that takes long to start gives up its share
+            if self._executor.workers is None:
+                try:
+                    room = await anyio.to_thread.run_sync(count_fitting, self._ray, self._need)
+                except (self._ray.exceptions.RayError, ConnectionError):
+                    continue  # those who talk to workers notice it, too
+                self._wanted = max(self._wanted, room)
+                if self._failed_starts < MAX_FAILED_STARTS:
+                    for _ in range(self._wanted - self._unusable - len(self._workers)):
+                        self._start_worker()
+
+    async def _stop_workers(self) -> None:
+        if not self._ray.is_initialized():
+            return
+        ends = [worker.actor.stop.remote() for worker in self._workers if worker.is_ready]
+        with anyio.move_on_after(STOP_SECONDS + 5):
+            for end in ends:
+                with suppress(self._ray.exceptions.RayError, ConnectionError):
+                    await get(end)
+        for worker in self._workers:
+            with suppress(self._ray.exceptions.RayError, ConnectionError, ValueError):
+                self._ray.kill(worker.actor)
+
+
+def _batches(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
+    return [jobs[start : start + SUBMIT_ITEMS] for start in range(0, len(jobs), SUBMIT_ITEMS)]
+
+
+def _outcome_of(finished: Finished) -> Outcome:
+    """Return a result with what stands for what was raised at the worker."""
+    result = finished.record.result()
+    match finished.kind:
+        case None:
+            return result, None
+        case "fatal":
+            return result, FatalEndpointError(finished.message)
+        case "fatal in scoring":
+            problem = ScoringFailed(finished.message)
+            problem.__cause__ = FatalEndpointError(finished.message)
+            return result, problem
+        case "unreachable":
+            return result, Unreachable(finished.message)
+        case _:
+            return result, EvalFailed(finished.message)

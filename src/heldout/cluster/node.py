@@ -1,0 +1,417 @@
+"""RayNode: an EvalWorker on another node of a cluster.
+
+    worker = EvalWorker("evals.py:policy", on=RayNode("auto", num_gpus=1))
+
+On the node, a relay starts the same worker process that a training run starts on its own machine,
+with the same connection and shared memory between the two, so that everything said of workers holds
+there. Between the machines weights go through Ray's object store, and their hash is checked before
+they are loaded. What the worker prints, and the conversations it saves, come home with its answers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import math
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+
+from heldout.cluster._ray import check_fits, connected, describe_cluster, explain_death
+from heldout.cluster.travel import unpack_folder, zip_folder
+from heldout.cluster.worker import own_versions
+from heldout.errors import InvalidInput
+from heldout.training.run_eval import reserve_name
+from heldout.training.worker.client import (
+    LOG,
+    LOG_BYTES,
+    LOG_LINES,
+    POLL_SECONDS,
+    LocalProcess,
+    WorkerGone,
+    WorkerProcess,
+    worker_environment,
+)
+from heldout.training.worker.messages import (
+    Answer,
+    Begin,
+    Ended,
+    Load,
+    Measure,
+    Message,
+    decode_answer,
+    decode_request,
+    encode,
+)
+from heldout.training.worker.weight_buffer import WeightBuffer, create_memory, fill
+
+log = logging.getLogger("heldout")
+
+STEPS = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class RayNode:
+    """A node of a Ray cluster for an EvalWorker to run on."""
+
+    address: str | None = None
+    """HOST:PORT, ray://HOST:PORT or "auto"; None is the cluster that this process is connected to,
+    or else "auto"."""
+    node: str | None = None
+    """Its name, address or id; None leaves it to Ray to find one that has room."""
+    num_gpus: float = 0.0
+    num_cpus: float = 1.0
+    resources: Mapping[str, float] = field(default_factory=dict)
+    working_dir: str | Path | None = None
+    """The folder that travels to the node; by default that of the worker's file."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("num_gpus", self.num_gpus), ("num_cpus", self.num_cpus)):
+            if not 0 <= value < math.inf:
+                raise InvalidInput(f"{name} is a number >= 0, got {value!r}")
+
+    def start(
+        self,
+        spec: str,
+        environment: Mapping[str, str | None],
+        buffers: Sequence[WeightBuffer],
+        log: Path,
+    ) -> WorkerProcess:
+        """Start a worker on the node; `EvalWorker` calls it.
+
+        Args:
+            spec: "file.py:function" or "module:function".
+            environment: Variables added to those of the node; None removes one.
+            buffers: Hold the snapshots of weights.
+            log: Where what it prints is kept.
+
+        Returns:
+            The worker.
+
+        Raises:
+            InvalidInput: There is no such cluster or node, or it has no room.
+            WorkerGone: It does not start.
+        """
+        source, _, name = spec.rpartition(":")
+        folder = None if self.working_dir is None else Path(self.working_dir).resolve()
+        if source.endswith(".py"):
+            file = Path(source).resolve()
+            folder = folder or file.parent
+            if not file.is_relative_to(folder):
+                raise InvalidInput(f"{file} is outside of {folder}, which travels to the node")
+            spec = f"{file.relative_to(folder).as_posix()}:{name}"
+        return _NodeProcess(self, spec, folder, environment, buffers, log)
+
+    def find_node(self, ray: Any) -> str | None:
+        """Find the id of the node.
+
+        Args:
+            ray: The module, connected.
+
+        Returns:
+            The id; None where any will do.
+
+        Raises:
+            InvalidInput: There is no such node.
+        """
+        if self.node is None:
+            return None
+        for node in ray.nodes():
+            names = (node["NodeID"], node["NodeManagerAddress"], node.get("NodeName"))
+            if node["Alive"] and self.node in names:
+                return str(node["NodeID"])
+        raise InvalidInput(
+            f"there is no node {self.node!r} in the cluster: {describe_cluster(ray)}"
+        )
+
+
+class Welcome(msgspec.Struct):
+    """What a relay is, once its worker's process has started."""
+
+    node: str
+    pid: int
+    versions: dict[str, str]
+    folder: str
+    run_dir: str
+    """Where its evals save what is to come home."""
+
+
+class News(msgspec.Struct):
+    """What has happened on the node since it was last asked."""
+
+    answer: msgspec.Raw = msgspec.Raw(b"null")
+    log: str = ""
+    """What was printed."""
+    gone: str | None = None
+    """Why the worker's process has ended."""
+
+
+class SavedFile(msgspec.Struct):
+    """A file of a run that comes home, in MessagePack."""
+
+    path: str
+    content: bytes
+    sha256: str
+
+
+# --- On the node --------------------------------------------------------------------------------
+
+
+class Relay:
+    """Runs a worker's process on this node. Ray makes an actor of it; nothing here knows Ray."""
+
+    def start(self, archive: bytes | None, environment: dict[str, str | None], slots: int) -> bytes:
+        """Start the process.
+
+        Args:
+            archive: The folder that travels.
+            environment: Variables added to this process's own; None removes one.
+            slots: How many snapshots there may be at once.
+
+        Returns:
+            A `Welcome`.
+        """
+        folder = Path.cwd() if archive is None else unpack_folder(archive)
+        self._run_dir = Path(tempfile.mkdtemp(prefix="heldout-node-"))
+        self._memory = [create_memory() for _ in range(slots)]
+        log = self._run_dir / LOG
+        self._process = LocalProcess(worker_environment(os.environ, environment), self._memory, log)
+        self._log_read = 0
+        pid = self._process.pid
+        welcome = Welcome(
+            socket.gethostname(), pid, own_versions(), str(folder), str(self._run_dir)
+        )
+        return encode(welcome)
+
+    def load(self, slot: int, content: Any, sha256: str) -> None:
+        """Take over the weights of a snapshot.
+
+        Args:
+            slot: Which of the buffers they go into.
+            content: An array of bytes.
+            sha256: Their hash, as they were sent.
+
+        Raises:
+            ValueError: They have another hash here.
+        """
+        if hashlib.sha256(content).hexdigest() != sha256:
+            raise ValueError("the weights arrived with another hash than they were sent with")
+        fill(self._memory[slot], content)
+
+    def send(self, request: bytes) -> None:
+        """Pass a request on to the process."""
+        with suppress(WorkerGone):  # which `receive` tells
+            self._process.send(decode_request(request))
+
+    def receive(self) -> bytes:
+        """Wait a moment for an answer.
+
+        Returns:
+            `News`.
+        """
+        news = News()
+        try:
+            content = self._process.receive_bytes()
+            if content is not None:
+                news.answer = msgspec.Raw(content)
+        except WorkerGone as problem:
+            news.gone = str(problem)
+        with (self._run_dir / LOG).open("rb") as log:
+            log.seek(self._log_read)
+            printed = log.read(2**20)
+            self._log_read += len(printed)
+            news.log = printed.decode("utf-8", "backslashreplace")
+        return encode(news)
+
+    def take_run(self, name: str) -> bytes:
+        """Hand over the files of a run that was saved here, and remove them.
+
+        Args:
+            name: The directory's name below steps/.
+
+        Returns:
+            A list of `SavedFile`.
+        """
+        run = self._run_dir / STEPS / name
+        files = []
+        for file in sorted(run.rglob("*")):
+            if file.is_file():
+                content = file.read_bytes()
+                path = file.relative_to(run).as_posix()
+                files.append(SavedFile(path, content, hashlib.sha256(content).hexdigest()))
+        shutil.rmtree(run, ignore_errors=True)
+        return msgspec.msgpack.encode(files)
+
+    def end(self, patience: float) -> None:
+        """End the process, and remove what is left of it."""
+        self._process.end(patience)
+        shutil.rmtree(self._run_dir, ignore_errors=True)
+
+
+# --- In the training run ------------------------------------------------------------------------
+
+
+class _NodeProcess:
+    """A worker on a node, as the training run holds it."""
+
+    def __init__(
+        self,
+        node: RayNode,
+        spec: str,
+        folder: Path | None,
+        environment: Mapping[str, str | None],
+        buffers: Sequence[WeightBuffer],
+        log: Path,
+    ) -> None:
+        self.ready = False
+        self.started_at = time.monotonic()
+        self.numbers: Iterator[int] = itertools.count(1)
+        self.log = log
+        self._spec, self._buffers = spec, buffers
+        self._news: Any = None
+        """The call to `receive` that is in flight."""
+        self._run_dirs: dict[int, tuple[Path, int]] = {}
+        """Where the results of requests belong at home, and at which step."""
+        log.parent.mkdir(parents=True, exist_ok=True)
+        self._log_start = log.stat().st_size if log.exists() else 0
+        self._stack = ExitStack()
+        try:
+            self._ray = self._stack.enter_context(connected(node.address))
+            self._actor = self._make_actor(node)
+            archive = None if folder is None else zip_folder(folder)
+            hello = self._call(self._actor.start.remote(archive, dict(environment), len(buffers)))
+        except BaseException:
+            self.end(0.0)
+            raise
+        self._welcome = msgspec.json.decode(hello, type=Welcome)
+        self.pid = self._welcome.pid
+        for package, version in own_versions().items():
+            if self._welcome.versions.get(package) != version:
+                self._warn_version(package, version)
+
+    def _warn_version(self, package: str, version: str) -> None:
+        welcome = self._welcome
+        other = welcome.versions.get(package)
+        log.warning("%s runs %s %s, the training %s", welcome.node, package, other, version)
+
+    def _make_actor(self, node: RayNode) -> Any:
+        need = {"CPU": node.num_cpus, "GPU": node.num_gpus, **node.resources}
+        check_fits(self._ray, need, 1)
+        options: dict[str, Any] = {
+            "num_cpus": node.num_cpus,
+            "num_gpus": node.num_gpus,
+            "resources": dict(node.resources),
+            "max_concurrency": 4,
+            "max_restarts": 0,
+        }
+        node_id = node.find_node(self._ray)
+        if node_id is not None:
+            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+            options["scheduling_strategy"] = NodeAffinitySchedulingStrategy(node_id, soft=False)
+        return self._ray.remote(Relay).options(**options).remote()
+
+    def _call(self, ref: Any) -> Any:
+        try:
+            return self._ray.get(ref)
+        except (self._ray.exceptions.RayError, ConnectionError) as problem:
+            raise WorkerGone(f"the eval worker on the cluster {_why(problem)}") from None
+
+    def send(self, message: Message) -> None:
+        """Send a request, with paths as they are on the node; weights go before theirs."""
+        match message:
+            case Begin():
+                folder = self._welcome.folder
+                spec = self._spec
+                if spec.rpartition(":")[0].endswith(".py"):
+                    spec = f"{folder}/{spec}"
+                message = msgspec.structs.replace(
+                    message, spec=spec, path=[folder], log=str(self.log)
+                )
+            case Load():
+                content = self._buffers[message.buffer].content()
+                digest = hashlib.sha256(content).hexdigest()
+                ref = self._ray.put(content)
+                self._call(self._actor.load.remote(message.buffer, ref, digest))
+            case Measure():
+                self._run_dirs[message.number] = Path(message.run_dir), message.step
+                message = msgspec.structs.replace(message, run_dir=self._welcome.run_dir)
+        self._call(self._actor.send.remote(encode(message)))
+
+    def receive(self, number: int) -> Answer | None:
+        """The next answer, if one comes soon and is to the request of this number."""
+        if self._news is None:
+            self._news = self._actor.receive.remote()
+        ready, _ = self._ray.wait([self._news], timeout=2 * POLL_SECONDS)
+        if not ready:
+            return None
+        call, self._news = self._news, None
+        news = msgspec.json.decode(self._call(call), type=News)
+        if news.log:
+            with self.log.open("a", encoding="utf-8") as log:
+                log.write(news.log)
+        if news.gone is not None:
+            raise WorkerGone(f"{news.gone} (on node {self._welcome.node})")
+        content = bytes(news.answer)
+        if content == b"null":
+            return None
+        answer = decode_answer(content)
+        if answer.number != number:
+            return None
+        return self._bring_home(answer) if isinstance(answer, Ended) else answer
+
+    def _bring_home(self, answer: Ended) -> Ended:
+        """Save the conversations of an eval where the training run has its own."""
+        run = answer.measured.run
+        if run is None or answer.number not in self._run_dirs:
+            return answer
+        run_dir, step = self._run_dirs.pop(answer.number)
+        packed = self._call(self._actor.take_run.remote(PurePosixPath(run).name))
+        name = reserve_name(run_dir / STEPS, f"{step:08d}")
+        for file in msgspec.msgpack.decode(packed, type=list[SavedFile]):
+            if hashlib.sha256(file.content).hexdigest() != file.sha256:
+                raise WorkerGone(f"{file.path} came from the node with another hash")
+            path = PurePosixPath(file.path)
+            if path.is_absolute() or ".." in path.parts:
+                raise WorkerGone(f"{file.path!r} is not below the run's directory")
+            target = run_dir / STEPS / name / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(file.content)
+        measured = replace(answer.measured, run=f"{STEPS}/{name}")
+        return msgspec.structs.replace(answer, measured=measured)
+
+    def end(self, patience: float) -> None:
+        """End it, and the connection to the cluster if this made it."""
+        actor, self._actor = getattr(self, "_actor", None), None
+        if actor is not None:
+            with suppress(self._ray.exceptions.RayError, ConnectionError, ValueError):
+                self._ray.wait([actor.end.remote(patience)], timeout=patience + 5.0)
+                self._ray.kill(actor)
+        self._stack.close()
+
+    def last_lines(self) -> str:
+        """What it has printed last, to follow a reason."""
+        if not self.log.exists():
+            return ""
+        with self.log.open("rb") as log:
+            log.seek(max(self._log_start, log.seek(0, os.SEEK_END) - LOG_BYTES))
+            lines = log.read().decode("utf-8", "replace").splitlines()
+        last = [line.rstrip() for line in lines if line.strip()][-LOG_LINES:]
+        return "; its last output:\n" + "\n".join(last) if last else ""
+
+
+def _why(problem: BaseException) -> str:
+    cause = getattr(problem, "cause", None)
+    if isinstance(cause, ValueError):  # of `load`
+        return f"refused: {cause}"
+    return f"is gone: {explain_death(problem)}"

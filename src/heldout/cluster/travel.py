@@ -1,0 +1,295 @@
+"""Which code goes to the workers, and how it is loaded there.
+
+Functions travel by name, never as pickled closures: the folder of the file that defines them goes
+as a zip through Ray's object store, and the worker loads the file as `heldout run` does. (Ray's own
+`working_dir` is fixed when a process connects, so a second eval file could not have its own.) What
+has no name that a worker could look up is refused before anything starts.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+import importlib.util
+import io
+import os
+import shutil
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+
+from heldout.errors import InvalidInput
+from heldout.rollout import EvalDefinition
+
+MAX_BYTES = 100 * 2**20
+SKIPPED_FOLDERS = frozenset({"__pycache__", "node_modules", "outputs"})
+"""What no worker needs, beside hidden folders and virtual environments."""
+PARTS = ("score_fn", "prepare_messages", "environment_factory")
+
+
+class Reference(msgspec.Struct, frozen=True):
+    """A name that a worker can look up."""
+
+    source: str
+    """A file below the folder that travels (its name ends in .py), or a module."""
+    name: str
+    """The name in it, with dots for attributes."""
+
+
+class Luggage(msgspec.Struct, frozen=True):
+    """The functions of an eval as references, and the folder that they are in."""
+
+    references: dict[str, Reference]
+    """By what they are to the eval: score_fn, endpoint, …"""
+    folder: Path | None
+    """What travels; None where everything is of installed packages."""
+
+
+# --- On the driver ------------------------------------------------------------------------------
+
+
+def pack_functions(functions: dict[str, Any], folder: Path | None = None) -> Luggage:
+    """Find names by which workers can look functions up.
+
+    Args:
+        functions: The functions and objects, by what they are to the eval; None is left out.
+        folder: The folder that travels; by default that of the file that defines the first of them.
+
+    Returns:
+        The references.
+
+    Raises:
+        InvalidInput: One of them has no name at the top level of a file, or is outside of the
+            folder.
+    """
+    homes = {
+        role: (value, *_find_home(role, value))
+        for role, value in functions.items()
+        if value is not None
+    }
+    if folder is None:
+        files = [_own_file(module) for _, module, _ in homes.values()]
+        folder = next((file.parent for file in files if file is not None), None)
+    references = {
+        role: Reference(_source_of(role, module, folder), name)
+        for role, (_, module, name) in homes.items()
+    }
+    return Luggage(references, folder)
+
+
+def _find_home(role: str, value: Any) -> tuple[ModuleType, str]:
+    """Find the module and the name in it that give this very object."""
+    module = sys.modules.get(getattr(value, "__module__", None) or "")
+    name = getattr(value, "__qualname__", "")
+    if module is not None and name and _resolve(module, name) is value:
+        return module, name
+    for module in _own_modules():
+        name = _name_in(module, value)
+        if name:
+            return module, name
+    owner = getattr(value, "__self__", None)
+    if owner is not None and not isinstance(owner, ModuleType):  # a bound method
+        module, name = _find_home(role, owner)
+        return module, f"{name}.{value.__name__}"
+    described = getattr(value, "__qualname__", None) or f"a {type(value).__qualname__}"
+    raise InvalidInput(
+        f"{role} ({described}) cannot travel to the workers of a cluster: they load the file and "
+        "look the function up by its name. Define it at the top level of the eval file, or assign "
+        f"it to a name there ({role} = …)"
+    )
+
+
+def _resolve(module: Any, name: str) -> Any:
+    value = module
+    for part in name.split("."):
+        value = getattr(value, part, None)
+    return value
+
+
+def _name_in(module: ModuleType, value: Any) -> str | None:
+    for name, candidate in list(vars(module).items()):
+        if candidate is value:
+            return name
+        if isinstance(candidate, EvalDefinition):
+            for part in PARTS:
+                if getattr(candidate, part) is value:
+                    return f"{name}.{part}"
+    return None
+
+
+def _own_modules() -> Iterator[ModuleType]:
+    """Yield the modules that are files of the user's: the script first, then eval files."""
+    modules = [module for module in list(sys.modules.values()) if _own_file(module) is not None]
+    yield from sorted(
+        modules,
+        key=lambda module: (
+            module.__name__ != "__main__",
+            not module.__name__.startswith("heldout_eval_"),
+        ),
+    )
+
+
+def _own_file(module: ModuleType) -> Path | None:
+    """Return the file of a module that is not installed."""
+    file = getattr(module, "__file__", None)
+    name = module.__name__.partition(".")[0]
+    if file is None or not file.endswith(".py") or name in {"heldout", *sys.stdlib_module_names}:
+        return None
+    path = Path(file).resolve()
+    is_installed = "site-packages" in path.parts or "dist-packages" in path.parts
+    return None if is_installed or path.is_relative_to(sys.prefix) else path
+
+
+def _source_of(role: str, module: ModuleType, folder: Path | None) -> str:
+    file = _own_file(module)
+    if module.__name__ == "__main__" and file is None:
+        raise InvalidInput(
+            f"{role} is defined in an interactive session, which the workers of a cluster cannot "
+            "load: put it into a file"
+        )
+    if file is None or folder is None:
+        return module.__name__
+    if not file.is_relative_to(folder.resolve()):
+        if module.__name__ == "__main__" or module.__name__.startswith("heldout_eval_"):
+            raise InvalidInput(
+                f"{role} is defined in {file}, outside of {folder}, which is the folder that "
+                "travels to the workers (working_dir)"
+            )
+        return module.__name__  # the workers may have it installed
+    inside = file.relative_to(folder.resolve())
+    dotted = ".".join((inside.parent if inside.name == "__init__.py" else inside).parts)
+    return module.__name__ if dotted.removesuffix(".py") == module.__name__ else inside.as_posix()
+
+
+def zip_folder(folder: Path) -> bytes:
+    """Pack a folder for the workers.
+
+    Args:
+        folder: The folder. Hidden files, virtual environments and outputs/ stay at home.
+
+    Returns:
+        A zip file; the same bytes for the same files.
+
+    Raises:
+        InvalidInput: It is larger than 100 MiB; the message names what is large in it.
+    """
+    files: list[Path] = []
+    sizes: dict[str, int] = {}
+    for file in list_files(folder):
+        files.append(file)
+        top = file.relative_to(folder).parts[0]
+        sizes[top] = sizes.get(top, 0) + file.stat().st_size
+        if sum(sizes.values()) > MAX_BYTES:
+            largest = max(sizes, key=lambda name: sizes[name])
+            raise InvalidInput(
+                f"{folder} has more than {MAX_BYTES >> 20} MiB, too much to send to the workers "
+                f"(most of it in {largest}): keep the eval file in a folder of its own, or name "
+                "another working_dir"
+            )
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+        for file in sorted(files):
+            entry = zipfile.ZipInfo(file.relative_to(folder).as_posix(), (1980, 1, 1, 0, 0, 0))
+            entry.external_attr = (file.stat().st_mode & 0o777) << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, file.read_bytes())
+    return packed.getvalue()
+
+
+def list_files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder that travel.
+
+    Args:
+        folder: The folder.
+
+    Yields:
+        The files.
+    """
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not _stays_home(Path(root, name))]
+        for name in names:
+            path = Path(root, name)
+            if not name.startswith(".") and path.is_file():
+                yield path
+
+
+def _stays_home(folder: Path) -> bool:
+    name = folder.name
+    return name in SKIPPED_FOLDERS or name.startswith(".") or (folder / "pyvenv.cfg").exists()
+
+
+# --- On a worker --------------------------------------------------------------------------------
+
+
+def unpack_folder(archive: bytes) -> Path:
+    """Unpack a folder and make it this process's own: working directory, and first in sys.path.
+
+    Args:
+        archive: Made by `zip_folder`.
+
+    Returns:
+        The folder; it is this process's alone and removed when that ends.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="heldout-worker-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    with zipfile.ZipFile(io.BytesIO(archive)) as packed:
+        packed.extractall(folder)
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    return folder
+
+
+def load_reference(reference: Reference, folder: Path | None) -> Any:
+    """Look an object up by its name.
+
+    Args:
+        reference: The name.
+        folder: Where the files are.
+
+    Returns:
+        The object.
+
+    Raises:
+        InvalidInput: Its module does not load, or has no such name.
+    """
+    source, name = reference.source, reference.name
+    try:
+        module = (
+            _load_file(Path(folder or "", source))
+            if source.endswith(".py")
+            else importlib.import_module(source)
+        )
+    except Exception as problem:
+        raise InvalidInput(
+            f"{source} does not load: {type(problem).__name__}: {problem}"
+        ) from problem
+    value = _resolve(module, name)
+    if value is None:
+        raise InvalidInput(f"{source} has no {name}")
+    return value
+
+
+def _load_file(path: Path) -> ModuleType:
+    name = f"heldout_eval_{path.stem}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Its own folder first, as for a script: such files import their neighbours.
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module

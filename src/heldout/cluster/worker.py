@@ -1,0 +1,289 @@
+"""What runs items on a worker: the engine's own code for an item, in an event loop of its own.
+
+Ray makes an actor of `ItemWorker`; nothing here knows Ray. Items and results cross as JSON of
+msgspec structs. `collect` returns whatever has finished since it was last called, so that one call
+carries many results where they come fast, and a slow item holds up none that is done.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import queue
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, Literal
+
+import anyio
+import anyio.lowlevel
+import msgspec
+
+import heldout
+from heldout._aio import contain_exits, waker
+from heldout._fingerprint import describe_callable
+from heldout._progress import RunProgress
+from heldout.cluster.travel import Reference, load_reference, unpack_folder
+from heldout.config import EvalConfig
+from heldout.engine import Item, attempt_item, error_result
+from heldout.errors import (
+    FatalEndpointError,
+    HeldoutError,
+    InvalidInput,
+    Unreachable,
+    printable_error,
+)
+from heldout.models import Endpoint, open_endpoint
+from heldout.models.cache import open_cached
+from heldout.rollout import EvalDefinition, root_of
+from heldout.store.journal import Record, encode_result, plain_value
+from heldout.store.resume import decode_sample
+
+COLLECT_SECONDS = 5.0
+"""How long `collect` waits for a first result."""
+COLLECT_RESULTS = 1000
+STOP_SECONDS = 15.0
+"""How long environments may take to close when the run is stopped."""
+
+Kind = Literal["fatal", "fatal in scoring", "unreachable", "other"]
+
+
+class WorkerSpec(msgspec.Struct):
+    """What a worker is to run."""
+
+    config: EvalConfig
+    """Its endpoint is a string; where the eval has another one, `references` does."""
+    references: dict[str, Reference]
+    max_concurrent: int
+    """Of this worker."""
+
+
+class Hello(msgspec.Struct):
+    """What a worker is, once it is ready."""
+
+    node: str
+    pid: int
+    versions: dict[str, str]
+    endpoint: dict[str, Any] = {}
+    """The endpoint's description of itself."""
+    functions: dict[str, Any] = {}
+    problem: str | None = None
+    """Why it cannot run the eval."""
+
+
+class Job(msgspec.Struct, array_like=True):
+    """One item for a worker."""
+
+    number: int
+    index: int
+    repeat: int
+    sample: msgspec.Raw
+
+
+class Finished(msgspec.Struct, array_like=True):
+    """One item from a worker."""
+
+    number: int
+    record: Record
+    kind: Kind | None = None
+    """What kind of problem it had, as far as that matters to the run."""
+    message: str = ""
+
+
+encode = msgspec.json.Encoder(enc_hook=plain_value).encode
+decode_jobs = msgspec.json.Decoder(list[Job]).decode
+decode_finished = msgspec.json.Decoder(list[Finished]).decode
+
+
+def own_versions() -> dict[str, str]:
+    """Return the versions that a driver compares with those of its workers."""
+    return {"heldout": heldout.__version__, "Python": platform.python_version()}
+
+
+class ItemWorker:
+    """Runs items of one eval. Its methods are called from several threads at once.
+
+    None of them is async: Ray would run all of them in one event loop, and `collect` waits.
+    """
+
+    def __init__(self, spec: bytes, archive: bytes | None) -> None:
+        """Do nothing yet: what fails here would only say that the worker died.
+
+        Args:
+            spec: A `WorkerSpec`.
+            archive: The folder of the eval file, if one travels.
+        """
+        self._spec, self._archive = spec, archive
+        self._loop: _ItemLoop
+
+    def start(self) -> bytes:
+        """Load the eval file and open the endpoint.
+
+        Returns:
+            A `Hello`.
+        """
+        hello = Hello(socket.gethostname(), os.getpid(), own_versions())
+        try:
+            spec = msgspec.json.decode(self._spec, type=WorkerSpec)
+            definition, endpoint = _load(spec, self._archive)
+            self._archive = None
+            hello.endpoint = endpoint.describe()
+            hello.functions = {
+                "score_fn": describe_callable(definition.score_fn),
+                "prepare_messages": describe_callable(definition.prepare_messages),
+                "environment_factory": describe_callable(
+                    definition.environment_factory, docstrings=True
+                ),
+            }
+        except (HeldoutError, msgspec.MsgspecError) as problem:
+            hello.problem = printable_error(problem)
+        else:
+            self._loop = _ItemLoop(definition, spec.config, endpoint)
+            self._loop.start()
+        return encode(hello)
+
+    def submit(self, jobs: bytes) -> None:
+        """Begin to run items.
+
+        Args:
+            jobs: A list of `Job`.
+        """
+        self._loop.submit(decode_jobs(jobs))
+
+    def collect(self) -> bytes:
+        """Wait for results.
+
+        Returns:
+            A list of `Finished`, of which there are none after a few seconds without any.
+        """
+        return b"[" + b",".join(self._loop.collect()) + b"]"
+
+    def stop(self) -> None:
+        """Cancel what is in flight, so that environments close, and close the endpoint."""
+        self._loop.stop()
+
+
+def _load(spec: WorkerSpec, archive: bytes | None) -> tuple[EvalDefinition, Endpoint]:
+    folder = unpack_folder(archive) if archive is not None else None
+    loaded = {
+        role: load_reference(reference, folder) for role, reference in spec.references.items()
+    }
+    model = loaded.pop("endpoint", spec.config.endpoint)
+    endpoint = open_endpoint(model, max_concurrent=spec.max_concurrent)
+    if spec.config.cache:
+        endpoint = open_cached(endpoint, model, spec.config.cache)
+    return EvalDefinition((), **loaded), endpoint
+
+
+class _ItemLoop:
+    """The event loop that items run in, in a thread of its own."""
+
+    def __init__(self, definition: EvalDefinition, config: EvalConfig, endpoint: Endpoint) -> None:
+        self._definition, self._config, self._endpoint = definition, config, endpoint
+        self._progress = RunProgress(config.repeats)  # the driver shows its own
+        self._arrived: deque[Job] = deque()
+        self._finished: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._stopping = False
+        self._is_running = threading.Event()
+        self._wake: Callable[[Callable[[], object]], None]
+        self._has_news: anyio.Event
+        self._thread = threading.Thread(
+            target=anyio.run, args=(self._serve,), name="heldout-items", daemon=True
+        )
+
+    def start(self) -> None:
+        self._thread.start()
+        self._is_running.wait()
+
+    def submit(self, jobs: list[Job]) -> None:
+        self._arrived.extend(jobs)
+        self._wake(self._notify)
+
+    def collect(self) -> list[bytes]:
+        batch: list[bytes] = []
+        try:
+            batch.append(self._finished.get(timeout=COLLECT_SECONDS))
+            while len(batch) < COLLECT_RESULTS:
+                batch.append(self._finished.get_nowait())
+        except queue.Empty:
+            pass
+        if not batch and not self._thread.is_alive():
+            raise RuntimeError("the worker's event loop has ended")
+        return batch
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._wake(self._notify)
+        self._thread.join(STOP_SECONDS)
+
+    # --- In the loop ---
+
+    def _notify(self) -> None:
+        self._has_news.set()
+
+    async def _serve(self) -> None:
+        self._wake, self._has_news = waker(), anyio.Event()
+        self._is_running.set()
+        try:
+            with contain_exits():
+                async with anyio.create_task_group() as group:
+                    while not self._stopping:
+                        await self._has_news.wait()
+                        self._has_news = anyio.Event()
+                        while self._arrived:
+                            group.start_soon(self._run, self._arrived.popleft())
+                    group.cancel_scope.cancel()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._endpoint.close()
+
+    async def _run(self, job: Job) -> None:
+        content = bytes(job.sample)
+        item = Item(job.index, decode_sample(content), job.repeat, content)
+        with anyio.CancelScope() as timer:
+            result, problem = await attempt_item(
+                item, self._definition, self._config, self._endpoint, timer, self._progress
+            )
+        await anyio.lowlevel.checkpoint_if_cancelled()  # the run may have been, too
+        try:
+            line = encode_result(job.index, result, content)
+        except InvalidInput as refused:  # as the engine does where a journal refuses it
+            problem = refused
+            error = f"store: {printable_error(refused)}"
+            line = encode_result(job.index, error_result(item, error), content)
+        kind, message = _classify(problem)
+        self._finished.put(encode((job.number, msgspec.Raw(line.rstrip()), kind, message)))
+
+
+def _classify(problem: BaseException | None) -> tuple[Kind | None, str]:
+    if problem is None:
+        return None, ""
+    kind: Kind = "other"
+    if isinstance(problem, FatalEndpointError):
+        kind = "fatal"
+    elif isinstance(root_of(problem), FatalEndpointError):
+        kind = "fatal in scoring"
+    elif isinstance(problem, Unreachable):
+        kind = "unreachable"
+    return kind, printable_error(problem)[:2000]
+
+
+def make_spec(config: EvalConfig, references: dict[str, Reference], max_concurrent: int) -> bytes:
+    """Encode what workers are to run.
+
+    Args:
+        config: How to run it.
+        references: The functions, and the endpoint where it is none that a string names.
+        max_concurrent: Requests in flight at once in one worker.
+
+    Returns:
+        A `WorkerSpec`.
+    """
+    if "endpoint" in references:
+        config = replace(config, endpoint="smollm2")  # not used
+    return encode(WorkerSpec(config, references, max_concurrent))
+
+
+__all__ = ["Finished", "Hello", "ItemWorker", "Job", "WorkerSpec", "make_spec"]

@@ -1,0 +1,142 @@
+"""Run directories where clusters leave them: s3://, gs:// and whatever else fsspec reads.
+
+They are read by way of a copy on this machine, and written only as a copy of a run that is done:
+the journal is local, since no object store can append to a file. run.json goes last, so that half a
+copy is no run.
+"""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.store.run_dir import RunDir
+
+FILES = ("results.jsonl", "results.parquet", "summary.json", "curve.jsonl", "run.json")
+"""Of a run directory, in the order they are copied in."""
+
+
+def fetch_run(url: str) -> Path:
+    """Copy a run directory to this machine.
+
+    Args:
+        url: Where it is.
+
+    Returns:
+        The copy, which goes when this process ends.
+
+    Raises:
+        InvalidInput: The package that reads such URLs is not installed.
+        RunDirectoryError: There is no run, or it cannot be read.
+    """
+    return _fetch(url.rstrip("/"))
+
+
+@lru_cache(maxsize=64)
+def _fetch(url: str) -> Path:
+    filesystem, path = open_url(url)
+    copy = Path(tempfile.mkdtemp(prefix="heldout-run-"))
+    atexit.register(shutil.rmtree, copy, ignore_errors=True)
+    target = copy / path.rpartition("/")[2]
+    target.mkdir()
+    try:
+        # Of a run that is still written: what was derived from a journal is only taken for it where
+        # run.json says so, and that is older than the journal here.
+        for name in reversed(FILES):
+            if filesystem.exists(f"{path}/{name}"):
+                filesystem.get_file(f"{path}/{name}", str(target / name))
+        if filesystem.isdir(f"{path}/steps"):
+            filesystem.get(f"{path}/steps", f"{target}/steps", recursive=True)
+    except OSError as problem:
+        raise RunDirectoryError(f"{url} cannot be read: {problem}") from None
+    run = RunDir(target)
+    if not run.exists() and not run.curve.exists():
+        raise RunDirectoryError(f"there is no run at {url}: no run.json")
+    return target
+
+
+def check_target(url: str) -> None:
+    """Refuse, before anything is run, a place that a run cannot be copied to.
+
+    Args:
+        url: Where the copy is to go.
+
+    Raises:
+        InvalidInput: The package that writes such URLs is not installed.
+        RunExists: There is a run already.
+        RunDirectoryError: It cannot be reached.
+    """
+    filesystem, path = open_url(url)
+    try:
+        taken = filesystem.exists(f"{path}/run.json") or filesystem.exists(f"{path}/results.jsonl")
+    except OSError as problem:
+        raise RunDirectoryError(f"{url} cannot be reached: {problem}") from None
+    if taken:
+        raise RunExists(f"{url} already holds a run; copy to another place")
+
+
+def copy_run(run_dir: Path, url: str) -> None:
+    """Copy a run directory: the journal first, run.json last, each file whole or not at all.
+
+    Args:
+        run_dir: The run directory.
+        url: Where the copy goes.
+
+    Raises:
+        InvalidInput: The package that writes such URLs is not installed.
+        RunExists: There is a run already.
+        RunDirectoryError: It cannot be written; the run itself is as it was.
+    """
+    check_target(url)
+    filesystem, path = open_url(url)
+    try:
+        filesystem.makedirs(path, exist_ok=True)
+        for name in FILES:
+            if (run_dir / name).exists():
+                _put_whole(filesystem, run_dir / name, f"{path}/{name}")
+    except OSError as problem:
+        raise RunDirectoryError(
+            f"{run_dir} could not be copied to {url}: {problem}; the run itself is complete"
+        ) from None
+
+
+def _put_whole(filesystem: Any, file: Path, target: str) -> None:
+    """Write under another name and rename, where files appear before they are complete."""
+    if "file" in filesystem.protocol or "local" in filesystem.protocol:
+        folder, _, name = target.rpartition("/")
+        temporary = f"{folder}/.{name}.tmp"
+        filesystem.put_file(str(file), temporary)
+        filesystem.mv(temporary, target)
+    else:  # an object is there when its upload is complete
+        filesystem.put_file(str(file), target)
+    size = filesystem.size(target)
+    if size != file.stat().st_size:
+        raise OSError(f"{target} has {size} bytes, not {file.stat().st_size}")
+
+
+def open_url(url: str) -> tuple[Any, str]:
+    """Find what reads and writes a URL.
+
+    Args:
+        url: A URL, or a local path.
+
+    Returns:
+        The file system, and the path in it.
+
+    Raises:
+        InvalidInput: fsspec, or its package for such URLs, is not installed.
+    """
+    try:
+        import fsspec
+    except ImportError:
+        raise InvalidInput(f"{url} needs fsspec: pip install 'heldout[remote]'") from None
+    try:
+        filesystem, path = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError) as problem:
+        raise InvalidInput(f"{url} cannot be opened: {problem}") from None
+    return filesystem, str(path).rstrip("/")

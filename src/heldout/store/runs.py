@@ -1,0 +1,421 @@
+"""Runs under an output directory: find one by its name, make a directory for a new one, list all.
+
+`heldout run` gives every run a directory of its own, named by its start in UTC:
+
+    outputs/evals/capitals/2026-11-15T22-08-31/
+
+    capitals                 the latest of them; or the run directory outputs/evals/capitals itself
+    capitals@3               the third; 1 is the first
+    capitals@2026-11-15      the latest whose time begins so
+    a path                   that directory
+
+Listing reads run.json, summary.json and the end of curve.jsonl, and no results.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from heldout.errors import HeldoutError, InvalidInput, RunDirectoryError
+from heldout.store.jsonl import UNREADABLE, has_writer, open_to_read, read_whole
+from heldout.store.run_dir import RunDir
+from heldout.store.run_dir import RunInfo as RunFile
+
+ROOT = "outputs/evals"
+"""Where runs are made unless a config says otherwise."""
+TIMESTAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d-\d\d-\d\d)(?:-(\d+))?")
+LISTED_DEPTH = 3
+"""Directories below the root in which runs are looked for."""
+TAIL_BYTES = 2**20
+"""Bytes at the end of a curve file that are searched for its last result."""
+
+Kind = Literal["run", "curve", "episodes"]
+Status = Literal["running", "finished", "failed", "interrupted", "damaged"]
+
+
+# --- Names --------------------------------------------------------------------------------------
+
+
+def find_run(name: str | Path, root: str | Path = ROOT) -> Path:
+    """Find a run directory.
+
+    Args:
+        name: A path, or a name under the root: NAME is the run directory of that name or the latest
+            of its runs, NAME@3 the third of them, NAME@2026-11-15 the latest of that day.
+        root: The output directory.
+
+    Returns:
+        The directory.
+
+    Raises:
+        RunDirectoryError: There is no such run; the message names a similar one.
+        InvalidInput: What follows the @ is neither a number nor the beginning of a time.
+    """
+    root = Path(root)
+    for path in (Path(name), root / name):
+        if directory := _latest_in(path):
+            return directory
+    text, at, selector = str(name).rpartition("@")
+    if at and text:
+        for path in (Path(text), root / text):
+            if history := list_history(path):
+                return _select_run(text, history, selector)
+            if holds_run(path):
+                raise RunDirectoryError(
+                    f"{path} is one run, so there is no @{selector} of it; a run of which there "
+                    "are several is named by its number or its time"
+                )
+    path = Path(text if at and text else name)
+    if not path.exists():
+        nor = f", nor at {root / path}" if len(path.parts) == 1 else ""
+        raise RunDirectoryError(f"there is no run at {path}{nor}{_suggest(path, root)}")
+    inside = [str(run) for run in _walk(path, 1)]
+    if inside:
+        shown = ", ".join(inside[:3]) + (", …" if len(inside) > 3 else "")
+        raise RunDirectoryError(f"{path} is not a run but holds several: name one of {shown}")
+    raise RunDirectoryError(f"{path} is not a run directory: it has no run.json")
+
+
+def list_history(path: Path) -> list[Path]:
+    """List the runs that `heldout run` made of one name, the first one first.
+
+    Args:
+        path: The directory of that name.
+
+    Returns:
+        Its run directories. A run in the directory itself, made under that name by `evaluate` or
+        an earlier version, comes where its start puts it.
+    """
+    if not path.is_dir():
+        return []
+    runs = [run for run in path.iterdir() if TIMESTAMP.fullmatch(run.name) and holds_run(run)]
+    if runs and holds_run(path):
+        runs.append(path)
+    return sorted(runs, key=_start_of)
+
+
+def holds_run(path: Path) -> bool:
+    """Tell whether a directory holds a run or a curve."""
+    return RunDir(path).exists() or RunDir(path).curve.exists()
+
+
+def new_run_dir(name: str, root: str | Path = ROOT) -> Path:
+    """Make the directory of a new run.
+
+    Args:
+        name: What the run is called.
+        root: The output directory.
+
+    Returns:
+        `root/name/TIME`, which no other process has: a second run within one second gets a number.
+
+    Raises:
+        RunDirectoryError: It cannot be made.
+    """
+    directory = Path(root) / name
+    start = timestamp()
+    number = 1
+    while True:
+        path = directory / (start if number == 1 else f"{start}-{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            if not directory.is_dir():  # a broken link
+                raise RunDirectoryError(
+                    f"{path} cannot be made: {directory} is no directory"
+                ) from None
+            number += 1
+        except OSError as problem:
+            raise RunDirectoryError(f"{path} cannot be made: {problem.strerror}") from None
+
+
+def timestamp() -> str:
+    """Return the time in UTC as run directories are named."""
+    return time.strftime("%Y-%m-%dT%H-%M-%S", time.gmtime())
+
+
+def _latest_in(path: Path) -> Path | None:
+    history = list_history(path)
+    if history:
+        return history[-1]
+    return path if holds_run(path) else None
+
+
+def _select_run(name: str, history: list[Path], selector: str) -> Path:
+    if re.fullmatch(r"\d{1,3}", selector):
+        number = int(selector)
+        if 1 <= number <= len(history):
+            return history[number - 1]
+        runs = f"there are {len(history)} runs" if len(history) > 1 else "there is 1 run"
+        raise RunDirectoryError(f"there is no {name}@{selector}: {runs} of {name}, from @1")
+    if selector == "latest":
+        return history[-1]
+    if not re.fullmatch(r"\d{4}(?:-[\dT-]*)?", selector):
+        raise InvalidInput(
+            f"after the @ of {name} comes a number, a time such as {history[-1].name}, or its "
+            f"beginning; got {selector!r}"
+        )
+    matches = [run for run in history if _time_of(run).startswith(selector)]
+    if not matches:
+        times = ", ".join(_time_of(run) for run in history[-3:])
+        more = "…, " if len(history) > 3 else ""
+        raise RunDirectoryError(f"no run of {name} began at {selector}…; there are {more}{times}")
+    return matches[-1]
+
+
+def _time_of(run: Path) -> str:
+    """Return the start of a run as a directory is named."""
+    if TIMESTAMP.fullmatch(run.name):
+        return run.name
+    try:
+        return RunDir(run).read_info().started.replace(":", "-").removesuffix("Z")
+    except HeldoutError:
+        return ""
+
+
+def _start_of(run: Path) -> tuple[str, int]:
+    match = TIMESTAMP.fullmatch(_time_of(run))
+    return (match[1], int(match[2] or 1)) if match else ("", 0)
+
+
+def _suggest(path: Path, root: Path) -> str:
+    """Return the run of the most similar name, as the end of a sentence."""
+    if path.parent not in (Path(), root) or not root.is_dir():
+        return ""
+    names = [child.name for child in root.iterdir() if holds_run(child) or list_history(child)]
+    near = difflib.get_close_matches(path.name, sorted(names), n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+# --- Listing ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunEntry:
+    """One run of a list.
+
+    Attributes:
+        name: Its path below the root: capitals/2026-11-15T22-08-31.
+        path: Its directory.
+        kind: A run of samples, the curve of a training run, or episodes of an agent.
+        status: "interrupted" is also a run whose process is gone; "damaged" cannot be read.
+        model: The model, or the environment of an agent.
+        mean: Mean reward; of a curve, that of its last result. None where there is none.
+        ci_low: Lower end of its 95% interval.
+        ci_high: Upper end.
+        n: Items that the mean is of; None while a run is not finished.
+        asked: Items that were asked for.
+        errors: Items that errored.
+        step: Of a curve, the step of its last result.
+        prompt_tokens: Tokens that the model read; None where they are not known.
+        completion_tokens: Tokens that it wrote.
+        cost: What they cost; None where the model has no price.
+        when: Start, in UTC: 2026-11-15T22:08:31Z.
+        finished: End, in UTC.
+        tags: Its tags.
+        note: Its note.
+        commit: The git commit it was run at.
+        dirty: Whether files of that commit had been changed.
+        reason: Why it did not finish, or cannot be read.
+    """
+
+    name: str
+    path: Path
+    kind: Kind
+    status: Status
+    model: str | None = None
+    mean: float | None = None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int | None = None
+    asked: int | None = None
+    errors: int | None = None
+    step: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+    when: str | None = None
+    finished: str | None = None
+    tags: tuple[str, ...] = ()
+    note: str | None = None
+    commit: str | None = None
+    dirty: bool | None = None
+    reason: str | None = None
+
+
+def list_runs(root: str | Path = ROOT) -> list[RunEntry]:
+    """List the runs below a directory.
+
+    Args:
+        root: The output directory.
+
+    Returns:
+        The runs, the earliest first. One that cannot be read is in the list as "damaged".
+    """
+    root = Path(root)
+    entries = [read_entry(path, str(path.relative_to(root))) for path in _walk(root, LISTED_DEPTH)]
+    return sorted(entries, key=lambda entry: (entry.when or "", entry.name))
+
+
+def read_entry(path: Path, name: str | None = None) -> RunEntry:
+    """Read what a list says of one run.
+
+    Args:
+        path: The run directory.
+        name: What to call it; its path, if None.
+
+    Returns:
+        The entry.
+    """
+    name = str(path) if name is None else name
+    run = RunDir(path)
+    kind: Kind = "curve" if run.curve.exists() else "run"
+    try:
+        info = run.read_info()
+    except (HeldoutError, OSError) as problem:
+        return RunEntry(name, path, kind, "damaged", reason=str(problem))
+    if info.config.get("kind") == "episodes":
+        kind = "episodes"
+    step, usage = None, _Usage()
+    if kind == "curve":
+        step, summary = _read_last_point(run.curve)
+    else:
+        summary, usage = _read_summary(run, info)
+    tags = info.config.get("tags")
+    note = info.config.get("note")
+    return RunEntry(
+        name,
+        path,
+        kind,
+        _status_of(run, info),
+        model=describe_model(info.config),
+        mean=_number(summary.get("mean")),
+        ci_low=_number(summary.get("ci_low")),
+        ci_high=_number(summary.get("ci_high")),
+        n=_count(summary.get("n")),
+        asked=info.asked,
+        errors=_count(summary.get("n_errors")),
+        step=step,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        cost=usage.cost,
+        when=info.started,
+        finished=info.finished,
+        tags=tuple(map(str, tags)) if isinstance(tags, list) else (),
+        note=note if isinstance(note, str) else None,
+        commit=info.git.commit if info.git else None,
+        dirty=info.git.dirty if info.git else None,
+        reason=info.reason,
+    )
+
+
+def describe_model(config: dict[str, Any]) -> str | None:
+    """Describe what answered in a run, from the config of its run.json.
+
+    Args:
+        config: The config.
+
+    Returns:
+        The model and where it is served, or the environment of an agent; None where the config does
+        not say.
+    """
+    endpoint = config.get("endpoint")
+    if not isinstance(endpoint, dict):
+        env = config.get("env")
+        return env if isinstance(env, str) else None
+    name = endpoint.get("model") or endpoint.get("name") or endpoint.get("kind")
+    where = f" at {endpoint['base_url']}" if endpoint.get("base_url") else ""
+    return f"{name}{where}" if name else None
+
+
+def _walk(directory: Path, depth: int) -> Iterator[Path]:
+    """Yield the run directories below a directory; what a run has inside is not searched."""
+    try:
+        children = sorted(entry.path for entry in os.scandir(directory) if entry.is_dir())
+    except OSError:
+        return
+    for child in map(Path, children):
+        if holds_run(child):
+            yield child
+            # Runs of one name, where a run of that name was made without a time.
+            yield from (run for run in list_history(child) if run != child)
+        elif depth > 1:
+            yield from _walk(child, depth - 1)
+
+
+def _status_of(run: RunDir, info: RunFile) -> Status:
+    if info.status == "complete":
+        return "finished"
+    if info.status != "running":
+        return info.status
+    try:
+        is_alive = has_writer(run.curve if run.curve.exists() else run.journal)
+    except (HeldoutError, OSError):
+        return "damaged"
+    return "running" if is_alive else "interrupted"
+
+
+class _Usage(msgspec.Struct):
+    n: int = 0
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cost: float | None = None
+
+
+class _SummaryFile(msgspec.Struct):
+    summary: dict[str, Any]
+    usage: _Usage | None = None
+
+
+def _read_summary(run: RunDir, info: RunFile) -> tuple[dict[str, Any], _Usage]:
+    """Return the stored summary and usage of a finished run; nothing where they are not there."""
+    try:
+        if run.derived_are_current(info):
+            stored = msgspec.json.decode(read_whole(run.summary), type=_SummaryFile)
+            usage = stored.usage or _Usage()
+            return stored.summary, usage if usage.n else _Usage()
+    except (HeldoutError, OSError, *UNREADABLE):
+        pass
+    return {}, _Usage()
+
+
+class _Point(msgspec.Struct):
+    step: int
+    summary: dict[str, int | float | bool | None] | None = None
+
+
+def _read_last_point(path: Path) -> tuple[int | None, dict[str, Any]]:
+    """Return step and summary of the last result in the end of a curve file."""
+    try:
+        with open_to_read(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except (HeldoutError, OSError):
+        return None, {}
+    for line in reversed(lines[1:-1]):  # without the header, or a half, and a torn last line
+        try:
+            point = msgspec.json.decode(line, type=_Point)
+        except UNREADABLE:
+            continue
+        if point.summary is not None:
+            return point.step, point.summary
+    return None, {}
+
+
+def _number(value: object) -> float | None:
+    return value if isinstance(value, float) else _count(value)
+
+
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

@@ -1,0 +1,101 @@
+"""Which code goes to the workers of a cluster, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from heldout.cluster.travel import (
+    Reference,
+    list_files,
+    load_reference,
+    pack_functions,
+    zip_folder,
+)
+from heldout.errors import InvalidInput
+from heldout.scoring import Rubric, grade_exact
+from tests.cluster import evals
+
+FOLDER = Path(__file__).parent
+rubric = Rubric(grade_exact)
+
+
+def test_a_function_travels_as_a_name_of_its_file() -> None:
+    luggage = pack_functions({"score_fn": evals.exact, "prepare_messages": None})
+    assert luggage.references == {"score_fn": Reference("evals.py", "exact")}
+    assert luggage.folder == FOLDER
+
+
+def test_an_object_travels_by_the_name_it_is_assigned_to() -> None:
+    luggage = pack_functions({"score_fn": rubric})
+    assert luggage.references["score_fn"] == Reference("test_travel.py", "rubric")
+
+
+def test_parts_of_a_definition_travel_as_its_attributes() -> None:
+    luggage = pack_functions({"prepare_messages": evals.definition.prepare_messages})
+    assert luggage.references["prepare_messages"].name == "definition.prepare_messages"
+
+
+def test_a_function_that_a_function_returned_travels_by_the_name_it_is_assigned_to() -> None:
+    assert pack_functions({"score_fn": evals.anonymous}).references["score_fn"].name == "anonymous"
+
+
+def test_a_function_without_a_name_is_refused_by_what_it_is() -> None:
+    def score(trajectory: object, sample: object) -> float:
+        return 1.0
+
+    with pytest.raises(InvalidInput, match="score_fn .*locals.*score.* cannot travel.*top level"):
+        pack_functions({"score_fn": score})
+    with pytest.raises(InvalidInput, match=r"endpoint \(a Rubric\) cannot travel"):
+        pack_functions({"endpoint": Rubric(grade_exact)})
+
+
+def test_a_function_of_an_installed_package_is_imported_there() -> None:
+    import msgspec
+
+    luggage = pack_functions({"score_fn": msgspec.to_builtins})
+    assert luggage.folder is None
+
+
+def test_a_script_outside_of_the_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(evals, "__name__", "__main__")
+    with pytest.raises(InvalidInput, match=r"score_fn is defined in .*evals.py, outside of"):
+        pack_functions({"score_fn": evals.exact}, tmp_path)
+
+
+def test_a_reference_is_loaded_from_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "some_eval.py").write_text("class A:\n    number = 7\n")
+    assert load_reference(Reference("some_eval.py", "A.number"), tmp_path) == 7
+    with pytest.raises(InvalidInput, match="some_eval.py has no B"):
+        load_reference(Reference("some_eval.py", "B"), tmp_path)
+    with pytest.raises(InvalidInput, match="no_such_module does not load: ModuleNotFoundError"):
+        load_reference(Reference("no_such_module", "B"), tmp_path)
+
+
+def test_outputs_hidden_files_and_environments_stay_at_home(tmp_path: Path) -> None:
+    for name in ("eval.py", "data/rows.jsonl", "outputs/x", ".git/x", ".key", "env/pyvenv.cfg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("")
+    files = {file.relative_to(tmp_path).as_posix() for file in list_files(tmp_path)}
+    assert files == {"eval.py", "data/rows.jsonl"}
+
+
+def test_the_same_files_make_the_same_archive(tmp_path: Path) -> None:
+    (tmp_path / "eval.py").write_text("x = 1\n")
+    first = zip_folder(tmp_path)
+    (tmp_path / "eval.py").touch()
+    assert zip_folder(tmp_path) == first
+
+
+def test_a_folder_that_is_too_large_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("heldout.cluster.travel.MAX_BYTES", 100)
+    (tmp_path / "eval.py").write_text("x = 1\n")
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights" / "big.bin").write_bytes(bytes(200))
+    with pytest.raises(InvalidInput, match="most of it in weights"):
+        zip_folder(tmp_path)

@@ -1,0 +1,89 @@
+"""Run directories at URLs: read by way of a copy, written whole or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+
+from heldout import EvalConfig, EvalReport, evaluate
+from heldout.errors import InvalidInput, RunDirectoryError, RunExists
+from heldout.store.remote import FILES, check_target, copy_run, fetch_run
+from tests.conftest import echo_number, exact, make_samples
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    filesystem = fsspec.filesystem("memory")
+    yield filesystem
+    filesystem.rm("/", recursive=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    config = EvalConfig(endpoint=echo_number, output_dir=str(tmp_path), experiment_name="run")
+    report = asyncio.run(evaluate(make_samples(5), config, exact))
+    assert report.path is not None
+    return report.path
+
+
+def test_a_copied_run_is_read_back_as_it_was(run: Path, memory: Any) -> None:
+    copy_run(run, "memory://bucket/a/run")
+    copy = fetch_run("memory://bucket/a/run/")
+    for name in FILES:
+        if (run / name).exists():
+            assert (copy / name).read_bytes() == (run / name).read_bytes()
+    assert EvalReport.load(copy).summary == EvalReport.load(run).summary
+
+
+def test_the_journal_goes_first_and_run_json_last(
+    run: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    put = type(memory).put_file
+
+    def put_file(self: Any, source: str, target: str, **options: Any) -> None:
+        order.append(Path(target).name)
+        if len(order) == 3:
+            raise OSError("the connection is gone")
+        put(self, source, target, **options)
+
+    monkeypatch.setattr(type(memory), "put_file", put_file)
+    with pytest.raises(RunDirectoryError, match="connection is gone; the run itself is complete"):
+        copy_run(run, "memory://bucket/half")
+    assert order[0] == "results.jsonl"
+    assert "run.json" not in order
+    monkeypatch.undo()
+    order.clear()
+
+
+def test_a_copy_in_a_folder_has_no_file_before_it_is_whole(run: Path, tmp_path: Path) -> None:
+    copy_run(run, f"file://{tmp_path}/copy")
+    assert sorted(p.name for p in (tmp_path / "copy").iterdir()) == sorted(
+        p.name for p in run.iterdir() if p.name in FILES
+    )
+
+
+def test_a_place_that_holds_a_run_is_refused_before_anything_is_run(run: Path, memory: Any) -> None:
+    check_target("memory://bucket/b")
+    copy_run(run, "memory://bucket/b")
+    with pytest.raises(RunExists, match="memory://bucket/b already holds a run"):
+        check_target("memory://bucket/b")
+
+
+def test_a_url_without_a_run_says_so(memory: Any) -> None:
+    with pytest.raises(RunDirectoryError, match="there is no run at memory://bucket/none"):
+        fetch_run("memory://bucket/none")
+    with pytest.raises(InvalidInput, match="nosuch://x cannot be opened: Protocol not known"):
+        fetch_run("nosuch://x")
+
+
+def test_without_fsspec_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(InvalidInput, match=r"s3://b/x needs fsspec.*heldout\[remote\]"):
+        check_target("s3://b/x")
