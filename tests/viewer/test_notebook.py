@@ -97,5 +97,5 @@ def test_a_report_in_memory_is_shown_too() -> None:
 
 
 def test_a_run_that_is_not_there_is_an_error() -> None:
-    with pytest.raises(heldout.errors.RunDirectoryError, match="there is no run at nope"):
+    with pytest.raises(heldout.errors.RunDirectoryError, match="no run at nope"):
         heldout.view("nope")

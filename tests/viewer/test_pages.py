@@ -93,7 +93,7 @@ def test_an_unfinished_run_says_so(pages: Pages) -> None:
 
 
 def test_slices_are_those_of_the_command_line(pages: Pages, folder: Path, command: Command) -> None:
-    printed = command("slice", folder / "shop-base", "--by", "level", "--json").splitlines()
+    printed = command("show", folder / "shop-base", "--by", "level", "--json").splitlines()
     expected = [json.loads(line) for line in printed]
     slices = pages.slices("shop-base", "level")
     assert [row["value"] for row in slices["rows"]] == ["easy", "medium", "hard"]
@@ -335,9 +335,7 @@ def test_a_curve_has_the_verdict_and_the_best_step_that_show_prints(
     printed = command("show", folder / "grpo-shop")
     assert curve["verdict"]["sentence"] in printed
     assert curve["best"]["sentence"] in printed
-    stored = [
-        json.loads(line) for line in command("show", folder / "grpo-shop", "--json").splitlines()
-    ]
+    stored = command_json("show", folder / "grpo-shop")["points"]
     assert [(p["step"], p["mean"], p["low"]) for p in curve["points"]] == [
         (p["step"], p["summary"]["mean"], p["summary"]["ci_low"]) for p in stored
     ]
@@ -350,11 +348,11 @@ def test_a_curve_has_the_verdict_and_the_best_step_that_show_prints(
 def test_flips_of_two_steps_are_those_of_the_command_line(
     pages: Pages, folder: Path, command: Command, command_json: Json
 ) -> None:
-    shown = command_json("flips", folder / "grpo-shop", "--from", 0, "--to", 120)
+    shown = command_json("curve", "flips", folder / "grpo-shop", "--from", 0, "--to", 120)
     flips = pages.curve_flips("grpo-shop", "", 0, 120)
     assert [row["id"] for row in flips["gained"]["rows"]] == [c["id"] for c in shown["gained"]]
     assert flips["lost"]["total"] == len(shown["lost"])
-    printed = command("flips", folder / "grpo-shop", "--from", 0, "--to", 120)
+    printed = command("curve", "flips", folder / "grpo-shop", "--from", 0, "--to", 120)
     for line in lines_of(flips["notes"]):
         assert line in printed
     with pytest.raises(InvalidInput, match="no result at step 7"):

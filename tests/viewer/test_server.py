@@ -265,6 +265,9 @@ def test_hostile_ids_and_names_are_only_data(pages: Pages) -> None:
         ("/api/compare?a=shop-base&b=arithmetic", 409, "cannot be compared"),
         ("/api/run?name=damaged", 422, "cannot be read"),
         ("/api/run?name=grpo-shop", 422, "curve of many evals"),
+        ("/api/rows?name=grpo-shop", 422, "curve of many evals"),
+        ("/api/curve?name=shop-base", 422, "cannot read a file of the run"),
+        ("/api/strip?name=shop-base", 422, "cannot read a file of the run"),
         ("/api/nothing", 404, "no such request"),
     ],
 )

@@ -101,7 +101,7 @@ def find_roots(runs: tuple[str, ...]) -> list[Path]:
     Returns:
         Their paths; outputs/evals where there are no arguments.
     """
-    from heldout.store.run_dir import find_run
+    from heldout.store.runs import find_run
 
     if not runs:
         return [Path("outputs/evals")]

@@ -97,7 +97,7 @@ class _Collector:
         self.answers: Answers = {}
         self.inside = self.whole = 0
         rows = {row["name"]: row for row in pages.runs()["runs"]}
-        listed = [{**rows[name], "path": None} for name in rows if name in names]
+        listed = [row for name, row in rows.items() if name in names]
         self.answers["runs"] = {"runs": listed, "roots": [], "state": ""}
         runs = [row["name"] for row in listed if row["kind"] != "curve" and "problem" not in row]
         for name in runs:

@@ -79,7 +79,7 @@ def curve_html(points: Sequence[CurvePoint]) -> str:
     Returns:
         HTML without script.
     """
-    from heldout.cli.curve import build_curve_table, judge_curve
+    from heldout.cli._curves import build_curve_table, judge_curve
 
     judged, lines = judge_curve(points, {})
     table = build_curve_table(judged, 10_000).table
@@ -235,7 +235,7 @@ def view(*runs: EvalReport | str | Path, samples: str = "failures", height: int 
         InvalidInput: There is no run, the page would be too large, or something in it looks like a
             key.
     """
-    from heldout.store.run_dir import find_run
+    from heldout.store.runs import find_run
     from heldout.viewer.export import export_runs
 
     with tempfile.TemporaryDirectory(prefix="heldout-view-") as folder:

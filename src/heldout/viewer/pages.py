@@ -26,11 +26,7 @@ import numpy as np
 from heldout.analysis import Comparison, compare
 from heldout.analysis.passes import summarize_report
 from heldout.cli import compare as compare_text
-from heldout.cli import flips as flips_text
-from heldout.cli._load import find_step
-from heldout.cli._tables import Block, Line, Span
-from heldout.cli._tables import Table as TextTable
-from heldout.cli.curve import (
+from heldout.cli._curves import (
     CORRECTED_EVALS,
     describe_point,
     describe_status,
@@ -38,13 +34,18 @@ from heldout.cli.curve import (
     group_by_label,
     read_curve,
 )
-from heldout.cli.show import build_report, build_slices, describe_model
-from heldout.cli.slice import in_order as order_slices
+from heldout.cli._load import find_step
+from heldout.cli._tables import Block, Line, Span
+from heldout.cli._tables import Table as TextTable
+from heldout.cli.curve import describe_flips, has_passes, point_at
+from heldout.cli.show import build_report, build_slices
+from heldout.cli.show import in_order as order_slices
 from heldout.errors import HeldoutError, InvalidInput, NotComparable, RunDirectoryError
 from heldout.store.columns import as_text
 from heldout.store.journal import has_writer
 from heldout.store.report import EvalReport, threshold_of
 from heldout.store.run_dir import RunDir
+from heldout.store.runs import describe_model, holds_run, read_entry
 from heldout.training.curve import (
     CurvePoint,
     Outcome,
@@ -110,19 +111,13 @@ def scan_runs(roots: Sequence[Path]) -> dict[str, Path]:
 
 
 def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    if is_run(folder):
+    if holds_run(folder):
         yield folder
         return
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             if depth and entry.is_dir(follow_symlinks=False):
                 yield from _walk(folder / entry.name, depth - 1)
-
-
-def is_run(path: Path) -> bool:
-    """Tell whether a directory holds a run or a curve."""
-    run = RunDir(path)
-    return run.exists() or run.curve.exists()
 
 
 class Pages:
@@ -185,19 +180,18 @@ class Pages:
     def table(self, name: str) -> RunTable:
         """Open a run as it is now."""
         path = self.path(name)
+        if RunDir(path).curve.exists():
+            raise InvalidInput(f"{name} is a curve of many evals; name one, {name}@STEP")
         return self._tables.get((path, stamp(path)), lambda: RunTable(path))
 
     # --- One run ---
 
     def run(self, name: str) -> Plain:
         """Give the summary of a run."""
-        path, state = self.path(name), self.state([name])
-        if RunDir(path).curve.exists():
-            raise InvalidInput(f"{name} is a curve of many evals")
-        table = self.table(name)
+        state, table = self.state([name]), self.table(name)
         report, info = table.report, table.info
         summary = summarize_report(report)
-        blocks = build_report(report, summary, reason=info.reason).blocks
+        blocks = build_report(report, summary, info=info).blocks
         config = report.config
         # The title is the page's own; what is not wrapped is a path or a command.
         lines = [b for b in blocks[1:] if isinstance(b, Line) and b.wrap]
@@ -217,7 +211,7 @@ class Pages:
             "sampling": _describe_sampling(config.get("sampling")),
             "started": info.started,
             "finished": info.finished,
-            "path": str(path),
+            "path": str(report.path),
             "config": config,
             "functions": info.functions,
             "versions": info.versions,
@@ -356,7 +350,7 @@ class Pages:
         report = compare_text._report(comparison, None, markdown=False)
         overall = comparison.overall
         around = overall.interval
-        side_a, side_b = self._report_of(a), self._report_of(b)
+        side_a, side_b = self.table(a), self.table(b)
         return {
             "a": {"name": a, **_describe_side(comparison.a.report)},
             "b": {"name": b, **_describe_side(comparison.b.report)},
@@ -392,7 +386,7 @@ class Pages:
         comparison = self._compare(a, b, "", metric, allow)
         changes = comparison.gained if kind == "gained" else comparison.lost
         shown = changes[offset : offset + FLIPS]
-        tables = self._report_of(a), self._report_of(b)
+        tables = self.table(a), self.table(b)
         rows = []
         for change in shown:
             results = [_first_attempt(table, change.id) for table in tables]
@@ -409,7 +403,7 @@ class Pages:
         return {"total": len(changes), "rows": rows}
 
     def _compare(self, a: str, b: str, by: str, metric: str, allow: Sequence[str]) -> Comparison:
-        tables = self._report_of(a), self._report_of(b)
+        tables = self.table(a), self.table(b)
         key = (a, b, by, metric, tuple(allow), *(table.stamp for table in tables))
         named = [_named(table.report, name) for table, name in zip(tables, (a, b), strict=True)]
         return self._comparisons.get(
@@ -418,11 +412,6 @@ class Pages:
                 *named, by=[by] if by else [], metric=metric or "reward", allow=list(allow)
             ),
         )
-
-    def _report_of(self, name: str) -> RunTable:
-        if RunDir(self.path(name)).curve.exists():
-            raise InvalidInput(f"{name} is a curve of many evals; compare {name}@STEP")
-        return self.table(name)
 
     # --- Curves ---
 
@@ -441,11 +430,11 @@ class Pages:
         run = read_curve(self.path(name))
         _, points = _points_of(run.points, label)
         results = [point for point in points if point.has_result]
-        before = flips_text._point_at(results, from_step, default=0)
-        after = flips_text._point_at(results, to_step, default=-1)
-        threshold = run.pass_threshold if flips_text._has_passes(before, after) else None
+        before = point_at(results, from_step, default=0)
+        after = point_at(results, to_step, default=-1)
+        threshold = run.pass_threshold if has_passes(before, after) else None
         changes = flips(before, after, threshold)
-        blocks = flips_text._report(before, after, changes, threshold).blocks
+        notes = describe_flips(before, after, changes, threshold)
         listed = {
             kind: {
                 "total": len(changed),
@@ -456,7 +445,7 @@ class Pages:
             }
             for kind, changed in (("gained", changes.gained), ("lost", changes.lost))
         }
-        return {"notes": plain_blocks([b for b in blocks[1:] if isinstance(b, Line)]), **listed}
+        return {"notes": plain_blocks(notes), **listed}
 
     def strip(self, name: str, label: str, where: str) -> Plain:
         """Give what became of each sample at each step, those that flipped last first."""
@@ -602,52 +591,43 @@ def _named(report: EvalReport, name: str) -> EvalReport:
 
 
 def _row(name: str, path: Path) -> Plain:
-    row: Plain = {"name": name, "kind": "run", "path": str(path), "started": None}
+    entry = read_entry(path, name)
+    row: Plain = {
+        "name": name,
+        "kind": entry.kind,
+        "status": entry.status,
+        "model": entry.model,
+        "asked": entry.asked,
+        "started": entry.when,
+        "tags": list(entry.tags),
+        "note": entry.note,
+    }
     try:
-        return row | (_curve_row(path) if RunDir(path).curve.exists() else _run_row(path))
+        if entry.status == "damaged":
+            raise RunDirectoryError(entry.reason or "it cannot be read")
+        if entry.kind == "curve":
+            return row | _curve_row(path)
+        summary = EvalReport.load(path).summary
+        return row | _numbers(summary) | {"unfinished": summary.get("complete") is False}
     except HeldoutError as problem:
-        repair = f"heldout show {path} --repair" if "repair" in str(problem) else None
+        repair = f"heldout repair {path}" if "repair" in str(problem) else None
         return row | {"problem": str(problem), "repair": repair}
 
 
-def _run_row(path: Path) -> Plain:
-    info = RunDir(path).read_info()
-    report = EvalReport.load(path)
-    return {
-        "kind": "episodes" if report.config.get("kind") == "episodes" else "run",
-        "status": report.status,
-        "asked": info.asked,
-        "model": describe_model(report.config),
-        "scorer": _describe_function(info.functions.get("score_fn")),
-        "started": info.started,
-        "unfinished": report.summary.get("complete") is False,
-        **_numbers(report.summary),
-    }
-
-
 def _curve_row(path: Path) -> Plain:
-    run = read_curve(path)
-    results = [point for point in run.points if point.has_result]
-    labels = dict.fromkeys(point.label for point in results)
-    first = [point for point in results if point.label == next(iter(labels), None)]
-    last = first[-1] if first else None
+    results = [point for point in read_curve(path).points if point.has_result]
+    first = [point for point in results if point.label == results[0].label]
     kinds = [kind for point in first if (kind := stored_kind(point))]
-    status = run.info.status if run.info else "running"
     spark = [
         (point.step, point.reward, *(point.ci or (None, None)))
         for point in first
         if point.reward is not None
     ]
     return {
-        "kind": "curve",
-        "status": "running" if run.live else "interrupted" if status == "running" else status,
-        "model": describe_model(run.info.config) if run.info else None,
-        "started": run.info.started if run.info else None,
-        "points": len(first),
-        "step": last.step if last else None,
+        "step": first[-1].step if first else None,
         "verdict": kinds[-1] if kinds else None,
         "spark": spark[:: max(1, len(spark) // 120)],
-        **(_numbers(last.summary) if last and last.summary else {}),
+        **(_numbers(first[-1].summary or {}) if first else {}),
     }
 
 

@@ -187,6 +187,11 @@ class Viewer:
             return _error(409, str(problem), kind="differs", kinds=problem.kinds)
         except HeldoutError as problem:
             return _error(422, str(problem))
+        except OSError as problem:
+            return _error(422, f"cannot read a file of the run: {problem.strerror}")
+        except Exception:
+            log.exception("heldout view could not answer %s", request.path)
+            return _error(500, "heldout made a mistake; the terminal says which")
         return _json(request, body)
 
     # --- Events ---

@@ -9,7 +9,7 @@ import { go, jump, link, set } from "./route.js";
 import { ago, count, interval, number, oneLine, visible } from "./text.js";
 
 const target = (run) => (run.kind === "curve" ? link(["curve", run.name]) : link(["run", run.name]));
-const text = (run) => `${run.name} ${run.model || ""} ${run.status || ""} ${run.verdict || ""} ${run.kind}`.toLowerCase();
+const text = (run) => `${run.name} ${run.model || ""} ${run.tags.join(" ")} ${run.note || ""} ${run.status || ""} ${run.verdict || ""} ${run.kind}`.toLowerCase();
 
 export class Runs extends Page {
   request = () => ["runs"];
@@ -85,13 +85,13 @@ export class Runs extends Page {
     return html`<tr class=${css} onClick=${(event) => !event.target.closest("a, input, label") && jump(target(run))}>
       <td>${curve ? null : html`<input type="checkbox" aria-label="mark ${run.name}" checked=${this.marked.includes(run.name)} onChange=${() => this.mark(run)} />`}</td>
       <td><a href=${target(run)}>${visible(run.name)}</a>${curve ? html` <span class="soft">curve</span>` : run.kind === "episodes" ? html` <span class="soft">episodes</span>` : ""}</td>
-      <td class="soft">${oneLine(run.model, 40)}</td>
+      <td class="soft">${oneLine(run.model, 40)}${run.tags.map((tag) => html` <span class="badge">${visible(tag)}</span>`)}</td>
       <td class="num ${run.unfinished ? "soft" : ""}">${number(run.mean)}</td>
       <td class=${run.unfinished ? "soft" : ""}>${interval(run.low, run.high)}</td>
       <td>${curve ? html`<${Sparkline} points=${run.spark} />` : bounded ? html`<${Bar} value=${run.mean} low=${run.low} high=${run.high} />` : null}</td>
       <td class="num">${count(run.n)}${run.unfinished && run.asked ? html`<span class="soft"> of ${count(run.asked)}</span>` : ""}</td>
       <td class="num">${run.errors ? html`<span class="errored"><${Sign} outcome="errored" />${count(run.errors)}</span>` : count(run.errors)}</td>
-      <td>${curve ? html`<span class="badge ${run.verdict || ""}">${run.verdict || "no verdict"}</span> <span class="soft">at step ${run.step ?? "–"}${run.status === "complete" ? "" : `, ${run.status}`}</span>` : html`<span class="badge ${run.status}">${run.status}</span>`}</td>
+      <td>${curve ? html`<span class="badge ${run.verdict || ""}">${run.verdict || "no verdict"}</span> <span class="soft">at step ${run.step ?? "–"}${run.status === "finished" ? "" : `, ${run.status}`}</span>` : html`<span class="badge ${run.status}">${run.status}</span>`}</td>
       <td class="soft" title=${run.started}>${ago(run.started)}</td>
     </tr>`;
   }
